@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.core.environment import JobEnvironment
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
@@ -233,6 +234,15 @@ class Job:
         if kept or number is not None:
             return job_stacks.kept(self.folder, number)
         return job_stacks.take(self.folder, self.view, timeout)
+
+    def environment(self) -> JobEnvironment:
+        """Return what the job ran with: rank 0's Python, its packages, and the state of the code in git.
+
+        ``print`` shows it as a requirements.txt. Before rank 0 has begun it is empty.
+        """
+        from distdl_jupyter.core import environment
+
+        return environment.read(self.folder)
 
     def rerun(self) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.

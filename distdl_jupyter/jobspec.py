@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import cluster_configs, preflight, registry
 from distdl_jupyter.backends.base import Package
-from distdl_jupyter.core import redact
+from distdl_jupyter.core import packages, redact
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
@@ -21,6 +21,7 @@ from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
 from distdl_jupyter.core.plan import with_ports
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.stager import packages as environments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,10 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
     # Other machines have packages of their own, which are looked at there.
-    for reason in (cluster.unavailable(cluster_options), "" if cluster.far else backend.unavailable(backend_options)):
+    for reason in (
+        cluster.unavailable(cluster_options),
+        "" if cluster.far or any(map(given.get, packages.FIELDS)) else backend.unavailable(backend_options),
+    ):
         if reason:
             raise PluginUnavailable(reason)
     variables = given.pop("environment_variables", {})
@@ -62,7 +66,9 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
     vm_size = _vm_size(given.pop("vm_size", None))
     rate = _rate(given.pop("price_per_hour", None), vm_size, cluster, cluster_given)
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
+    _refuse_packages(given, cluster)
     _refuse_more_than_all(given.get("min_node_count"), nodes)
+    requirements = packages.requirements(given.pop("requirements", ""), Path(working_directory))
     spec = JobSpec(
         id=id_,
         kind=draft.kind,
@@ -81,6 +87,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
         python=sys.executable,
         working_directory=working_directory,
         data=data_sources(given.pop("data", None), Path(working_directory), cluster),
+        requirements=requirements,
         script_arguments=draft.script_arguments,
         source=draft.source,
         captured=draft.captured,
@@ -90,6 +97,8 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
         **{"name": check_name(draft.name), **given},
     )
     _refuse_missing_shards(spec)
+    if not cluster.far and (made := environments.ready(environments.of_job(spec))):
+        spec = dataclasses.replace(spec, python=made)  # a template of that Python starts it warm
     dry_run(spec, cluster, cluster_options, backend, backend_options)
     known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
     return redact.spec(_with_findings(spec, draft), known), secret
@@ -194,6 +203,13 @@ def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
     if count and draft.kind == "ranks":
         raise InvalidSpec("Ranks that stay between cells are not started anew: what cells have made there is gone.",
                           field="max_restarts", hint="Leave max_restarts out.")  # fmt: skip
+
+
+def _refuse_packages(given: Mapping[str, Any], cluster: Cluster) -> None:
+    field = next((name for name in packages.FIELDS if given.get(name)), "")
+    if field and not cluster.installs:
+        raise InvalidSpec(f"{cluster.title or cluster.name} installs no packages.", field=field,
+                          hint="Install them where the ranks run, or choose another cluster.")  # fmt: skip
 
 
 def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:

@@ -92,6 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     one = _command(commands, "lost", _lost, "say that the host of a job's supervisor is gone for good")
     one.add_argument("id", help="the job's id, or its last part")
 
+    one = _command(commands, "environment", _environment, "print what a job ran with, as a requirements.txt")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("--diff", action="store_true", help="print what was changed in git since the commit")
+
     stacks.add_to(commands, _find)
 
     one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
@@ -221,6 +225,17 @@ def _stop(chosen: argparse.Namespace) -> int:
         if (supervisor := job.folder.supervisor()).is_elsewhere:
             print(supervisor.says(), file=sys.stderr)
         print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
+    return 0
+
+
+def _environment(chosen: argparse.Namespace) -> int:
+    found = _find(chosen.id).environment()
+    if not chosen.diff:
+        print(found, end="")
+    elif found.git is None:
+        raise JobNotFound("Nothing is known of git for this job.", hint="It ran outside a repository, or is older.")
+    else:
+        print(found.git.diff, end="")
     return 0
 
 

@@ -129,12 +129,16 @@ class Report(Protocol):
 
 
 class Staging(Protocol):
-    """A job's data sources on their way to its nodes: orders for ``distdl_jupyter.stager``, one a node.
+    """A job's data sources and packages on their way to its nodes: orders for ``distdl_jupyter.stager``, one a node.
 
     A cluster that ``stages`` runs that program on every node before any rank starts, gives it the node's order, passes
     on what it says and gives it the answers. The paths that it tells at the end go into the environment of the node's
     ranks.
     """
+
+    @property
+    def what(self) -> str:
+        """What is brought, in words: data, packages, or both."""
 
     def order(self, node: int, *, base: str = "") -> dict[str, Any]:
         """Return what the stager of a node is to do, as JSON data without any secret.
@@ -303,6 +307,8 @@ class Cluster(ABC):
     queues: ClassVar[bool] = False
     #: Whether it brings data sources to its nodes before ranks start (``Context.staging``).
     stages: ClassVar[bool] = False
+    #: Whether it installs a job's packages on its nodes before ranks start.
+    installs: ClassVar[bool] = False
     #: Whether it takes sources with ``mode=mount``, which are read over the network while the ranks train.
     mounts: ClassVar[bool] = False
     #: Whether each of its nodes costs money for every hour that it is up.

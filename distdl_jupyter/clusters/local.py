@@ -29,6 +29,7 @@ from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Staging
+    from distdl_jupyter.clusters.stagers import Staged
     from distdl_jupyter.core.spec import JobSpec
 
 
@@ -56,13 +57,14 @@ class LocalCluster(Cluster):
     title = "Local"
     Options = LocalOptions
     stages = True
+    installs = True
 
     def __init__(self) -> None:
         self._ports = Ports()
         self._held = gpu_locks.HeldGpus()
         #: The numbers of the GPUs that were taken for the job, None before it was its turn.
         self._taken: list[int] | None = None
-        self._data: dict[int, dict[str, str]] = {}
+        self._staged: dict[int, Staged] = {}
         self._notices: list[Notice] = []
 
     def unavailable(self, options: Any) -> str:
@@ -107,7 +109,7 @@ class LocalCluster(Cluster):
         placement = self._placed(spec, options, self._devices(spec) if self._taken is None else self._taken)
         self._look_for_room(spec, context)
         if context.staging is not None:
-            self._data = _staged(spec, placement, context.staging, context)
+            self._staged = _staged(spec, placement, context.staging, context)
         try:
             reserved = self._ports.reserve(ports, placement.address)
             placement = with_ports(placement, context.rank_ports, self._rank_ports)
@@ -196,7 +198,7 @@ class LocalCluster(Cluster):
         from distdl_jupyter.clusters.agents import run as agent_run
         from distdl_jupyter.clusters.local_node import LocalNodes
 
-        nodes = LocalNodes(spec, context, self._ports, self._held, self._data)
+        nodes = LocalNodes(spec, context, self._ports, self._held, self._staged)
         nodes.notices += self._notices
         return agent_run.start(placement, plan, context, nodes)
 
@@ -217,15 +219,16 @@ def _remote_shell() -> tuple[str, ...]:
     return emulated_node.shell()
 
 
-def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Context) -> dict[int, dict[str, str]]:
-    """Run a stager for each node, emulated ones too, and return the variables of each node's ranks."""
+def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Context) -> dict[int, Staged]:
+    """Run a stager for each node, emulated ones too, and return what each node's ranks get."""
     from distdl_jupyter.clusters import stagers
 
     hosts = {place.node: place.host for place in placement.ranks}
+    needed = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # what stores and indexes are read with here
     shown = {
         name: value
         for name, value in context.inherited.items()
-        if name.startswith(("AWS_", "GOOGLE_")) or not is_secret(name, value)  # what stores are read with here
+        if name.startswith(needed) or not is_secret(name, value)
     }
     environment = {**shown, "DISTDL_JOB_ID": spec.id}
     begun: list[stagers.Stager] = []

@@ -190,10 +190,10 @@ class LocalAgent(AgentConnection):
 
 
 class LocalNodes(Nodes[Node]):
-    """This machine, on which all nodes of a job are emulated. ``data`` has the variables of each node's ranks."""
+    """This machine, on which all nodes of a job are emulated. ``staged`` is what each node's ranks get."""
 
     def __init__(
-        self, spec: JobSpec, context: Context, ports: Ports, held: HeldGpus, data: Mapping[int, Mapping[str, str]]
+        self, spec: JobSpec, context: Context, ports: Ports, held: HeldGpus, staged: Mapping[int, stagers.Staged]
     ) -> None:
         self._agent = LocalAgent(spec, context.folder.path)
         folder = str(context.folder.path)
@@ -201,7 +201,9 @@ class LocalNodes(Nodes[Node]):
         self._context = context
         self._ports = ports
         self._held = held
-        self._data = data
+        self._staged = staged
+        for one in staged.values():  # all nodes are this machine: they have one environment
+            self.nodes[0].python = one.python
 
     def of(self, place: RankSlot) -> Node:
         """Return this machine."""
@@ -213,7 +215,7 @@ class LocalNodes(Nodes[Node]):
 
     def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
-        own = {**variables, **self._data.get(place.node, {})}
+        own = {**variables, **(self._staged[place.node].variables if self._staged else {})}
         if place.rank == 0:
             own |= self._learning("rank-0")
         return own
@@ -246,5 +248,5 @@ class LocalNodes(Nodes[Node]):
         self._agent.close()
         self._ports.release()
         self._held.release()
-        if self._data:
+        if self._staged:
             stagers.forget(self._context.folder.id)

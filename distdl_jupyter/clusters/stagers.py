@@ -12,7 +12,7 @@ import selectors
 import subprocess
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural
@@ -30,6 +30,13 @@ _READ = 256 * 1024
 _LAST_WORDS = 2000
 
 
+class Staged(NamedTuple):
+    """What a node's ranks get: variables that say where their data is, and their Python, "" for the node's own."""
+
+    variables: dict[str, str]
+    python: str = ""
+
+
 class Stager(ABC):
     """One node's stager: ``out`` is read for what it says, ``err`` for its last words; both become owned by it."""
 
@@ -37,7 +44,7 @@ class Stager(ABC):
         self.node = node
         self.host = host
         self.out, self.err = out, err
-        self.paths: dict[str, str] | None = None
+        self.staged: Staged | None = None
         self._unread = b""
         self._said = b""
         for fd in (out, err):
@@ -106,14 +113,14 @@ class LocalStager(Stager):
                 if stream is not None:
                     stream.close()
         try:
-            self._process.wait(0.0 if self.paths is None else 5.0)
+            self._process.wait(0.0 if self.staged is None else 5.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
-def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: str = "") -> dict[int, dict[str, str]]:
-    """Let all work to their ends and return, for each node, the variables of its ranks.
+def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: str = "") -> dict[int, Staged]:
+    """Let all work to their ends and return what each node's ranks get.
 
     ``report`` may raise to end it. Raises DataUnavailable for the first failure; all are ended then.
     """
@@ -126,7 +133,7 @@ def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: st
         for one in stagers:
             one.end()
         pool.shutdown(wait=False, cancel_futures=True)
-    return {one.node: one.paths or {} for one in stagers}
+    return {one.node: one.staged for one in stagers if one.staged is not None}
 
 
 def forget(job: str, base: str = "") -> None:
@@ -155,7 +162,7 @@ class _Watch:
     def until_done(self) -> None:
         try:
             while self._open:
-                self._report("stage", f"bringing data to {plural(self._total, 'node')}")
+                self._report("stage", f"bringing {self._staging.what} to {plural(self._total, 'node')}")
                 for key, _ in self._selector.select(_HEED):
                     self._read(key.data)
                 self._answer()
@@ -169,12 +176,14 @@ class _Watch:
         if lines is None:
             self._selector.unregister(stager.out)
             self._open -= 1
-            if stager.paths is None:
+            if stager.staged is None:
                 if stager.gone:
-                    raise DataUnavailable(f"{stager.host} was lost while data was brought to it: {stager.gone}")
+                    raise DataUnavailable(
+                        f"{stager.host} was lost while {self._staging.what} was brought to it: {stager.gone}"
+                    )
                 said = stager.last_words
                 raise DataUnavailable(
-                    f"{stager.host}: the program that brings the data ended without a word"
+                    f"{stager.host}: the program that brings {self._staging.what} ended without a word"
                     f"{': ' + said.splitlines()[-1] if said else ''}.",
                     hint="Submit the job again; what has arrived is kept.",
                 )
@@ -191,7 +200,8 @@ class _Watch:
             return
         self._staging.on_message(stager.node, stager.host, message)
         if kind == "staged":
-            stager.paths = {str(name): str(path) for name, path in message["paths"].items()}
+            variables = {str(name): str(path) for name, path in message["paths"].items()}
+            stager.staged = Staged(variables, str(message.get("python") or ""))
 
     def _answer(self) -> None:
         waiting = []

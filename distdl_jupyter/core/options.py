@@ -16,6 +16,7 @@ from typing import Any
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.data import DataSource, blob_place
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.packages import check_packages, check_requirements
 
 #: Returns the checked value, None for "as by default". Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
@@ -231,6 +232,24 @@ class JobOptions:
         "s3://bucket/prefix, gs://bucket/prefix, https://host/file, shared:/path or a path here; "
         "?shard gives each node a part. May be repeated", metavar="NAME=PLACE", repeats=True,
         label="Data", shown=lambda sources: ", ".join(f"{one.name}={one.url}" for one in sources),
+    )  # fmt: skip
+    #: What is installed on every node before the ranks start, over what is there; the file's text stands here.
+    pip_packages: tuple[str, ...] = _option(
+        (), check_packages,
+        "A package that every node installs from PyPI before the ranks start, such as numpy==2.2. May be repeated",
+        flags=("--pip",), metavar="PACKAGE", repeats=True, aliases=("packages_to_install",), label="pip packages",
+        shown=", ".join,
+    )  # fmt: skip
+    conda_packages: tuple[str, ...] = _option(
+        (), check_packages,
+        "A package that every node installs with conda before the ranks start, such as ffmpeg=7. May be repeated",
+        flags=("--conda",), metavar="PACKAGE", repeats=True, label="conda packages", shown=", ".join,
+    )  # fmt: skip
+    requirements: str = _option(
+        "", check_requirements,
+        "Packages that every node installs before the ranks start: requirements.txt, pylock.toml, or a script that "
+        "states its dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
+        label="Requirements", shown=lambda text: humanize.plural(text.count("\n"), "line"),
     )  # fmt: skip
     #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
     outputs: str = _option(

@@ -103,7 +103,7 @@ class JobSpec(JobOptions):
         kept["source"] = Source(**_known(Source, kept.get("source") or {}))
         kept["captured"] = tuple(Captured(**_known(Captured, c)) for c in kept.get("captured") or ())
         kept["data"] = tuple(DataSource(**_known(DataSource, one)) for one in kept.get("data") or ())
-        for name in ("secret_variables", "script_arguments", "findings"):
+        for name in ("secret_variables", "script_arguments", "findings", "pip_packages", "conda_packages"):
             kept[name] = tuple(kept.get(name) or ())
         return cls(**kept)
 

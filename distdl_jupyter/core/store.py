@@ -9,6 +9,7 @@
     lock            held by the one writer, which it names (see core.locks)
     results/        rank-<n>.pkl, the values that came back
     pictures/       <n>.png or .jpeg, what the ranks have shown
+    environment.json  packages, and the state of the code in git (see core.environment)
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
     supervisor.log  what the supervisor itself printed, for its own errors
     reserve         room that is given back when the disk is full, so that the end can be told (see core.disk_reserve)
@@ -122,6 +123,7 @@ class JobFolder:
     events = _inside("events.jsonl")
     lock = _inside("lock")
     control = _inside("control")
+    environment_file = _inside("environment.json")
     results = _inside("results")
     outputs = _inside("outputs")
     checkpoints = _inside("outputs/checkpoints")

@@ -28,6 +28,8 @@ def line(
     words = [magic]
     for name in ABOUT:
         value = options.get(name)
+        if isinstance(value, str) and "\n" in value:  # the text of a file
+            continue
         if name in _ALWAYS or value is False or (value and value != DEFAULTS[name]):
             words += _words(name, value)
     for name, value in (options.get("plugin_options") or {}).items():

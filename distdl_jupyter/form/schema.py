@@ -51,6 +51,10 @@ class Chosen(Request, frozen=True, kw_only=True):
     max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
     use_gpu: Literal["", "yes", "no"] = ""
     data: tuple[DataRow, ...] = ()
+    pip_packages: tuple[str, ...] = ()
+    conda_packages: tuple[str, ...] = ()
+    #: The path of a file, or its text.
+    requirements: str = ""
     #: Where outputs go besides, and what a node costs in an hour, both as they were typed.
     outputs: str = ""
     price_per_hour: str = ""

@@ -28,7 +28,8 @@ _LINGER = 1.0
 class Wanted(NamedTuple):
     """One process to start. ``out`` and ``err`` are channels, the same one for both streams in one.
 
-    ``open_input`` gives it a standard input that ends with the job, instead of an empty one.
+    ``open_input`` gives it a standard input that ends with the job, instead of an empty one. ``python`` is the
+    interpreter that stands for ``{python}``, "" for the job's.
     """
 
     process: int
@@ -38,6 +39,7 @@ class Wanted(NamedTuple):
     out: int
     err: int
     open_input: bool
+    python: str = ""
 
 
 def wanted(fields: Mapping[str, Any]) -> Wanted:
@@ -47,8 +49,10 @@ def wanted(fields: Mapping[str, Any]) -> Wanted:
         raise ValueError("The command line is empty.")
     environment = {str(name): str(value) for name, value in fields.get("environment", {}).items()}
     out = int(fields["out"])
-    return Wanted(int(fields["process"]), argv, environment, fields.get("directory") or None, out,
-                  int(fields.get("err", out)), bool(fields.get("open_input")))  # fmt: skip
+    return Wanted(
+        int(fields["process"]), argv, environment, fields.get("directory") or None, out, int(fields.get("err", out)),
+        bool(fields.get("open_input")), str(fields.get("python") or ""),
+    )  # fmt: skip
 
 
 class Channels(Protocol):
@@ -108,7 +112,7 @@ class Children:
         return {child.number: child.popen.pid for child in begun}
 
     def _start(self, one: Wanted) -> Child:
-        argv = [self._python if word == PYTHON else word for word in one.argv]
+        argv = [(one.python or self._python) if word == PYTHON else word for word in one.argv]
         opened = [self._channels.open(channel) for channel in dict.fromkeys((one.out, one.err))]
         sources = tuple(source for _, source in opened if source is not None)
         try:

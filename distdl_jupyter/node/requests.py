@@ -19,7 +19,7 @@ copied   digest, base                                   path of a folder with th
 copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is there)
          b"" ends it
 start    processes: [{process, argv, environment,       pids: {process: pid}; data of ``out`` and ``err`` and
-         directory, out, err, open_input}]              a message ``exit`` {process, code, signal, evidence}
+         directory, out, err, open_input, python}]      a message ``exit`` {process, code, signal, evidence}
 feed     process, text                                  (nothing) when its standard input has taken it
 pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
 signal   name: INT, TERM, KILL; to: ranks, all, or      sent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import environment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.ended_cache import listed
 from distdl_jupyter.readers import CurveReader
@@ -34,7 +35,7 @@ def _compared(query: CompareQuery) -> Comparison:
     if not 1 <= len(ids) <= MOST:
         raise InvalidSpec(f"ids takes 1 to {MOST} different jobs.", field="ids")
     readings = [_read(id_) for id_ in ids]
-    subjects = [compare.ComparedJob(one.spec, one.view, one.book) for one in readings]
+    subjects = [compare.ComparedJob(one.spec, one.view, one.book, environment.read(one.folder)) for one in readings]
     now = time.time()
     metric = compare.chosen_metric(subjects, query.metric)
     return Comparison(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import client, ended_cache, retention
+from distdl_jupyter.core import environment
+from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.state import State
 from distdl_jupyter.readers import CurveReader
 from distdl_jupyter.server import submitting
@@ -89,7 +91,19 @@ class JobById(Handler):
 
 
 def _detail(reading: Reading) -> JobDetail:
-    return job_page.job_detail(reading.view, reading.spec, time.time(), has_checkpoints=reading.has_checkpoints)
+    return job_page.job_detail(
+        reading.view, reading.spec, time.time(), environment=environment.read(reading.folder),
+        has_checkpoints=reading.has_checkpoints,
+    )  # fmt: skip
+
+
+class EnvironmentOfJob(Handler):
+    """What a job ran with."""
+
+    @answers(JobEnvironment, refuses=(404,))
+    async def get(self, id_: str) -> JobEnvironment:
+        """Return the Python and packages of rank 0, and the state of the code in git with what was changed."""
+        return await self.run_in_thread(lambda: attached(id_).environment())
 
 
 class PruneJobs(Handler):

@@ -13,7 +13,16 @@ from distdl_jupyter.server.clusters import CheckOfCluster, ClusterByName, Cluste
 from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
-from distdl_jupyter.server.jobs import CancelJob, JobById, JobResult, Jobs, PruneJobs, RerunJob, ResumeJob
+from distdl_jupyter.server.jobs import (
+    CancelJob,
+    EnvironmentOfJob,
+    JobById,
+    JobResult,
+    Jobs,
+    PruneJobs,
+    RerunJob,
+    ResumeJob,
+)
 from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
 from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
@@ -35,6 +44,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/cancel", CancelJob),
     ("/jobs/{id}/rerun", RerunJob),
     ("/jobs/{id}/resume", ResumeJob),
+    ("/jobs/{id}/environment", EnvironmentOfJob),
     ("/jobs/{id}/stacks", JobStacks),
     ("/jobs/{id}/pictures/{number}", JobPicture),
     ("/jobs/{id}/result", JobResult),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from distdl_jupyter.node.staging.failure import Failure
+from distdl_jupyter.stager import packages
 
 #: Files and ranges that are fetched at once where the order does not say.
 WORKERS = 8
@@ -60,6 +61,7 @@ class Order:
     limit: int | None = None
     workers: int = WORKERS
     ca: str = ""
+    packages: packages.Wanted | None = None
 
 
 def order(document: Any) -> Order:
@@ -74,6 +76,7 @@ def order(document: Any) -> Order:
             limit=None if limit is None else int(limit),
             workers=int(document.get("workers") or WORKERS),
             ca=str(document.get("ca") or ""),
+            packages=packages.wanted(document["packages"]) if document.get("packages") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Failure(f"The order cannot be read ({type(error).__name__}: {error}).") from None

@@ -41,6 +41,12 @@ class Progress:
         with self._lock:
             self._counts[source].done += size
 
+    def set(self, source: str, done: int, total: int) -> None:
+        """Say how many bytes of how many are here, where more are heard of meanwhile."""
+        with self._lock:
+            count = self._counts[source]
+            count.done, count.total = done, total
+
     def lost(self, source: str, size: int) -> None:
         """Take away bytes that were here and were no good; those that the disk had count as fetched from then on."""
         with self._lock:

@@ -18,7 +18,7 @@ from distdl_jupyter.node.staging.cache import MORE_ROOM, RANGE, Cache
 from distdl_jupyter.node.staging.failure import Failure, masked, readable
 from distdl_jupyter.node.staging.part import Part
 from distdl_jupyter.node.staging.tree import Tree
-from distdl_jupyter.stager import stores
+from distdl_jupyter.stager import packages, stores
 from distdl_jupyter.stager.fetch import Feed, Fetcher
 from distdl_jupyter.stager.order import Item, Order, Source, layout
 from distdl_jupyter.stager.progress import Progress
@@ -75,8 +75,12 @@ class Stager:
                 found |= self._bring(stored)
         except OSError as error:
             raise self._of_disk(error) from None
+        wanted = self._order.packages
+        python = (
+            packages.Environment(wanted, self._order.base, self._progress, self._send_progress).make() if wanted else ""
+        )
         self._send_progress()
-        self._talk.last({"type": "staged", "paths": found, "bytes": self._progress.bytes,
+        self._talk.last({"type": "staged", "paths": found, "python": python, "bytes": self._progress.bytes,
                          "cached": self._progress.cached, "seconds": round(time.monotonic() - started, 3)})  # fmt: skip
 
     def _bring(self, sources: list[Source]) -> dict[str, str]:

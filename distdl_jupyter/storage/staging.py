@@ -1,4 +1,4 @@
-"""A job's data sources on their way to its nodes: what each node's stager is told, and what becomes of its words.
+"""A job's data sources and packages on their way to its nodes: what each node's stager is to do and what it answers.
 
 Everything is listed, and a signature tried, before any stager starts: what cannot work is said at once. Signatures are
 answers to stagers and stand nowhere else; the events hold counts.
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.stager import packages
 from distdl_jupyter.storage import access, manifest, paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import JobSpec
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 WORKERS = 16
 #: Bytes that the cache of a node may hold; without it a tenth of its disk, at most 100 GB (see node.staging.cache).
 LIMIT = "DISTDL_DATA_CACHE_BYTES"
+#: Beginnings of the names of variables by which installers of packages are set.
+_INSTALLERS = ("PIP_", "UV_", "CONDA_", "MAMBA_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
+_NONE: Mapping[str, str] = {}
 #: Seconds between two words about a source on a node.
 _QUIET = 0.5
 #: Files of less than so many bytes, when there are so many of them, cost more in requests than in bytes.
@@ -54,11 +58,17 @@ class _Listed(NamedTuple):
 class JobStaging:
     """The staging of one job (see ``clusters.base.Staging``).
 
-    ``write`` writes events, in the thread of ``on_message``.
+    ``write`` writes events, in the thread of ``on_message``. ``variables`` are the environment of its ranks, of which
+    an installer gets its own settings; ``modules`` are those that the job's packages must make importable.
     """
 
-    def __init__(self, spec: JobSpec, write: Write, *, life: timedelta = access.LIFE) -> None:
+    def __init__(
+        self, spec: JobSpec, write: Write, *, variables: Mapping[str, str] = _NONE, modules: Sequence[str] = (),
+        life: timedelta = access.LIFE,
+    ) -> None:  # fmt: skip
         self._spec = spec
+        self._variables = variables
+        self._modules = modules
         self._write = write
         self._life = life
         self._sources = {source.name: source for source in spec.data}
@@ -112,6 +122,11 @@ class JobStaging:
             parts.append(f"{source.name}: {what}")
         return "; ".join(parts)
 
+    @property
+    def what(self) -> str:
+        """What is brought, in words."""
+        return " and ".join([*(["data"] if self._sources else []), *(["packages"] if self._packages() else [])])
+
     # the contract -----------------------------------------------------------------------------
 
     def order(self, node: int, *, base: str = "") -> dict[str, Any]:
@@ -125,7 +140,14 @@ class JobStaging:
             "workers": WORKERS,
             "ca": access.trusted() if self._listed else "",
             "sources": [self._order_of(source, node) for source in self._sources.values()],
+            "packages": self._packages(),
         }
+
+    def _packages(self) -> dict[str, Any] | None:
+        if (asked := packages.missing(self._spec)) is None:
+            return None
+        settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_INSTALLERS)}
+        return {**asked.content(), "modules": self._modules, "variables": settings}
 
     def _order_of(self, source: DataSource, node: int) -> dict[str, Any]:
         named = {"name": source.name, "variable": source.variable}
@@ -182,6 +204,10 @@ class JobStaging:
     def _staged(self, node: int, host: str, message: dict[str, Any]) -> None:
         fetched, cached, seconds = (float(message.get(name) or 0) for name in ("bytes", "cached", "seconds"))
         parts = [f"{size(fetched)} fetched"] + ([f"{size(cached)} from the cache"] if cached else [])
+        if message.get("python"):
+            self._write(
+                "log", rank=None, stream="sys", text=f"Packages on {host}: {message['python']}, {seconds:.1f} s"
+            )
         if self._listed:
             self._write("log", rank=None, stream="sys", text=f"Data on {host}: {', '.join(parts)}, {seconds:.1f} s")
 

@@ -20,10 +20,11 @@ from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.state import State
+from distdl_jupyter.stager import packages
 from distdl_jupyter.supervisor import messages, resume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.clusters.base import Cluster, Run
@@ -132,7 +133,7 @@ class Launch:
                 f"The ranks cannot begin again: the value of {listing(missing)}, which is secret, was known to the "
                 "supervisor that died alone.", hint="Resume the job where the variable is set: job.resume().",
             )  # fmt: skip
-        far = self.cluster.far
+        far = self.cluster.far or packages.missing(self._spec)
         for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
             if reason:
                 raise LaunchFailed(reason)
@@ -140,10 +141,12 @@ class Launch:
     def _context_for(self, options: Any) -> Context:
         """Return what a start needs, with what the backend asks for."""
         context, backend = self._context(), self.backend
-        context.modules, context.programs = backend.modules(options), backend.programs(options)
+        modules, context.programs = backend.modules(options), backend.programs(options)
+        # What the job's packages bring is not looked for before they are there.
+        context.modules = () if packages.missing(self._spec) else modules
         context.rank_ports = backend.rank_ports
         if self.cluster.stages:
-            context.staging = self._stage_data(self.raise_if_canceled)
+            context.staging = self._stage(self.raise_if_canceled, modules)
         if context.restart:
             context.gone, context.least_node_count = self.lost_nodes, self._spec.min_node_count
         return context
@@ -196,20 +199,23 @@ class Launch:
         """Return what serves the nodes' stagers, unless every rank was started before."""
         if not self.cluster.stages or all(rank.pid is not None for rank in self._recorder.view.ranks):
             return None
-        return self._stage_data(lambda: None)
+        return self._stage(lambda: None)
 
-    def _stage_data(self, check: Callable[[], None]) -> JobStaging | None:
-        """Return what brings the job's data to its nodes, None when it has none.
+    def _stage(self, check: Callable[[], None], modules: Sequence[str] = ()) -> JobStaging | None:
+        """Return what brings the job's data and packages to its nodes, None when it has none.
 
         ``check`` is called while this waits and may raise. Raises DataUnavailable, NotSignedIn.
         """
         spec, recorder = self._spec, self._recorder
-        if not spec.data:
+        if not spec.data and not packages.missing(spec):
             return None
         from distdl_jupyter.storage.staging import JobStaging
 
+        variables = {**spec.environment_variables, **self._secrets}
+        staging = JobStaging(spec, recorder.write, variables=variables, modules=modules)
+        if not spec.data:
+            return staging
         recorder.phase("stage", f"looking at {plural(len(spec.data), 'data source')}")
-        staging = JobStaging(spec, recorder.write)
         call = BackgroundCall(staging.prepare)
         while not call.done(_POLL_SECONDS):
             check()

@@ -8,6 +8,7 @@ is valid; one without a handler is ignored.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ _LARGEST = 1e300
 _NAME, _SENTENCE, _TEXT = 500, 20_000, 200_000
 #: Most parts of a list, and errors that caused each other.
 _MOST, _DEEPEST = 200, 6
+_MOST_PACKAGES = 10_000
 #: Characters of a picture in base64.
 _LARGEST_PICTURE = 4 * LARGEST // 3 + 5
 
@@ -90,6 +92,16 @@ def _valid_mark(report: Fields) -> bool:
 def _valid_hello(report: Fields) -> bool:
     pid, host = report.get("pid"), report.get("host")
     return (pid is None or _is_whole(pid)) and (host is None or _is_text(host, _NAME))
+
+
+def _valid_environment(report: Fields) -> bool:
+    packages = report.get("packages")
+    return (
+        all(_is_text(report.get(name), _SENTENCE) for name in ("python", "executable", "platform"))
+        and type(packages) is dict
+        and len(packages) <= _MOST_PACKAGES
+        and all(_is_text(name, _NAME) and _is_text(version, _SENTENCE) for name, version in packages.items())
+    )
 
 
 def _is_whole(value: Any) -> bool:
@@ -168,6 +180,7 @@ _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "note": _valid_note,
     "mark": _valid_mark,
     "hello": _valid_hello,
+    "environment": _valid_environment,
     "result": _valid_result,
     "picture": _valid_picture,
 }
@@ -181,6 +194,14 @@ def on_hello(recorder: EventRecorder, rank: int, report: Fields) -> None:
     recorder.connected.add(rank)
     if recorder.view.ranks[rank].pid != report.get("pid"):
         recorder.write("rank", rank=rank, status="started", pid=report.get("pid"), host=report.get("host"))
+
+
+def _on_environment(recorder: EventRecorder, _rank: int, report: Fields) -> None:
+    from distdl_jupyter.core import environment
+
+    with contextlib.suppress(OSError):  # a full disk has a sentence of its own
+        found = {name: report[name] for name in ("python", "executable", "platform", "packages")}
+        environment.add(recorder.folder, **recorder.redactor.data(found))
 
 
 def _on_rendezvous(recorder: EventRecorder, rank: int, _report: Fields) -> None:
@@ -236,6 +257,7 @@ def _on_result(recorder: EventRecorder, rank: int, report: Fields) -> None:
 
 HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
     "hello": on_hello,
+    "environment": _on_environment,
     "rendezvous": _on_rendezvous,
     "ready": _on_ready,
     "metric": _on_metric,

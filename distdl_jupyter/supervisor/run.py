@@ -7,17 +7,18 @@ JSON alone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import events, logfile
+from distdl_jupyter.core import environment, events, logfile
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.state import State
-from distdl_jupyter.supervisor import messages, resume
+from distdl_jupyter.supervisor import git, messages, resume
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
 from distdl_jupyter.supervisor.control import ControlReader, request
 from distdl_jupyter.supervisor.launch import BackgroundCall, Canceled, Launch
@@ -72,6 +73,7 @@ class Supervisor:
         """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
         try:
             run = self._launch_or_reattach()
+            threading.Thread(target=self._record_git, daemon=True).start()  # ranks were forked: now a thread may be
             while run is not None:
                 self._attempt(run)
                 run = self._restart() if self._will_restart else None
@@ -83,6 +85,12 @@ class Supervisor:
             self._fail_launch(error)
             return
         self._finish(self._reason)
+
+    def _record_git(self) -> None:
+        found = git.state(self._spec.working_directory)
+        if found is not None and environment.read(self._folder).git is None:
+            with contextlib.suppress(OSError):
+                environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(found)))
 
     @property
     def redactor(self) -> Redactor:

@@ -39,6 +39,7 @@ class PathStaging:
 
     path: Path
     endless: bool = False
+    what: str = "data"
     ordered: list[int] = field(default_factory=list)
     staged: list[int] = field(default_factory=list)
     asked: threading.Event = field(default_factory=threading.Event)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.compared import Against, Compared, compared_figure
+from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views.card import last_step
 from distdl_jupyter.views.curve import spread
@@ -36,6 +37,7 @@ class ComparedJob:
     spec: JobSpec
     view: JobView
     book: SeriesBook
+    environment: JobEnvironment = UNKNOWN
 
 
 def metric_names(jobs: Sequence[ComparedJob]) -> tuple[str, ...]:
@@ -127,7 +129,20 @@ def _spec_comparison(jobs: Sequence[ComparedJob]) -> list[ComparisonRow]:
             if item.kind == "value":
                 text = item.detail.partition(" = ")[2] or item.detail
                 found.setdefault((f"captured.{item.name}", item.name), {})[number] = text
+    _add_environments(found, jobs)
     return [_row("Spec", *key, [values.get(n, "") for n in range(len(jobs))]) for key, values in found.items()]
+
+
+def _add_environments(found: dict[tuple[str, str], dict[int, str]], jobs: Sequence[ComparedJob]) -> None:
+    """Add the state of the code in git, and of the packages those whose versions differ."""
+    known = {number: job.environment for number, job in enumerate(jobs) if job.environment.packages}
+    for number, job in enumerate(jobs):
+        if job.environment.git is not None:
+            found.setdefault(("git", "Git"), {})[number] = str(job.environment.git)
+    for name in dict.fromkeys(name for one in known.values() for name in one.packages):
+        versions = {number: one.packages.get(name, "") for number, one in known.items()}
+        if len(set(versions.values())) > 1:
+            found[f"package.{name}", name] = versions
 
 
 def _result_comparison(jobs: Sequence[ComparedJob], now: float) -> list[ComparisonRow]:

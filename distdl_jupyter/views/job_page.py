@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.data import place
+from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.state import State
@@ -44,14 +45,16 @@ STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _BROKEN: dict[State, StepState] = {State.FAILED: "failed", State.LOST: "failed", State.CANCELED: "stopped"}
 
 
-def job_detail(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False) -> JobDetail:
+def job_detail(
+    view: JobView, spec: JobSpec, now: float, *, environment: JobEnvironment = UNKNOWN, has_checkpoints: bool = False
+) -> JobDetail:
     """Return the whole job at the moment ``now`` (epoch seconds)."""
     source = spec.source
     return JobDetail(
         card=card(view, now, has_checkpoints=has_checkpoints),
         metrics=metrics(view),
         ranks=tuple(rank_row(rank) for rank in view.ranks),
-        spec=tuple(spec_rows(spec)),
+        spec=(*spec_rows(spec), *environment_rows(environment)),
         captured=spec.captured,
         code=source.code,
         command=source.command,
@@ -99,6 +102,15 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
         ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
         ("script_arguments", "Arguments", " ".join(spec.script_arguments)),
     ]  # fmt: skip
+    return [SpecRow(field, label, value) for field, label, value in rows if value]
+
+
+def environment_rows(environment: JobEnvironment) -> list[SpecRow]:
+    """Return the lines of what it ran with."""
+    rows = [
+        ("git", "Git", str(environment.git) if environment.git else ""),
+        ("packages", "Packages", humanize.count(len(environment.packages)) if environment.packages else ""),
+    ]
     return [SpecRow(field, label, value) for field, label, value in rows if value]
 
 

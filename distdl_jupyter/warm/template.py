@@ -35,7 +35,7 @@ from distdl_jupyter.warm import (
 from distdl_jupyter.warm.preload import Prepared
 from distdl_jupyter.warm.process_marker import Room
 from distdl_jupyter.warm.template_files import TemplateFiles
-from distdl_jupyter.worker import import_recorder
+from distdl_jupyter.worker import import_recorder, installed
 from distdl_jupyter.worker.watch import frameworks, rendezvous
 
 #: Seconds between two looks at what makes a template end.
@@ -112,6 +112,7 @@ class Template:
     def serve(self) -> None:
         """Answer until something ends it. Raises Ended, Unfit, OSError."""
         wake = _wake_on_child()
+        installed.packages()  # each rank 0 tells them
         self._listen()
         while True:
             assert self._socket is not None, "it listens until it ends"

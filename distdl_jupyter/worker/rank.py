@@ -9,13 +9,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from distdl_jupyter.worker import (
     channel,
     execute,
     import_recorder,
+    installed,
     payload,
     report,
     results,
@@ -47,6 +47,9 @@ def main() -> int:
     channel.opened(identity.nonce, identity.rank)
     rendezvous_secret.put(os.environ)
     _report("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
+    if identity.rank == 0:
+        _report("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
+                packages=installed.packages())  # fmt: skip
     _report_exec()
     listen.start()
     code = _run(identity, Sources())
@@ -162,12 +165,6 @@ def _report_exec() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that matter here, from the names of their ``.dist-info`` folders."""
-    found: dict[str, str] = {}
-    for directory in sys.path:
-        with contextlib.suppress(OSError):
-            for entry in Path(directory).glob("*.dist-info"):
-                name, _, version = entry.stem.partition("-")
-                if name in frameworks.OF_RANKS:
-                    found.setdefault(name, version)
-    return found
+    """Return the versions of the packages that matter here."""
+    found = installed.packages()
+    return {name: found[name] for name in frameworks.OF_RANKS if name in found}

@@ -48,6 +48,7 @@ def shape(call):
     return [(one.name, one.kind, one.default) for one in inspect.signature(call).parameters.values()]
 
 
+@pytest.mark.filterwarnings("ignore:The distutils package:DeprecationWarning")  # horovod.spark imports it
 @pytest.mark.parametrize(("module", "name", "ours"), REAL)
 def test_the_signature_is_that_of_the_real_call(module, name, ours):
     pytest.importorskip(module.partition(".")[0])

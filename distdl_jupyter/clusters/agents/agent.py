@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from distdl_jupyter.clusters.base import Notice
@@ -154,13 +154,14 @@ class AgentConnection(ABC):
 class Node:
     """One machine of a job: its folder there, and where its ranks work.
 
-    ``run`` is the agent's private folder, which goes with the job.
+    ``run`` is the agent's private folder, which goes with the job; ``python`` that of the job's packages, "" without.
     """
 
     connection: AgentConnection
     folder: str
     directory: str
     run: str
+    python: str = field(default="", kw_only=True)
 
     @property
     def host(self) -> str:

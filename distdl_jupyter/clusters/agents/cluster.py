@@ -40,6 +40,7 @@ class AgentCluster(Cluster):
     complete = False
     far = True
     stages = True
+    installs = True
     #: Whether a host may have several nodes of a job.
     several_per_host: ClassVar[bool] = False
 

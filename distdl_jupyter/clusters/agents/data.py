@@ -62,7 +62,7 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
             one_.close()
         raise
     for number, node in enumerate(nodes):
-        node.data = found[number]
+        node.data, node.python = found[number]
 
 
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:

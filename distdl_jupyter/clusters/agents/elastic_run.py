@@ -70,6 +70,7 @@ class ElasticRun(AgentRun):
         process = {
             "process": LAUNCHER,
             "argv": list(self._launcher.argv),
+            "python": first.python,
             "environment": self._nodes.environment(first),
             "directory": first.directory or None,
             "out": first.connection.channel(_MessageReader(self._on_message)),

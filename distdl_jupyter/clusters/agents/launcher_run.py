@@ -65,6 +65,7 @@ class LauncherRun(AgentRun):
         process = {
             "process": LAUNCHER,
             "argv": [*self._launch_with.argv, *WORKER],
+            "python": first.python,
             "environment": shared[first.host],
             "directory": first.directory or None,
             "out": self.channel(first, None, "out"),

@@ -101,6 +101,7 @@ class AgentRun(Run):
         process = {
             "process": SERVICES + number,
             "argv": ["{python}", *service.arguments],
+            "python": node.python,
             "environment": self._nodes.environment(node) | self._nodes.of_service(number),
             "directory": None,
             "out": channel,
@@ -153,6 +154,7 @@ class AgentRun(Run):
         return {
             "process": place.rank,
             "argv": WORKER,
+            "python": node.python,
             "environment": {**self._nodes.environment(node), **self.rank_environment(place), **(more or {})},
             "directory": node.directory or None,
             **self.channels(node, place.rank),

@@ -39,6 +39,7 @@ class AzureMLCluster(Managed):
     far = True
     queues = True
     mounts = True
+    installs = True
     bills = True
     can_attach = True
     can_restart = False
@@ -145,7 +146,7 @@ def _submitted(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Wo
     """Submit the job and return its address in the studio. Raises LaunchFailed."""
     try:
         with submitting(workspace.address) as client:
-            image = job.environment(options, workspace)
+            image = job.environment(options, workspace, spec, Path(f"{folder}-image"))
             wanted = job.command(spec, options, Path(folder), image, plan.distribution)
             return str(client.jobs.create_or_update(wanted).studio_url or "")
     except DistDLError as error:

@@ -6,6 +6,7 @@ Azure ML starts the ranks itself, with a launcher of its own where they speak MP
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import shlex
 from importlib import resources
@@ -17,6 +18,8 @@ from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.clusters.azureml.options import GENERATED
 from distdl_jupyter.core import data
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
+from distdl_jupyter.core.packages import FIELDS
+from distdl_jupyter.stager.packages import is_lock
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace
@@ -48,6 +51,11 @@ def check(spec: JobSpec) -> None:
         )
     for source in spec.data:
         _check_source(source)
+    image = spec.cluster_options.get("environment", "")
+    field = next((name for name in FIELDS if getattr(spec, name)), "")
+    if field and image not in ("", GENERATED):
+        raise InvalidSpec(f"The job's image {image} is not built here, so no packages go into it.", field=field,
+                          hint="Put them into that image, or leave the option environment out.")  # fmt: skip
 
 
 def _check_source(source: DataSource) -> None:
@@ -146,27 +154,49 @@ def _address(account: str, container: str, prefix: str) -> str:
 # the image ----------------------------------------------------------------------------------------
 
 
-def environment(options: AzureMLOptions, workspace: Workspace) -> Any:
-    """Return the job's image as the SDK takes it; one that was generated before is named, not uploaded again."""
+def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
+    """Return the job's image as the SDK takes it; one that was generated before is named, not uploaded again.
+
+    ``folder`` is where the image's own files may be laid, with the packages that the job asks for.
+    """
     from azure.ai.ml.entities import Environment
 
     wanted = options.environment or GENERATED
     if wanted == GENERATED:
-        return _generated(workspace)
+        return _generated(workspace, spec, folder)
     if "/" in wanted and not wanted.startswith("azureml:"):
         return Environment(image=wanted)
     return wanted
 
 
-def _generated(workspace: Workspace) -> Any:
+def _generated(workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
     from azure.ai.ml.entities import BuildContext, Environment
 
-    folder = resources.files(__package__) / "image"
-    version = hashlib.sha256((folder / "Dockerfile").read_bytes()).hexdigest()[:12]
+    lines, files = _packages(spec)
+    text = (resources.files(__package__) / "image" / "Dockerfile").read_text(encoding="utf-8") + lines
+    version = hashlib.sha256(json.dumps([text, files]).encode()).hexdigest()[:12]
     if workspace.has_environment(IMAGE, version):
         return f"{IMAGE}:{version}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name, content in {"Dockerfile": text, **files}.items():
+        (folder / name).write_text(content, encoding="utf-8")
     return Environment(name=IMAGE, version=version, build=BuildContext(path=str(folder), dockerfile_path="Dockerfile"),
                        description="Open MPI, PyTorch and Horovod, by distdl_jupyter.")  # fmt: skip
+
+
+def _packages(spec: JobSpec) -> tuple[str, dict[str, str]]:
+    """Return the lines of a Dockerfile that install the job's packages, and the files that they read."""
+    lines, files = "", {}
+    if spec.conda_packages:
+        files["conda.txt"] = "\n".join(spec.conda_packages) + "\n"
+        lines += "COPY conda.txt /tmp/\nRUN conda install --yes --file /tmp/conda.txt\n"
+    if spec.pip_packages:
+        files["packages.txt"] = "\n".join(spec.pip_packages) + "\n"
+    if spec.requirements:
+        files["pylock.toml" if is_lock(spec.requirements) else "requirements.txt"] = spec.requirements
+    for name in sorted(files.keys() - {"conda.txt"}):
+        lines += f"COPY {name} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{name}\n"
+    return lines, files
 
 
 # what is refused ----------------------------------------------------------------------------------

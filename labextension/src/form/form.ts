@@ -14,6 +14,7 @@ import { Cost } from './cost';
 import { Data } from './data';
 import { Details, MoreOptions } from './details';
 import type { NamedClusterActions } from './namedclusters';
+import { Packages } from './packages';
 import { Place } from './place';
 import { Sizing } from './sizing';
 import type { Fields, FormCheck, Part, Store } from './state';
@@ -56,7 +57,7 @@ export class Form {
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
-    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Details(store), new Cost(store), new MoreOptions(store)];
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Packages(store), new Details(store), new Cost(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice];
     const [head, foot] = [new Head(store, place.close), new Foot(store)];
     this.#parts = [head, ...left, ...right, submit, foot];

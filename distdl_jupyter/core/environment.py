@@ -1,0 +1,92 @@
+"""What a job ran with, as its folder keeps it: rank 0's Python with its packages, and the state of the code in git.
+
+``environment.json`` is written by the supervisor alone, once when rank 0 has begun and once when git has answered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import atomic_write
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.store import JobFolder
+
+
+_writing = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class GitState:
+    """The repository in which the job was submitted; ``diff`` is what was changed since ``commit``, without secrets.
+
+    ``untracked`` counts files that git does not know; ``cut`` says that the diff is longer than what is kept.
+    """
+
+    commit: str
+    branch: str = ""
+    remote: str = ""
+    diff: str = ""
+    cut: bool = False
+    untracked: int = 0
+
+    def __str__(self) -> str:
+        """Return it in words: ``main 1a2b3c4, with changes``."""
+        changed = ", with changes" if self.diff else ", with new files" if self.untracked else ""
+        return f"{self.branch} {self.commit[:10]}".strip() + changed
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """``packages`` are versions by the names of distributions; "" and None stand for what is not known."""
+
+    python: str = ""
+    executable: str = ""
+    platform: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    git: GitState | None = None
+
+    def freeze(self) -> str:
+        """Return the packages as a requirements.txt."""
+        return "".join(map(_requirement, self.packages.items()))
+
+    def __str__(self) -> str:
+        """Return it as a requirements.txt whose comments say the rest."""
+        known = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform,
+                 "git": str(self.git) if self.git else "", "remote": self.git.remote if self.git else ""}  # fmt: skip
+        return "".join(f"# {name} {value}\n" for name, value in known.items() if value) + self.freeze()
+
+
+#: Of a job that has not begun, or is older than this record.
+UNKNOWN = JobEnvironment()
+
+
+def add(folder: JobFolder, **fields: Any) -> None:
+    """Add to what is kept of a job, from any thread of its supervisor. Raises OSError."""
+    with _writing:
+        known = dataclasses.asdict(dataclasses.replace(read(folder), **fields))
+        atomic_write.keep(folder.environment_file, json.dumps(known, indent=1))
+
+
+def read(folder: JobFolder) -> JobEnvironment:
+    """Return what is known of a job."""
+    try:
+        found: dict[str, Any] = json.loads(folder.environment_file.read_text(encoding="utf-8"))
+        git = found.pop("git", None)
+        return JobEnvironment(**_known(JobEnvironment, found), git=GitState(**_known(GitState, git)) if git else None)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return UNKNOWN
+
+
+def _requirement(package: tuple[str, str]) -> str:
+    name, version = package
+    _, at, origin = version.partition(" @ ")
+    return f"{name} @ {origin}\n" if at else f"{name}=={version}\n"
+
+
+def _known(cls: type, data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name in cls.__dataclass_fields__}  # type: ignore[attr-defined]

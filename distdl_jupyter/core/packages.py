@@ -1,0 +1,177 @@
+"""The packages that a job asks for, checked and with what stands in files, so that a spec needs no file of its user.
+
+A file of requirements becomes its text: requirements as pip reads them, a lock (``pylock.toml``, PEP 751), or the
+dependencies that a script states in its own comments (PEP 723). What other machines cannot reach is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from distdl_jupyter.core.errors import InvalidSpec
+
+#: The options that ask for packages.
+FIELDS = ("pip_packages", "conda_packages", "requirements")
+#: Bytes of a file of requirements, with what it includes.
+_LARGEST = 1_000_000
+#: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
+_SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
+#: Flags of a file of requirements that name another file.
+_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
+#: Files that only other tools read, and what makes one of them that pip reads.
+_OTHER_LOCKS = {
+    "uv.lock": "uv export --format pylock.toml -o pylock.toml",
+    "poetry.lock": "poetry export -o requirements.txt",
+    "Pipfile.lock": "pipenv requirements > requirements.txt",
+    "environment.yml": "",
+    "environment.yaml": "",
+}
+_TAKES = "Give requirements.txt, pylock.toml, or a script that states its dependencies (PEP 723)."
+_TRAVELS = (
+    "Modules beside the notebook travel by themselves; of another project build a wheel that all nodes can fetch."
+)
+
+
+def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
+    """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for what is none, or a secret."""
+    if value in (None, "") or (found := _words(value, field)) == ():
+        return None
+    for one in found:
+        if one.startswith("-") or "\n" in one:
+            raise InvalidSpec(f"{field} takes names of packages, not {one.splitlines()[0]!r}.", field=field,
+                              hint='Example: ["numpy>=2", "webdataset==1.0.2"].')  # fmt: skip
+        _check_reachable(one, field)
+    return found
+
+
+def _words(value: Any, field: str) -> tuple[str, ...]:
+    if isinstance(value, str):  # as it is typed on a line
+        return tuple(word for part in value.split(",") for word in part.split())
+    if not isinstance(value, (list, tuple)) or any(not isinstance(one, str) for one in value):
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a list of packages.", field=field,
+                          hint='Example: ["numpy>=2", "webdataset==1.0.2"].')  # fmt: skip
+    return tuple(one.strip() for one in value if one.strip())
+
+
+def check_requirements(value: Any, field: str) -> str | None:
+    """Return the path of a file of requirements as it was given, or its text, which ends with a newline.
+
+    Raises InvalidSpec for anything else.
+    """
+    if value in (None, ""):
+        return None
+    if not isinstance(value, (str, Path)):
+        raise InvalidSpec(f"{field} is {value!r}, but it takes the path of a file.", field=field, hint=_TAKES)
+    return str(value)
+
+
+def requirements(given: str, folder: Path, field: str = "requirements") -> str:
+    """Return the text of a file of requirements, which ends with a newline, "" for none. Raises InvalidSpec.
+
+    A path is relative to ``folder``; what ends with a newline is such a text already.
+    """
+    if not given:
+        return ""
+    from distdl_jupyter.stager.packages import is_lock  # few jobs ask for packages
+
+    text = given if given.endswith("\n") else _text_of(folder / Path(given).expanduser(), field)
+    if len(text) > _LARGEST:
+        raise InvalidSpec(f"{field} is longer than 1 MB.", field=field, hint="Leave out what is not needed.")
+    if is_lock(text):
+        _check_reachable(text, field)
+        return text
+    kept = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    for line in kept:
+        _check_line(line, field)
+    return "\n".join(kept) + "\n" if kept else ""
+
+
+def _text_of(path: Path, field: str) -> str:
+    if (command := _OTHER_LOCKS.get(path.name)) is not None:
+        hint = f"Make a file that pip reads: {command}." if command else "Name its packages in conda_packages."
+        raise InvalidSpec(f"{field} takes no {path.name}, which only another tool reads.", field=field, hint=hint)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InvalidSpec(f"{field}: {path} cannot be read ({why}).", field=field,
+                          hint=_TAKES) from None  # fmt: skip
+    if path.suffix == ".py":
+        return _of_script(text, path, field)
+    return text if path.suffix == ".toml" else "\n".join(_included(path, text, field, {path.resolve()})) + "\n"
+
+
+def _of_script(text: str, path: Path, field: str) -> str:
+    found = [match["content"] for match in _SCRIPT.finditer(text)]
+    example = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
+    if len(found) != 1:
+        raise InvalidSpec(f"{field}: {path.name} states {'no' if not found else 'more than one set of'} dependencies "
+                          "(PEP 723).", field=field, hint=example)  # fmt: skip
+    import tomllib  # few jobs need it
+
+    try:
+        lines = [line.removeprefix("#").removeprefix(" ") for line in found[0].splitlines()]
+        stated = tomllib.loads("\n".join(lines))
+        dependencies = [str(one) for one in stated.get("dependencies", [])]
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        raise InvalidSpec(f"{field}: the metadata of {path.name} cannot be read ({error}).", field=field,
+                          hint=example) from None  # fmt: skip
+    _check_python(str(stated.get("requires-python") or ""), path, field)
+    return "\n".join(dependencies) + "\n"
+
+
+def _check_python(wanted: str, path: Path, field: str) -> None:
+    if not wanted:
+        return
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    here = ".".join(map(str, sys.version_info[:3]))
+    try:
+        fits = SpecifierSet(wanted).contains(here, prereleases=True)
+    except InvalidSpecifier:
+        fits = False
+    if not fits:
+        raise InvalidSpec(f"{field}: {path.name} asks for Python {wanted}, and this one is {here}.", field=field,
+                          hint="Submit it from a kernel of that Python: ranks run the same.")  # fmt: skip
+
+
+def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
+    """Return the lines of a file with those of the files that it includes."""
+    lines: list[str] = []
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        flag, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        if flag not in _INCLUDES:
+            lines.append(re.sub(r"(^|\s)#.*$", "", line))
+            continue
+        if flag in _INCLUDES[2:]:
+            raise InvalidSpec(f"{field}: {path.name} names a file of constraints, which no node has.", field=field,
+                              hint="Pin the versions in the file itself, or give a lock (pylock.toml).")  # fmt: skip
+        other = (path.parent / rest.strip()).resolve()
+        if other not in seen:
+            seen.add(other)
+            lines += _included(other, _text_of(other, field), field, seen)
+    return lines
+
+
+def _check_line(line: str, field: str) -> None:
+    first = line.split(maxsplit=1)[0]
+    if first in ("-e", "--editable") or first.startswith((".", "/", "~", "file:")):
+        raise InvalidSpec(f"{field} names {line!r}, which other machines do not have.", field=field, hint=_TRAVELS)
+    _check_reachable(line, field)
+
+
+def _check_reachable(text: str, field: str) -> None:
+    """Refuse passwords: what a job asks for is kept with it and shown."""
+    for address in _ADDRESS.findall(text):
+        split = urlsplit(address)
+        if split.password or (split.username and not split.scheme.endswith("ssh")):
+            raise InvalidSpec(
+                f"{field}: the address at {split.hostname} holds a password, and what a job asks for is kept with it.",
+                field=field,
+                hint="Give it as the environment variable PIP_INDEX_URL, or in pip.conf or .netrc of the nodes.",
+            )
