@@ -68,7 +68,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
     _refuse_packages(given, cluster)
     _refuse_more_than_all(given.get("min_node_count"), nodes)
-    requirements = packages.requirements(given.pop("requirements", ""), Path(working_directory))
+    requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
         kind=draft.kind,
@@ -210,6 +210,13 @@ def _refuse_packages(given: Mapping[str, Any], cluster: Cluster) -> None:
     if field and not cluster.installs:
         raise InvalidSpec(f"{cluster.title or cluster.name} installs no packages.", field=field,
                           hint="Install them where the ranks run, or choose another cluster.")  # fmt: skip
+
+
+def _requirements(given: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
+    """Return the text of the requirements; those that a script states count where no others are given."""
+    if not given and cluster.installs and draft.kind == "script" and packages.states_packages(draft.source.code):
+        given = packages.of_script(draft.source.code, Path(draft.source.filename).name)
+    return packages.requirements(given, folder)
 
 
 def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:

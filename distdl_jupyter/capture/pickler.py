@@ -14,10 +14,11 @@ import io
 import pickle
 import sys
 import types
+from collections import ChainMap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from io import TextIOBase
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import cloudpickle
 
@@ -75,8 +76,23 @@ class CountingSink:
         return self.count
 
 
+def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
+    """Return what cloudpickle does, with the file name: cloudpickle 3.1.3 drops it, and tracebacks need it."""
+    make, given = _REDUCE_CODE(code)
+    return make, (*given[:_FILE_NAME], code.co_filename, *given[_FILE_NAME + 1 :])
+
+
+_REDUCE_CODE = cloudpickle.Pickler.dispatch_table[types.CodeType]
+#: Where the file name stands among the arguments of ``types.CodeType``, since Python 3.8.
+_FILE_NAME = 10
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle's pickler that takes ``notes``."""
+
+    dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
+        {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+    )
 
     def __init__(self, file: Sink, notes: PickleReport) -> None:
         super().__init__(file, protocol=PROTOCOL)

@@ -22,12 +22,6 @@ ALIASES: dict[str, str] = {
     "elastic_timeout": "elastic_timeout_seconds",
 }
 
-#: Names of the neighbours for what is done in another way here.
-_INSTEAD: dict[str, str] = dict.fromkeys(
-    ("packages_to_install", "pip_packages", "conda_packages"),
-    "Ranks use the packages of the Python that runs them: install them there, for instance with %pip install.",
-)
-
 #: Words that mean the total number of processes; divided by the nodes.
 TOTALS = ("np", "num_proc", "num_processes", "num_workers")
 #: The flags of a command line for all of these, with what each gives; ``--env`` and ``--use-gpu`` are flags of ours.
@@ -56,7 +50,7 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
             continue
         primary = ALIASES.get(name, name)
         if primary not in allowed:
-            raise InvalidSpec(unknown(name, allowed, common=common), field=name, hint=_INSTEAD.get(name, ""))
+            raise InvalidSpec(unknown(name, allowed, common=common), field=name)
         if primary in found and found[primary] != value:
             raise InvalidSpec(
                 f"{spelled[primary]} and {name} mean the same and differ: {found[primary]!r} and {value!r}.",
@@ -118,8 +112,6 @@ def unknown(name: str, allowed: Iterable[str], what: str = "option", *, common: 
     A long list does not follow a good guess: it would hide it.
     """
     names = sorted(allowed)
-    if name in _INSTEAD:
-        return f"{name!r} is no {what}."
     near = _near(name, names, frozenset(common))
     guess = f" Did you mean {near}?" if near else ""
     listed = "" if guess and len(names) > _LONG else f" Allowed: {', '.join(names)}."

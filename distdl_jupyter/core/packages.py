@@ -92,25 +92,35 @@ def requirements(given: str, folder: Path, field: str = "requirements") -> str:
 
 
 def _text_of(path: Path, field: str) -> str:
+    text = _read(path, field)
+    if path.suffix == ".py":
+        return of_script(text, path.name, field)
+    return text if path.suffix == ".toml" else "\n".join(_included(path, text, field, {path.resolve()})) + "\n"
+
+
+def _read(path: Path, field: str) -> str:
     if (command := _OTHER_LOCKS.get(path.name)) is not None:
         hint = f"Make a file that pip reads: {command}." if command else "Name its packages in conda_packages."
         raise InvalidSpec(f"{field} takes no {path.name}, which only another tool reads.", field=field, hint=hint)
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise InvalidSpec(f"{field}: {path} cannot be read ({why}).", field=field,
                           hint=_TAKES) from None  # fmt: skip
-    if path.suffix == ".py":
-        return _of_script(text, path, field)
-    return text if path.suffix == ".toml" else "\n".join(_included(path, text, field, {path.resolve()})) + "\n"
 
 
-def _of_script(text: str, path: Path, field: str) -> str:
+def states_packages(script: str) -> bool:
+    """Say whether a script's comments state its dependencies (PEP 723)."""
+    return _SCRIPT.search(script) is not None
+
+
+def of_script(text: str, name: str, field: str = "requirements") -> str:
+    """Return the dependencies that a script states, a line each. Raises InvalidSpec."""
     found = [match["content"] for match in _SCRIPT.finditer(text)]
     example = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
     if len(found) != 1:
-        raise InvalidSpec(f"{field}: {path.name} states {'no' if not found else 'more than one set of'} dependencies "
+        raise InvalidSpec(f"{field}: {name} states {'no' if not found else 'more than one set of'} dependencies "
                           "(PEP 723).", field=field, hint=example)  # fmt: skip
     import tomllib  # few jobs need it
 
@@ -119,13 +129,13 @@ def _of_script(text: str, path: Path, field: str) -> str:
         stated = tomllib.loads("\n".join(lines))
         dependencies = [str(one) for one in stated.get("dependencies", [])]
     except (tomllib.TOMLDecodeError, TypeError) as error:
-        raise InvalidSpec(f"{field}: the metadata of {path.name} cannot be read ({error}).", field=field,
+        raise InvalidSpec(f"{field}: the metadata of {name} cannot be read ({error}).", field=field,
                           hint=example) from None  # fmt: skip
-    _check_python(str(stated.get("requires-python") or ""), path, field)
-    return "\n".join(dependencies) + "\n"
+    _check_python(str(stated.get("requires-python") or ""), name, field)
+    return "".join(f"{one}\n" for one in dependencies)
 
 
-def _check_python(wanted: str, path: Path, field: str) -> None:
+def _check_python(wanted: str, name: str, field: str) -> None:
     if not wanted:
         return
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -136,7 +146,7 @@ def _check_python(wanted: str, path: Path, field: str) -> None:
     except InvalidSpecifier:
         fits = False
     if not fits:
-        raise InvalidSpec(f"{field}: {path.name} asks for Python {wanted}, and this one is {here}.", field=field,
+        raise InvalidSpec(f"{field}: {name} asks for Python {wanted}, and this one is {here}.", field=field,
                           hint="Submit it from a kernel of that Python: ranks run the same.")  # fmt: skip
 
 
@@ -154,7 +164,7 @@ def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
         other = (path.parent / rest.strip()).resolve()
         if other not in seen:
             seen.add(other)
-            lines += _included(other, _text_of(other, field), field, seen)
+            lines += _included(other, _read(other, field), field, seen)
     return lines
 
 

@@ -182,9 +182,10 @@ class Environment:
                                        stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
         except OSError as error:
             raise Failure(f"{words[0]} cannot be started ({error.strerror}).", source=NAME) from None
-        assert process.stdout is not None
-        last = self._follow(process.stdout)
-        if code := process.wait():
+        with process:
+            assert process.stdout is not None
+            last = self._follow(process.stdout)
+        if code := process.returncode:
             raise Failure(f"{what} ended with {code}: {_own_words(last)}", "Correct the packages that the job names.",
                           NAME)  # fmt: skip
 

@@ -9,7 +9,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 ALLOWED = {
     "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",
     "environment_variables", "max_run_duration_seconds", "hang_timeout_seconds", "max_restarts",
-    "min_process_count", "host_discovery", "elastic_timeout_seconds",
+    "min_process_count", "host_discovery", "elastic_timeout_seconds", "pip_packages", "requirements",
 }  # fmt: skip
 
 
@@ -72,12 +72,6 @@ def test_no_name_is_guessed_that_is_not_allowed():
     with pytest.raises(InvalidSpec) as raised:
         resolve({"min_process_coumt": 2}, {"node_count"})
     assert "Did you mean" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["packages_to_install", "pip_packages"])
-def test_packages_are_installed_in_another_way(name):
-    with pytest.raises(InvalidSpec, match=rf"^'{name}' is no option\. .*%pip install"):
-        resolve({name: ["torch"]}, ALLOWED)
 
 
 @pytest.mark.parametrize(

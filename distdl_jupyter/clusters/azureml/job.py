@@ -18,7 +18,7 @@ from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.clusters.azureml.options import GENERATED
 from distdl_jupyter.core import data
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.packages import FIELDS
+from distdl_jupyter.core.packages import FIELDS, states_packages
 from distdl_jupyter.stager.packages import is_lock
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def check(spec: JobSpec) -> None:
         _check_source(source)
     image = spec.cluster_options.get("environment", "")
     field = next((name for name in FIELDS if getattr(spec, name)), "")
+    if field == "requirements" and states_packages(spec.source.code):
+        field = ""  # what a script states an image may have, too
     if field and image not in ("", GENERATED):
         raise InvalidSpec(f"The job's image {image} is not built here, so no packages go into it.", field=field,
                           hint="Put them into that image, or leave the option environment out.")  # fmt: skip

@@ -67,20 +67,34 @@ def test_tensorflows_workers_are_ranks(ml):
         listener.close()
 
 
-def test_the_image_is_generated_once_and_named_afterwards(ml):
+def test_the_image_is_generated_once_and_named_afterwards(ml, tmp_path):
     workspace = Workspace(address(ml))
-    made = job.environment(AzureMLOptions(), workspace)
+    made = job.environment(AzureMLOptions(), workspace, spec(), tmp_path)
     assert made.name == job.IMAGE
     assert "horovod==0.28.1" in Path(made.path, "Dockerfile").read_text()
     ml.environments[made.name, made.version] = {"id": "x", "name": made.version, "properties": {}}
-    assert job.environment(AzureMLOptions(), workspace) == f"{made.name}:{made.version}"
+    assert job.environment(AzureMLOptions(), workspace, spec(), tmp_path) == f"{made.name}:{made.version}"
+
+
+def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
+    asked = spec(pip_packages=("six==1.17.0",), conda_packages=("ffmpeg=7",), requirements="rich\n")
+    made = job.environment(AzureMLOptions(), Workspace(address(ml)), asked, tmp_path / "image")
+    files = {path.name: path.read_text() for path in Path(made.path).iterdir()}
+    lines = [line for line in files.pop("Dockerfile").splitlines() if "/tmp/" in line]
+    assert files == {"packages.txt": "six==1.17.0\n", "conda.txt": "ffmpeg=7\n", "requirements.txt": "rich\n"}
+    assert {line.split()[1] for line in lines if line.startswith("COPY")} == files.keys()
+    assert sum("pip install" in line for line in lines) == 2
+    plain = job.environment(AzureMLOptions(), Workspace(address(ml)), spec(), tmp_path / "plain")
+    assert made.version != plain.version
+    with pytest.raises(InvalidSpec, match="mine:3 is not built here"):
+        job.check(spec(pip_packages=("six",), cluster_options={"environment": "mine:3"}))
 
 
 @pytest.mark.parametrize(
     "given", ["mine:3", "azureml:mine@latest", "azureml://registries/azureml/environments/a/versions/1"]
 )
-def test_an_environment_that_is_there_is_named(ml, given):
-    assert job.environment(AzureMLOptions(environment=given), Workspace(address(ml))) == given
+def test_an_environment_that_is_there_is_named(ml, tmp_path, given):
+    assert job.environment(AzureMLOptions(environment=given), Workspace(address(ml)), spec(), tmp_path) == given
 
 
 def test_what_the_generated_image_lacks_is_said_before_a_job_starts(ml):

@@ -1,0 +1,105 @@
+"""What a job asks for is read with its files, and refused where other machines cannot get it."""
+
+import sys
+
+import pytest
+
+from distdl_jupyter.core import packages
+from distdl_jupyter.core.errors import InvalidSpec
+
+LOCK = 'lock-version = "1.0"\ncreated-by = "pip"\n\n[[packages]]\nname = "six"\nversion = "1.17.0"\n'
+
+
+def refused(call, *given):
+    with pytest.raises(InvalidSpec) as caught:
+        call(*given)
+    assert caught.value.hint
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["numpy>=2", " six "], ("numpy>=2", "six")),
+        ("numpy>=2 six,rich", ("numpy>=2", "six", "rich")),
+        ("", None),
+        ([], None),
+        (None, None),
+        (["torch @ git+https://github.com/pytorch/pytorch"], ("torch @ git+https://github.com/pytorch/pytorch",)),
+        (["tool @ git+ssh://git@example.org/tool"], ("tool @ git+ssh://git@example.org/tool",)),
+    ],
+)
+def test_packages_are_a_list_or_a_line(given, found):
+    assert packages.check_packages(given, "pip_packages") == found
+
+
+@pytest.mark.parametrize("given", [3, [3], {"numpy": "2"}, ["--index-url=https://x"], ["six\nrich"]])
+def test_what_is_no_list_of_packages_is_refused(given):
+    assert "pip_packages" in refused(packages.check_packages, given, "pip_packages")
+
+
+@pytest.mark.parametrize("address", ["https://me:hunter22@example.org/simple", "https://token@example.org/simple"])
+def test_no_password_is_kept_with_a_job(address, tmp_path):
+    said = refused(packages.check_packages, [f"tool @ {address}/tool.whl"], "pip_packages")
+    assert "example.org holds a password" in said
+    assert "hunter22" not in said
+    (tmp_path / "requirements.txt").write_text(f"--extra-index-url {address}\nsix\n")
+    assert "hunter22" not in refused(packages.requirements, "requirements.txt", tmp_path)
+
+
+def test_a_file_of_requirements_is_read_with_what_it_includes(tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "requirements.txt").write_text(
+        "# what trains\n-r more/base.txt\nnumpy>=2  # arrays\nsix \\\n  ==1.17.0\n--extra-index-url https://example.org/simple\n"
+    )
+    (tmp_path / "more" / "base.txt").write_text("--requirement=../requirements.txt\nrich\n")
+    assert packages.requirements("requirements.txt", tmp_path) == (
+        "rich\nnumpy>=2\nsix    ==1.17.0\n--extra-index-url https://example.org/simple\n"
+    )
+
+
+def test_the_text_that_was_read_is_read_again_as_it_is(tmp_path):
+    assert packages.requirements("six==1.17.0\n", tmp_path) == "six==1.17.0\n"
+    assert packages.requirements(LOCK, tmp_path) == LOCK
+    assert packages.requirements("", tmp_path) == ""
+
+
+def test_a_lock_is_kept_as_it_is(tmp_path):
+    (tmp_path / "pylock.toml").write_text(LOCK)
+    assert packages.requirements(str(tmp_path / "pylock.toml"), tmp_path) == LOCK
+
+
+def test_a_script_states_its_own_packages(tmp_path):
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    script = tmp_path / "train.py"
+    script.write_text(
+        f'# /// script\n# requires-python = ">={here}"\n# dependencies = [\n#   "six==1.17.0",\n# ]\n# ///\n'
+    )
+    assert packages.requirements("train.py", tmp_path) == "six==1.17.0\n"
+    script.write_text(script.read_text().replace(f">={here}", "<3"))
+    assert f"asks for Python <3, and this one is {here}" in refused(packages.requirements, "train.py", tmp_path)
+    script.write_text("import six\n")
+    assert "train.py states no dependencies" in refused(packages.requirements, "train.py", tmp_path)
+    script.write_text("# /// script\n# dependencies = [\n# ///\n")
+    assert "cannot be read" in refused(packages.requirements, "train.py", tmp_path)
+
+
+@pytest.mark.parametrize("line", ["-e .", "./wheels/tool.whl", "/opt/tool.whl", "file:///opt/tool.whl", "~/tool"])
+def test_what_lies_on_this_machine_alone_is_refused(line, tmp_path):
+    (tmp_path / "requirements.txt").write_text(f"six\n{line}\n")
+    assert "other machines do not have" in refused(packages.requirements, "requirements.txt", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "Pipfile.lock", "environment.yml"])
+def test_what_only_another_tool_reads_is_refused(name, tmp_path):
+    (tmp_path / name).write_text("version = 1\n")
+    assert f"takes no {name}" in refused(packages.requirements, name, tmp_path)
+
+
+def test_other_files_that_cannot_be_used_are_refused(tmp_path):
+    assert "No such file" in refused(packages.requirements, "requirements.txt", tmp_path)
+    (tmp_path / "requirements.txt").write_text("-c constraints.txt\n")
+    assert "constraints" in refused(packages.requirements, "requirements.txt", tmp_path)
+    (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe\x00")
+    assert "it is no text" in refused(packages.requirements, "requirements.txt", tmp_path)
+    assert "longer than 1 MB" in refused(packages.requirements, "six\n" * 300_000, tmp_path)
