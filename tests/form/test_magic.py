@@ -34,6 +34,14 @@ def test_everything_that_was_chosen_stands_in_it() -> None:
     )
 
 
+def test_packages_stand_in_it_and_the_text_of_a_file_does_not() -> None:
+    more = {"pip_packages": ("six", "rich>=13"), "conda_packages": ("ffmpeg=7",), "requirements": "lock.toml"}
+    assert line({**OPTIONS, **more}).endswith(
+        "--pip six --pip 'rich>=13' --conda ffmpeg=7 --requirements lock.toml -o job"
+    )
+    assert "--requirements" not in line({**OPTIONS, "requirements": "six\n"})
+
+
 def test_a_secret_stands_in_it_by_its_name_only() -> None:
     text = line({**OPTIONS, "environment_variables": {"HF_TOKEN": "hf_abc", "A": "1"}})
     assert "hf_abc" not in text

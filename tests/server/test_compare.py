@@ -2,6 +2,8 @@
 
 import pytest
 
+from distdl_jupyter.core import environment
+from distdl_jupyter.core.environment import GitState
 from distdl_jupyter.core.store import JobStore
 from tests.widgets import recorded
 
@@ -28,6 +30,21 @@ def test_jobs_are_compared(server, jobs):
     assert rows["state"]["values"] == ["Completed", "Failed"]
     assert rows["state"]["differs"]
     assert {row["section"] for row in found["rows"]} == {"Spec", "Result"}
+
+
+def test_what_the_jobs_ran_with_is_compared_and_can_be_had(server, jobs):
+    for id_, version, diff in zip(jobs, ("1.0", "2.0"), ("+lr = 0.1\n", ""), strict=True):
+        packages = {"torch": "2.13.0", "oneleaf": version}
+        environment.add(JobStore().folder(id_), python="3.11.7 (main)", packages=packages)
+        environment.add(JobStore().folder(id_), git=GitState("0123456789abcdef", "main", diff=diff))
+    rows = {row["field"]: row for row in server.get("/compare", ids=",".join(jobs))["rows"]}
+    assert rows["git"]["values"] == ["main 0123456789, with changes", "main 0123456789"]
+    assert rows["package.oneleaf"]["values"] == ["1.0", "2.0"]
+    assert "package.torch" not in rows
+    found = server.get(f"/jobs/{jobs[0]}/environment")
+    assert (found["packages"]["oneleaf"], found["git"]["diff"]) == ("1.0", "+lr = 0.1\n")
+    shown = {row["field"]: row["value"] for row in server.get(f"/jobs/{jobs[1]}")["spec"]}
+    assert (shown["git"], shown["packages"]) == ("main 0123456789", "2")
 
 
 def test_what_is_wrong_with_a_comparison_is_said(server, jobs):

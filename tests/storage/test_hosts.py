@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.clusters.ssh.conftest import lab_of  # noqa: F401
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 from tests.storage.places import DISK, containing, reachable, seen
+from tests.storage.wheels import only, wheel
 
 pytestmark = [needs_hosts, pytest.mark.timeout(280)]
 
@@ -37,6 +39,27 @@ def lab(lab_of, tmp_path, monkeypatch, blob):  # noqa: F811
 
 def of_node(lab, name, *command):
     return lab.hosts.ssh(name, *command).stdout.split()
+
+
+def in_their_own_environment():
+    import oneleaf
+
+    return os.uname().nodename, sys.executable, oneleaf.VERSION
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi", "torch"])
+def test_each_host_makes_the_environment_of_the_jobs_packages(lab, tmp_path, backend):
+    wheels = wheel(tmp_path / "wheels", "oneleaf")
+    given = {"pip_packages": ["oneleaf"], "environment_variables": only(wheels), "distributed_backend": backend}
+    job = lab.submit(in_their_own_environment, **given).wait(200)
+    assert [(host, version) for host, _, version in job.results()] == [("node-a", "1.0"), ("node-b", "1.0")]
+    assert all(python.startswith(f"{DISK}/environments/") for _, python, _ in job.results())
+    assert [(bar.host, bar.source) for bar in job.view().staging] == [
+        ("node-a", "Python packages"), ("node-b", "Python packages"),
+    ]  # fmt: skip
+    refused = lab.submit(in_their_own_environment, **{**given, "pip_packages": ["oneleaf==9"]}).wait(200)
+    assert "No matching distribution found for oneleaf==9" in refused.view().reason
 
 
 def test_each_host_takes_its_shard_and_keeps_it_for_the_next_job(lab, blob):
