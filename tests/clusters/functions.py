@@ -48,3 +48,10 @@ def sums():
     dist.all_reduce(value)
     spark = [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]
     return float(value), spark
+
+
+def uses_a_package():
+    """Return the version of a package that only the job's environment has."""
+    import oneleaf
+
+    return oneleaf.VERSION
