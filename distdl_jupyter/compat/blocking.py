@@ -24,7 +24,7 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
         raise TypeError("A script takes arguments in their order, and no keyword arguments.")
     else:
         job = client.submit(entry_script=str(what), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
-    _show(job)
+    show(job)
     try:
         job.wait()
     except KeyboardInterrupt:
@@ -34,7 +34,7 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
     return job
 
 
-def _show(job: Job) -> None:
+def show(job: Job) -> None:
     """Show the job's panel, where a kernel runs this."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
