@@ -2,6 +2,8 @@
 
 import importlib.util
 import inspect
+import os
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import pytest
 from distdl_jupyter.compat import horovod, pyspark, spark_tensorflow_distributor, sparkdl
 from distdl_jupyter.compat.horovod import spark as horovod_spark
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
+from tests.hosts import needs_hosts
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -145,6 +148,36 @@ def test_horovod_run_returns_the_values_of_all_ranks_as_horovods_own():
 
 
 @pytest.mark.full
+def test_horovod_run_fills_the_slots_of_localhost_on_this_machine():
+    assert horovod.run(averages, (3.0,), np=2, hosts="localhost:2") == [(0, 3.0), (1, 3.0)]
+
+
+@needs_hosts
+@pytest.mark.full
+@pytest.mark.parametrize(("np", "hosts", "on"), [(2, "node-a:1,node-b:1", ["node-a", "node-b"]),
+                                                 (2, "node-a:2,node-b:2", ["node-a", "node-a"])])  # fmt: skip
+def test_horovod_run_runs_on_its_hosts_and_fills_their_slots_in_order(hosts_of, tmp_path, monkeypatch, np, hosts, on):
+    """``ssh`` finds the hosts in the user's own configuration, for which a program of its name stands here."""
+    lab = hosts_of(2, own_processes=True)
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {lab.ssh_config} "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+
+    def where():
+        import socket
+
+        import horovod.torch as hvd
+
+        hvd.init()
+        return socket.gethostname(), hvd.rank(), hvd.local_rank()
+
+    values = horovod.run(where, np=np, hosts=hosts)
+    assert [one[:2] for one in values] == list(zip(on, range(np), strict=True))
+
+
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 @pytest.mark.parametrize("custom", [False, True])
 def test_mirrored_strategy_runner_gives_the_function_its_strategy(custom):
@@ -170,7 +203,8 @@ def test_mirrored_strategy_runner_gives_the_function_its_strategy(custom):
         (lambda: sparkdl.HorovodRunner(np=0), "np is a number of tasks of Spark, or below zero of processes"),
         (lambda: sparkdl.HorovodRunner(np=2, driver_log_verbosity="some"), "it takes one of all, log_callback_only"),
         (lambda: horovod.run(trains, np=2, ssh_port=22), "ssh_port of horovod.run is done in another way here."),
-        (lambda: horovod.run(trains, np=3, hosts="a:2,b:2"), "np is 3, which 2 hosts cannot share evenly."),
+        (lambda: horovod.run(trains, np=3, hosts="a:2,b:2"), "np is 3, which makes 2 on a, 1 on b.* Set it to 4"),
+        (lambda: horovod.run(trains, np=5, hosts="a:2,b:2"), "np is 5, but the hosts have 4 slots."),
         (lambda: horovod_spark.run(trains, executable="x"), "executable of horovod.spark.run is done in another way"),
         (lambda: pyspark.TorchDistributor(2, local_mode=False).run(trains, 1), "There is no Spark session"),
     ],

@@ -6,11 +6,16 @@ failure; ``keras`` averages under Keras 3, ``spark.run`` runs in the notebook's 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.compat import blocking
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import plural
+
+#: Names of this machine in a list of hosts, to which no ssh is needed.
+_HERE = ("localhost", "127.0.0.1", "::1", socket.gethostname())
 
 
 def run(
@@ -79,13 +84,27 @@ def _refuse(**given: Any) -> None:
 
 
 def _on_hosts(ranks: int, hosts: str | None, hostfile: str | None) -> dict[str, Any]:
-    """Return the options of a job on hosts, which are those of a cluster of the kind ssh."""
+    """Return the options of a job on hosts: those of a cluster of the kind ssh, or none where all are this machine.
+
+    As Horovod does, the slots of one host are filled before those of the next. Raises InvalidSpec.
+    """
     from distdl_jupyter.clusters.ssh.hosts import listed
     from distdl_jupyter.clusters.ssh.options import SshOptions
 
     given = {"hosts": hosts} if hosts else {"hostfile": hostfile}
-    count = len(listed(SshOptions(**given)))
-    if ranks % count:
-        raise InvalidSpec(f"np is {ranks}, which {count} hosts cannot share evenly.", field="np",
-                          hint=f"Set it to {ranks + count - ranks % count}.")  # fmt: skip
-    return {"compute_target": "ssh", "node_count": count, "process_count_per_node": ranks // count, **given}
+    field, found = next(iter(given)), listed(SshOptions(**given))
+    filled, left = [], ranks
+    for host in found:
+        filled.append(min(left, host.slots or 1))
+        left -= filled[-1]
+    filled = [count for count in filled if count]
+    if left:
+        raise InvalidSpec(f"np is {ranks}, but the hosts have {plural(ranks - left, 'slot')}.", field="np",
+                          hint=f"Write how many processes fit behind each host: {field} with a:4,b:4.")  # fmt: skip
+    if len(set(filled)) > 1:
+        shared = ", ".join(f"{count} on {host.name}" for host, count in zip(found, filled, strict=False))
+        raise InvalidSpec(f"np is {ranks}, which makes {shared}: hosts of one job run equally many.", field="np",
+                          hint=f"Set it to {len(filled) * filled[0]}, or write other slots.")  # fmt: skip
+    if all(host.name in _HERE for host in found):
+        return {"process_count_per_node": ranks}
+    return {"compute_target": "ssh", "node_count": len(filled), "process_count_per_node": filled[0], **given}
