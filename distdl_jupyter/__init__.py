@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.worker.checkpoints import checkpoint_dir
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
+    from distdl_jupyter.worker.shard import shard
 
 _HOMES = {
     "DistDLError": "core.errors",
@@ -45,6 +46,7 @@ _HOMES = {
     "panel": "widgets",
     "progress": "worker.report",
     "prune": "retention",
+    "shard": "worker.shard",
     "submit": "client",
     "timeline": "widgets",
     "vm_sizes": "azure.vm_sizes",
@@ -71,6 +73,7 @@ __all__ = [
     "panel",
     "progress",
     "prune",
+    "shard",
     "submit",
     "timeline",
     "vm_sizes",

@@ -271,9 +271,14 @@ class Job:
         return Job(_begin(*rerun.resumed(self.folder, new_id(), options)))
 
     def remove(self) -> None:
-        """Delete the job's folder with its log and values. Raises JobStillRunning while the job lives."""
+        """Delete the job's folder with its log and values, and DataFrames that were written for it.
+
+        Raises JobStillRunning while the job lives, DiskRefused.
+        """
         self._check_ended("Cancel it before removing it.")
-        JobStore(self.folder.path.parent.parent).remove(self.folder)
+        store, spec = JobStore(self.folder.path.parent.parent), self.spec
+        store.remove(self.folder)
+        _release(store, spec)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.folder.path == self.folder.path
@@ -353,7 +358,7 @@ def submit(
     ``process_count_per_node``; ``distdl submit --help`` says what each is), those of the backend and of the cluster,
     and every alias of them.
 
-    Raises InvalidSpec, PluginUnavailable and DiskRefused before anything is started.
+    Raises InvalidSpec, PluginUnavailable, DataUnavailable and DiskRefused before anything is started.
     """
     from distdl_jupyter import capture
 
@@ -380,7 +385,19 @@ def launch(draft: CapturedCode, **options: Any) -> Job:
     from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
 
     spec, secret_values = jobspec.build(draft, options, id_=new_id())
-    return Job(_begin(spec, secret_values, draft))
+    try:
+        return Job(_begin(spec, secret_values, draft))
+    except BaseException:
+        _release(JobStore(), spec)
+        raise
+
+
+def _release(store: JobStore, spec: JobSpec) -> None:
+    """Delete the DataFrames that were written for a job which is not there any more. Raises DiskRefused."""
+    if any(source.rows is not None for source in spec.data):
+        from distdl_jupyter.storage import dataframes
+
+        dataframes.release(store, spec.data)
 
 
 def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFolder:
@@ -445,6 +462,11 @@ def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
         writer.write("phase", phase="capture", detail=code.heading(), seconds=round(spec.capture_seconds, 3))
         if spec.captured:
             writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.summary()}"))
+        for source in spec.data:
+            if source.rows is not None:
+                from distdl_jupyter.storage import dataframes
+
+                writer.write("log", rank=None, stream="sys", text=dataframes.summary(source))
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
                 text = in_words(finding)

@@ -22,6 +22,7 @@ from distdl_jupyter.core.plan import with_ports
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.stager import packages as environments
+from distdl_jupyter.storage import dataframes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
     """Return the spec of a draft and the values of its secret environment variables.
 
-    Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
+    DataFrames among its data are written, after everything else was checked: ``dataframes.release`` deletes them where
+    no job comes of it. Raises InvalidSpec, PluginUnavailable or DataUnavailable with one sentence that says what to
+    change.
     """
     found = resolved(options)
     given = checked(found)
@@ -68,6 +71,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
     _refuse_packages(given, cluster)
     _refuse_more_than_all(given.get("min_node_count"), nodes)
+    frames, sources_given = dataframes.planned(given.pop("data", None))
     requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
@@ -86,7 +90,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
         secret_variables=tuple(secret),
         python=sys.executable,
         working_directory=working_directory,
-        data=data_sources(given.pop("data", None), Path(working_directory), cluster),
+        data=data_sources(sources_given, Path(working_directory), cluster),
         requirements=requirements,
         script_arguments=draft.script_arguments,
         source=draft.source,
@@ -101,7 +105,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
         spec = dataclasses.replace(spec, python=made)  # a template of that Python starts it warm
     dry_run(spec, cluster, cluster_options, backend, backend_options)
     known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
-    return redact.spec(_with_findings(spec, draft), known), secret
+    return dataframes.written(redact.spec(_with_findings(spec, draft), known), frames), secret
 
 
 def _refuse_missing_shards(spec: JobSpec) -> None:
@@ -187,7 +191,7 @@ def data_refusal(cluster: Cluster) -> InvalidSpec | None:
 
 
 def _absolute(source: DataSource, working_directory: Path) -> DataSource:
-    if source.scheme != "path":
+    if source.scheme != "path" or source.rows is not None:
         return source
     path = working_directory / Path(source.path).expanduser()
     if not path.exists():

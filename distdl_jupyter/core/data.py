@@ -54,6 +54,8 @@ class DataSource:
     path: str = ""
     mode: Mode = "download"
     shard: bool = False
+    #: How many rows a DataFrame has that was written to ``path`` for this job and goes with it; None for anything else.
+    rows: int | None = None
 
     @property
     def variable(self) -> str:

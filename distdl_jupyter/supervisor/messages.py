@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.failure import describe, is_lost
-from distdl_jupyter.core.humanize import plural, ranks
+from distdl_jupyter.core.humanize import count, plural, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from distdl_jupyter.clusters.base import Exit
     from distdl_jupyter.core.failure import Failure
@@ -41,6 +41,21 @@ def _ending(rank: RankView) -> str:
     if is_lost(rank):
         return "lost"
     return f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"
+
+
+def shards(source: str, total: int, reports: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+    """Return which rows of a table the ranks have read, and whether that is each row once."""
+    end = 0
+    for report in sorted(reports, key=lambda one: int(one["first"])):
+        if report["first"] != end:
+            break
+        end += report["rows"]
+    counts = sorted({int(report["rows"]) for report in reports})
+    each = " or ".join(count(one) for one in dict.fromkeys((counts[0], counts[-1])))
+    read = f"{source}: {plural(len(reports), 'rank')} read {each} rows each"
+    if end == total == sum(report["rows"] for report in reports):
+        return f"{read}, together all {count(total)} rows, none of them twice.", True
+    return f"{read}, which are not all {count(total)} rows once.", False
 
 
 def replaced(rank: RankView, end: Exit) -> str:

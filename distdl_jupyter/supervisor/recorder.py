@@ -94,6 +94,9 @@ class EventRecorder:
         self.replaced_programs: set[int] = set()
         self._running_cells: dict[int, str] = {}
         self.pictures: Pictures | None = None
+        #: By source the reports of ranks that have read their rows, until all have; sources of which the log tells.
+        self.shards: dict[str, dict[int, dict[str, Any]]] = {}
+        self.shards_told: set[str] = set()
         self._origin: dict[str, int] = {}
         #: Bytes of kept streams of which the log says that they were read.
         self._noted: dict[Stream, int] = {}
@@ -173,6 +176,7 @@ class EventRecorder:
     def _forget(self, ranks: list[int] | None) -> None:
         """Expect ranks to connect and to meet anew, None for all of them."""
         self.reported = self.reported and ranks is not None
+        self.shards.clear()
         for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs):
             seen.difference_update(seen.copy() if ranks is None else ranks)
 

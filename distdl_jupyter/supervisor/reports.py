@@ -13,6 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.events import number_from_json
+from distdl_jupyter.supervisor import messages
 from distdl_jupyter.worker.pictures import LARGEST
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ def _valid_environment(report: Fields) -> bool:
     )
 
 
+def _valid_shard(report: Fields) -> bool:
+    return _is_text(report.get("source"), _NAME) and all(
+        _is_whole(report.get(name)) for name in ("first", "rows", "total", "steps", "size")
+    )
+
+
 def _is_whole(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**53
 
@@ -183,6 +190,7 @@ _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "environment": _valid_environment,
     "result": _valid_result,
     "picture": _valid_picture,
+    "shard": _valid_shard,
 }
 
 
@@ -245,6 +253,22 @@ def _on_picture(recorder: EventRecorder, rank: int, report: Fields) -> None:
     recorder.pictures.take(rank, report)
 
 
+def _on_shard(recorder: EventRecorder, rank: int, report: Fields) -> None:
+    """When each rank has read its rows of a table, write that these are all rows, each of them once."""
+    source, total = report["source"], report["total"]
+    seen = recorder.shards.setdefault(source, {})
+    seen[rank] = report
+    if len(seen) < report["size"]:
+        return
+    del recorder.shards[source]
+    text, complete = messages.shards(source, total, list(seen.values()))
+    if not complete:
+        recorder.note("warning", text, "rows")
+    elif source not in recorder.shards_told:
+        recorder.shards_told.add(source)
+        recorder.log(text)
+
+
 def _on_exec(recorder: EventRecorder, rank: int, _report: Fields) -> None:
     recorder.replaced_programs.add(rank)
 
@@ -266,5 +290,6 @@ HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
     "mark": _on_mark,
     "exec": _on_exec,
     "picture": _on_picture,
+    "shard": _on_shard,
     "result": _on_result,
 }

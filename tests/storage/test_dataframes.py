@@ -1,0 +1,110 @@
+"""Spark DataFrames as data of jobs: written by a real Spark, read by ranks, deleted with the last job."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from distdl_jupyter import jobs
+from distdl_jupyter.core.data import DataSource
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.storage import dataframes
+from distdl_jupyter.supervisor import messages
+from distdl_jupyter.worker.shard import MANIFEST
+from tests.clusters.spark.conftest import CONF, spark_hosts  # noqa: F401 - fixture
+from tests.clusters.spark.test_session import own_address
+from tests.hosts import needs_hosts
+
+FOLDER = "Name a folder that Spark, this machine and the nodes share"
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(place, settings, **target):
+    """Run ``dataframe_jobs`` and return what it saw."""
+    words = [sys.executable, "-m", "tests.storage.dataframe_jobs", str(place), json.dumps(settings), json.dumps(target)]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, env=environment)
+    assert done.returncode == 0, done.stderr[-9000:]
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+
+
+def check(found):
+    """Each row of the DataFrame was read once in each epoch, and nothing of it is left."""
+    assert found["exact"] == [True, True]
+    assert found["rows"] == found["again"] == 104
+    assert found["steps"] == [7, 7]
+    assert found["log"][0].startswith("train: 104 rows of a DataFrame in 5 files, ")
+    assert found["log"][-1] == "train: 2 ranks read 52 rows each, together all 104 rows, none of them twice."
+    assert found["folders"] == [1, True, []], "kept for the job that reads it too, then deleted"
+    assert found["after"] == []
+
+
+@pytest.mark.full
+def test_each_row_of_a_dataframe_is_read_once_by_one_rank(distdl_home):
+    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    found = run("", settings, process_count_per_node=2)
+    check(found)
+    assert f"/nowhere, where train is to be written, is no folder here. {FOLDER}" in found["no folder"]
+    assert "train is a DataFrame, which is written to a folder and not to s3://bucket/prefix" in found["store"]
+    assert found["few"] == "train has 1 row, and the job 2 processes. Each process needs a row: start fewer."
+    assert found["none"].startswith("train has 0 rows, and the job 2 processes.")
+    assert not jobs(), "refused ones leave nothing"
+
+
+@needs_hosts
+@pytest.mark.full
+def test_dataframe_goes_through_a_folder_that_executors_share(distdl_home, spark_hosts, tmp_path):  # noqa: F811
+    address = own_address(spark_hosts.address)
+    settings = {**CONF, "spark.master": spark_hosts.address, "spark.driver.host": address, "spark.ui.enabled": "false",
+                "spark.driver.bindAddress": address, "spark.pyspark.python": sys.executable, "spark.cores.max": "4",
+                "spark.executor.cores": "2", "spark.log.level": "ERROR"}  # fmt: skip
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    found = run(shared, settings, compute_target="spark", node_count=2, distributed_backend="torch")
+    check(found)
+    assert found["none named"] == (
+        "train is a DataFrame that Spark writes on other machines, and no folder is named that they share with this "
+        'one. Name one: data={"train": (dataframe, "shared:/mnt/data")}, or set DISTDL_DATAFRAMES=shared:/mnt/data.'
+    )
+
+
+def test_only_folders_of_dataframes_are_deleted(distdl_home, tmp_path):
+    named = tmp_path / "distdl-0123456789abcdef0123456789abcdef"
+    marked = tmp_path / "data"
+    linked = tmp_path / "distdl-00000000000000000000000000000000"
+    for folder in (named, marked):
+        folder.mkdir()
+    (marked / MANIFEST).write_text("{}")
+    linked.symlink_to(marked)
+
+    def release(folder, rows=3):
+        dataframes.release(JobStore(), [DataSource(name="train", scheme="path", path=str(folder), rows=rows)])
+
+    for folder in (named, marked, linked, tmp_path / "gone"):
+        release(folder)
+    assert sorted(path.name for path in tmp_path.iterdir() if path != distdl_home) >= sorted(
+        path.name for path in (named, marked, linked))  # fmt: skip
+    (named / MANIFEST).write_text("{}")
+    release(named, rows=None)
+    assert named.exists(), "what a user has named"
+    release(named)
+    assert not named.exists()
+
+
+def report(first, rows):
+    return {"first": first, "rows": rows, "total": 10, "size": 2}
+
+
+@pytest.mark.parametrize(
+    ("reports", "text", "complete"),
+    [
+        ([(5, 5), (0, 5)], "train: 2 ranks read 5 rows each, together all 10 rows, none of them twice.", True),
+        ([(0, 4), (4, 6)], "train: 2 ranks read 4 or 6 rows each, together all 10 rows, none of them twice.", True),
+        ([(0, 5), (0, 5)], "train: 2 ranks read 5 rows each, which are not all 10 rows once.", False),
+        ([(0, 5), (5, 4)], "train: 2 ranks read 4 or 5 rows each, which are not all 10 rows once.", False),
+    ],
+)
+def test_log_says_whether_all_rows_were_read_once(reports, text, complete):
+    assert messages.shards("train", 10, [report(*one) for one in reports]) == (text, complete)
