@@ -19,7 +19,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import pandas as pd
 
@@ -177,10 +177,15 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
     return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(said)}).",)
 
 
+#: Columns of a row besides its metrics: rank, step, time, attempt.
+_OWN_COLUMNS = 4
+
+
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported).
 
     Of a great many reports those that no curve can tell apart are one row, the last of them (supervisor.recorder).
+    What was read in the output is not there where ranks have reported it themselves.
     A job that was restarted has ``attempt`` besides, from 0: what an attempt reports again stands there twice.
     """
     import pandas as pd
@@ -194,8 +199,14 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
                 numbers = {name: events.number_from_json(v) for name, v in event["values"].items()}
                 own = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
                 rows.append({**own, **numbers})
+            elif event["type"] == "metric_source" and not event["from_output"]:
+                rows = [left for row in rows if len(left := _without(row, event["names"])) > _OWN_COLUMNS]
     frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time", "attempt"])
     if not attempt:
         frame = frame.drop(columns="attempt")
     frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
     return frame
+
+
+def _without(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}

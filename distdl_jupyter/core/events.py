@@ -28,6 +28,8 @@ metric     ``rank``, ``step``, ``values`` {name: number}; one that stands for se
            and has for each value, in their order, what a curve shows of all of them as ``folded`` (core.buckets:
            ``Series.folded``)
 metrics    in the file only: several ``metric`` events of quick succession as one (core.packing)
+metric_source  ``names`` of metrics, ``from_output``: from now on they are read in what ranks print; or, when that is
+           false, ranks report them, which replaces what was read
 progress   ``rank``, ``done``, ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (a word for programs, may be "")
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value did not come); a

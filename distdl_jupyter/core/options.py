@@ -215,6 +215,13 @@ class JobOptions:
         1_000_000_000, _bytes, "Of a log that is longer keep the first half and the last lines", by_default="1 GB",
         metavar="N", word=int, in_form=False, label="Log", shown=lambda most: f"up to {humanize.size(most)}",
     )  # fmt: skip
+    #: Numbers that ranks print are metrics until they report some themselves.
+    metrics_from_output: bool = _option(
+        default=True, check=_yes_or_no, by_default="yes", switch=True,
+        help_="Whether metrics and progress are read in what ranks print, until they report their own",
+        in_form=False, label="Printed metrics",
+        shown=lambda wanted: "read" if wanted else "not read",
+    )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
         5.0, _positive, "Time between INT, TERM and KILL when it stops", by_default="5", metavar="S", word=float,

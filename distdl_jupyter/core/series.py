@@ -37,14 +37,13 @@ class SeriesBook:
         return sum(len(metric.grid.slots) * len(metric.series) for metric in self._metrics.values())
 
     def apply(self, event: Event) -> None:
-        """Fold one event in; other types than metric and restart and what is malformed are ignored.
+        """Fold one event in; other types than metric, metric_source and restart and what is malformed are ignored.
 
-        After a restart, what ranks had reported of the first step that they report again, and of later ones, goes.
+        After a restart, what ranks had reported of the first step that they report again, and of later ones, goes. So
+        does what was read in the output when ranks report it themselves.
         """
-        if event.get("type") == "restart":
-            for known in self._metrics.values():
-                known.restart()
         if event.get("type") != "metric":
+            self._begin_anew(event)
             return
         try:
             rank, step, time = int(event["rank"]), float(event["step"]), float(event["t"])
@@ -61,6 +60,14 @@ class SeriesBook:
                     metric.add_folded(rank, int(event["reports"]), Point(step, time, float(value)), folded[number])
         except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
             return
+
+    def _begin_anew(self, event: Event) -> None:
+        if event.get("type") == "restart":
+            for known in self._metrics.values():
+                known.restart()
+        elif event.get("type") == "metric_source" and not event.get("from_output"):
+            for name in event.get("names") or ():
+                self._metrics.pop(name, None)
 
     def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
         """Say whether a report of these metrics is one of several that a curve need not tell apart.

@@ -173,6 +173,8 @@ class JobView:
     progress_from: tuple[float, float] | None = None
     progress_at: float | None = None
     metrics: dict[str, MetricView] = field(default_factory=dict)
+    #: Names of the metrics that are read in what ranks print.
+    output_metrics: list[str] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     lines: int = 0
     stop: StopView | None = None
@@ -368,6 +370,17 @@ def _metric(view: JobView, event: Event) -> None:
         metric.take(rank.rank, event["step"], float(value), event.get("reports", 1))
 
 
+def _metric_source(view: JobView, event: Event) -> None:
+    names = event["names"]
+    others = [name for name in view.output_metrics if name not in names]
+    if event["from_output"]:
+        view.output_metrics = [*others, *names]
+        return
+    view.output_metrics = others
+    for name in names:
+        view.metrics.pop(name, None)
+
+
 def _progress(view: JobView, event: Event) -> None:
     # Ranks of synchronous training go on together; the lowest reporting rank speaks for all.
     if event.get("rank", 0) != 0 and view.progress_from is not None and view.ranks[0].status != "waiting":
@@ -481,6 +494,7 @@ _FOLDS = {
     "log": _log,
     "count": _count,
     "metric": _metric,
+    "metric_source": _metric_source,
     "progress": _progress,
     "note": _note,
     "result": _result,

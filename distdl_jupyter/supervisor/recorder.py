@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.log_reader import Item
+    from distdl_jupyter.supervisor.output_metrics import OutputMetrics
     from distdl_jupyter.supervisor.pictures import Pictures
     from distdl_jupyter.supervisor.resume import History, Key
 
@@ -48,7 +49,7 @@ _LOG_LIMIT = "log-limit"
 #: Bytes of reports in a kept stream after which the log says how far it was read.
 _UNNOTED = 1_000_000
 #: Before these events all held reports of metrics are written.
-_AFTER_METRICS = ("rank", "restart", "result", "state", "world")
+_AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source")
 #: Bytes of text of the log's parts behind its first half at least (see core.parts).
 _LEAST_PART = 300_000
 #: Characters from which on an unfinished line may be shown in part only.
@@ -104,6 +105,11 @@ class EventRecorder:
         self._in_events: dict[Key, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.reported = False
+        #: Whether metrics are read in the output: until ranks report some themselves.
+        self._reads_output = spec.metrics_from_output
+        self._output_metrics: OutputMetrics | None = None
+        #: Whether ranks report their progress themselves.
+        self.has_own_progress = False
         self.on_launcher_output: Callable[[str], None] = lambda _text: None
         #: Called with every event that is written.
         self.on_event: Callable[[Event], None] = lambda _event: None
@@ -159,12 +165,16 @@ class EventRecorder:
         if event["type"] in ("metric", "progress"):
             self.reported = True
             self._report_count += event.get("reports", 1) if event["type"] == "metric" else 0
+            self._reads_output = self._reads_output and self._is_from_output(event)
         elif event["type"] == "restart":
             self._forget(event.get("ranks"))
             if is_full_restart(event):
                 self._in_events = {}
         elif event["type"] == "rank" and event.get("status") == "waiting":
             self._forget([event["rank"]])
+
+    def _is_from_output(self, event: Event) -> bool:
+        return event["type"] == "progress" or all(name in self.view.output_metrics for name in event["values"])
 
     def replace(self, rank: RankView, pid: int, reason: str) -> None:
         """Write that another process takes the place of a rank's process ``pid``; it may have connected already."""
@@ -177,6 +187,8 @@ class EventRecorder:
         """Expect ranks to connect and to meet anew, None for all of them."""
         self.reported = self.reported and ranks is not None
         self.shards.clear()
+        if self._output_metrics is not None:
+            self._output_metrics.forget(ranks)
         for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs):
             seen.difference_update(seen.copy() if ranks is None else ranks)
 
@@ -287,6 +299,23 @@ class EventRecorder:
         if self._uncounted < 0:
             self._uncounted = logfile.COUNT_EVERY
             self._writer.write("count", lines=self.view.lines, counts=self._counts())
+        if self._reads_output and (view := self.view.rank(stream.rank)) is not None:
+            self._read_metrics(view.rank, item.text)
+
+    def _read_metrics(self, rank: int, text: str) -> None:
+        """Take the metrics and the progress that a rank has printed."""
+        if self._output_metrics is None:
+            from distdl_jupyter.supervisor.output_metrics import OutputMetrics  # its patterns are no part of a start
+
+            self._output_metrics = OutputMetrics()
+        for reading in self._output_metrics.read(rank, text):
+            if reading.values:
+                if new := [name for name in reading.values if name not in self.view.output_metrics]:
+                    self.write("metric_source", names=new, from_output=True)
+                self._take_metric(rank, reading.step, reading.values)
+            if reading.progress is not None and not self.has_own_progress:
+                done, total, unit = reading.progress
+                self.progress(rank, {"done": done, "total": total, "unit": unit})
 
     def _begin_part(self) -> None:
         """Let the log go on in another part; from the third one on the first of them is left out."""
@@ -328,6 +357,12 @@ class EventRecorder:
                 handler(self, view.rank, report)
 
     def metric(self, rank: int, step: float, values: dict[str, float]) -> None:
+        """Take a metric that a rank reports, which replaces what was read in the output under its name."""
+        if replaced := [name for name in self.view.output_metrics if name in values]:
+            self.write("metric_source", names=replaced, from_output=False)
+        self._take_metric(rank, step, values)
+
+    def _take_metric(self, rank: int, step: float, values: dict[str, float]) -> None:
         """Take a metric: of a great many those that no curve can tell apart are written as one."""
         held = self._merged.get(rank)
         alike = self._report_count >= _UNMERGED and self._curves.extends(rank, step, values)

@@ -228,6 +228,7 @@ def _on_metric(recorder: EventRecorder, rank: int, report: Fields) -> None:
 
 
 def _on_progress(recorder: EventRecorder, rank: int, report: Fields) -> None:
+    recorder.has_own_progress = True
     recorder.progress(rank, report)
 
 

@@ -1,0 +1,331 @@
+"""Reads metrics and progress out of what ranks print, for code that reports nothing itself.
+
+``OutputMetrics.read`` takes whole lines of one rank and yields a ``Reading`` of each that says a loss or the like:
+
+* A line that holds none of ``_MARKS`` is never looked at, so that a flood of other lines costs a few searches.
+* ``_BARS`` and ``_POSITIONS`` are the table of forms: how a line says its step, of how many, and in which epoch. The
+  values are pairs of a name and a number. A bar, a dict or a JSON object says all of its pairs; in other text only
+  names of ``_STRONG`` count, and those of ``_WEAK`` where the line says its step or its epoch too.
+* ``_Axis`` makes one step axis of it, which goes on where the steps begin anew with an epoch.
+
+All patterns take time linear in the line's length: what repeats is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Distinct names of metrics that are read in a job, and characters of a line that is read.
+MOST_NAMES, LONGEST_LINE = 30, 2000
+#: One of these stands in every line that is read: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
+#: Keras and rich. Without their first letters they need not be searched for in two cases.
+_MARKS = (
+    "oss",
+    "ccu",
+    "tep",
+    "poch",
+    "tera",
+    "%|",
+    "it [",
+    "\N{BOX DRAWINGS HEAVY HORIZONTAL}",
+    "acc",
+    "Acc",
+    "Iter",
+    "iter ",
+)
+#: What gives text its colours (ECMA-48, SGR).
+_COLOURS = re.compile(r"\x1b\[[\d;:]*m")
+
+_NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?!\w|\.\d)"
+_STRONG = re.compile(r"loss(?![a-z])|(?<![a-z])(?:acc|accuracy|perplexity|ppl)(?![a-z])", re.IGNORECASE)
+_WEAK = re.compile(
+    r"(?<![a-z])(?:lr|learning_rate|grad_norm|reward|return|score|f1|auc|mae|mse|rmse|mape|bleu|rouge|wer|cer|m?iou|psnr|"
+    r"mfu|error|(?:samples|images|img|examples|tokens|tok)(?:/s|/sec|_per_second))(?![a-z])",
+    re.IGNORECASE,
+)
+#: A name and a number in text; words before the name say what it is of.
+_PAIR = re.compile(
+    r"(?<![\w@./%-])(?:(train|training|val|valid|validation|test|eval|dev|lm|total|avg|average|mean)[ _]{1,2})?"
+    rf"([A-Za-z][\w@./%-]{{0,59}})(?:\s{{0,8}}[:=]\s{{0,8}}|\s{{1,8}})\[?({_NUMBER})(?:/(\d{{1,15}}))?",
+    re.IGNORECASE,
+)
+#: The same in the bars of tqdm, of Keras and of rich, whose names are kept as they are.
+_POSTFIX = re.compile(rf"[,\[] ?([^\s,=\[\]]{{1,60}})=({_NUMBER})")
+_KERAS_PAIR = re.compile(rf" - ([^\s:]{{1,60}}): ({_NUMBER})")
+_RICH_PAIR = re.compile(rf" ([^\s:]{{1,60}}): ({_NUMBER})")
+#: A dict or JSON object without another one inside, and its pairs; Hugging Face writes numbers as strings.
+_OBJECT = re.compile(r"\{\s?['\"][^{}]{1,2000}\}")
+_ITEM = re.compile(rf"(['\"])([^'\"\\]{{1,80}})\1\s?:\s?(['\"]?)({_NUMBER})\3\s?[,}}]")
+#: What a dict says besides metrics.
+_NO_METRICS = re.compile(
+    r"(?:time|timestamp|ts|date|level|line|lineno|pid|rank|local_rank|node|world_size|seed|total_flos|version|v_num|"
+    r"max_steps|num_.*|.*_runtime|.*_id)"
+)
+_STEP_NAMES = ("step", "global_step", "steps", "iteration", "iter")
+
+_WORD = r"(?:global[_ ])?(?:steps?|iterations?|iters?|batch)"
+#: Bars: how far this one is, and what stands behind it.
+_BARS = (
+    # tqdm:  37%|###7      | 37/100 [00:03<00:06,  9.90it/s, loss=0.42]   and   37it [00:03,  9.90it/s, loss=0.42]
+    (re.compile(r"%\|[^|]{0,400}\| ?(?P<step>\d{1,15})/(?P<total>\d{1,15}) (?=\[)"), _POSTFIX),
+    (re.compile(r"%\|[^|]{0,400}\|(?= ?\d)"), _POSTFIX),  # of 37.0M/100M, say
+    (re.compile(r"(?:^|[ :])(?P<step>\d{1,15})it (?=\[)"), _POSTFIX),
+    # Keras 2 and 3:  37/100 [===>....] - ETA: 1s - loss: 0.31   37/100 ━━━━━━ 1s 9ms/step - loss: 0.31
+    (re.compile(
+        r"^\s{0,20}(?P<step>\d{1,15})/(?P<total>\d{1,15}) (?:\[[=>.]{1,200}\]|\u2501{1,200}|(?=- \d{1,9}m?s ))"
+    ), _KERAS_PAIR),
+    # rich, as Lightning draws it:  Epoch 0/4 ━━━━╸━━━ 37/100 0:00:03 • 0:00:06 9.90it/s v_num: 0 train_loss: 0.42
+    (re.compile("[\u2501\u2578\u257a] {1,200}(?P<step>\\d{1,15})/(?P<total>\\d{1,15}) "), _RICH_PAIR),
+)  # fmt: skip
+#: Epoch 3, Epoch [3/10], Epoch: [3][...]
+_EPOCH = re.compile(
+    r"epoch[ :=#]{0,3}[\[(]?\s{0,4}(?P<epoch>\d{1,9})(?!\d|\.\d)(?:\s?/\s?(?P<epochs>\d{1,9}))?", re.IGNORECASE
+)
+#: The line above the lines of an epoch.
+_HEADING = re.compile(r"^\s{0,8}Epoch (?P<epoch>\d{1,9})(?:/(?P<epochs>\d{1,9}))?:?\s{0,8}$")
+_POSITIONS = (
+    # [640/60000 (1%)]   [   64/60000]   [0][  10/5005]
+    re.compile(r"\[\s{0,12}(?P<step>\d{1,15})/(?P<total>\d{1,15})\s{0,4}(?:\(\s{0,4}\d{1,3}%\))?\]"),
+    # step 20   Step [20/100]   iteration       10/     100   steps: 10   step=10   iter 100:
+    re.compile(
+        rf"(?<![a-z]){_WORD}[ :=#]{{0,12}}[\[(]?\s{{0,12}}(?P<step>\d{{1,15}})(?!\d|\.\d|%)"
+        r"(?:\s{0,12}(?:/|of)\s{0,12}(?P<total>\d{1,15}))?", re.IGNORECASE,
+    ),
+    # [1,  2000] loss: 2.173
+    re.compile(r"^\s{0,8}\[(?P<epoch>\d{1,9}),\s{0,12}(?P<step>\d{1,15})\]"),
+)  # fmt: skip
+#: What a line is of that begins so; training is what needs no name.
+_SPLIT = re.compile(
+    r"\s{0,8}(?:[*=>#-]{1,20} ?)?(val|valid|validation|test|testing|eval|evaluation|dev)(?![a-z_])", re.IGNORECASE
+)
+_SPLITS = {
+    "valid": "val",
+    "validation": "val",
+    "testing": "test",
+    "evaluation": "eval",
+    "average": "avg",
+    "training": "train",
+}
+_AVERAGES = ("avg", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one line says: values at a step, maybe none, and the rank's progress as done, total and unit."""
+
+    step: float
+    values: dict[str, float]
+    progress: tuple[float, float, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where a line says that it stands."""
+
+    step: int | None = None
+    total: int | None = None
+    epoch: float | None = None
+    epochs: int | None = None
+    bar: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return self.step is not None or self.epoch is not None
+
+
+class OutputMetrics:
+    """Reads the lines of the ranks of one job."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._axes: dict[int, _Axis] = {}
+
+    def read(self, rank: int, text: str) -> Iterator[Reading]:
+        """Yield what lines of a rank say, in their order; ``text`` has no newline at its end."""
+        for line in _candidates(text):
+            axis = self._axes.get(rank) or self._axes.setdefault(rank, _Axis())
+            reading = self._line(axis, _COLOURS.sub("", line) if "\x1b" in line else line)
+            if reading is not None:
+                yield reading
+
+    def forget(self, ranks: Iterable[int] | None) -> None:
+        """Let the steps of these ranks begin anew, None for all of them."""
+        for rank in list(self._axes) if ranks is None else ranks:
+            self._axes.pop(rank, None)
+
+    def _line(self, axis: _Axis, line: str) -> Reading | None:
+        heading = _HEADING.match(line)
+        if heading is not None:
+            axis.epoch, axis.epochs = _number(heading["epoch"]), _number(heading["epochs"])
+            return None
+        position, values = _parsed(line)
+        values = {name: value for name, value in values.items() if self._is_taken(name)}
+        # A bar without values may count anything: it is progress, but not where training stands.
+        step = axis.step(position, values, of_split=_SPLIT.match(line) is not None) if values else 0.0
+        progress = axis.progress(position) if values or position.bar else None
+        return Reading(step, values, progress) if values or progress is not None else None
+
+    def _is_taken(self, name: str) -> bool:
+        if name not in self._names and len(self._names) < MOST_NAMES:
+            self._names.add(name)
+        return name in self._names
+
+
+@dataclass(slots=True)
+class _Axis:
+    """The step axis of one rank: what its lines say of their steps, made one that goes on from epoch to epoch."""
+
+    #: What the heading of the epoch says, and the number of the first epoch, 0 or 1.
+    epoch: float | None = None
+    epochs: int | None = None
+    first_epoch: float | None = None
+    #: Steps of an epoch, where lines say it; a shorter count is that of something else: a validation, the epochs.
+    total: int = 0
+    #: Where training stands on the axis, None without a line that says its step; and that step.
+    at: float | None = None
+    last: int | None = None
+    stride: int = 1
+    offset: float = 0.0
+    #: The step of the last value of each metric.
+    ends: dict[str, float] = field(default_factory=dict)
+    #: Steps of the count that is shown as progress, 0 where none is under way: the outermost bar is drawn first.
+    shown_total: int = 0
+
+    def step(self, position: _Position, names: Iterable[str], *, of_split: bool) -> float:
+        """Return where the values of a line stand. Those that say no step of the training stand where it has come to.
+
+        That is the epoch where no step was ever said, else one behind the last value of their name.
+        """
+        shorter = of_split or (position.total or self.total) < self.total
+        if position.step is not None and not (shorter and self.at is not None):
+            at = self._stepped(position.step, position.total, self._epochs_over(position))
+        else:
+            reached = position.epoch if self.at is None else self.at
+            last = max((self.ends[name] for name in names if name in self.ends), default=-1.0)
+            at = last + 1 if reached is None or reached <= last else reached
+        self.ends.update(dict.fromkeys(names, at))
+        return at
+
+    def _epochs_over(self, position: _Position) -> float | None:
+        """Return how many epochs are over, None where nothing says it."""
+        epoch = self.epoch if position.epoch is None else position.epoch
+        if epoch is None:
+            return None
+        if self.first_epoch is None or epoch < self.first_epoch:
+            self.first_epoch = min(1.0, epoch)
+        return epoch - self.first_epoch
+
+    def _stepped(self, step: int, total: int | None, epochs_over: float | None) -> float:
+        self.total = max(self.total, total or 0)
+        if epochs_over is not None and total is not None:
+            self.offset = epochs_over * total
+        elif self.last is not None and self.at is not None and step < self.last:
+            self.offset = self.offset + total if total is not None else self.at + self.stride - step
+        elif self.last is not None and step > self.last:
+            self.stride = step - self.last
+        self.last, self.at = step, self.offset + step
+        return self.at
+
+    def progress(self, position: _Position) -> tuple[float, float, str] | None:
+        """Return done, total and unit of a line that says of how many; None of another one, and of an inner bar."""
+        epoch, epochs = (position.epoch, position.epochs) if position.epoch is not None else (self.epoch, self.epochs)
+        first = min(1.0, epoch or 0.0) if self.first_epoch is None else self.first_epoch
+        # Counted from 0, the last epoch of ten is "9/9".
+        over, of = (0.0, 1.0) if epoch is None or epochs is None else (epoch - first, epochs + 1 - first)
+        if position.step is None or not position.total:
+            return (over + 1, of, "epochs") if position.epoch is not None and position.epochs else None
+        if self.shown_total not in (0, position.total):
+            return None
+        self.shown_total = position.total if position.step < position.total else 0
+        if over >= of:
+            over, of = 0.0, 1.0
+        return over * position.total + position.step, of * position.total, "steps"
+
+
+def _candidates(text: str) -> list[str]:
+    """Return the lines that hold one of the marks, in their order."""
+    found: dict[int, int] = {}
+    for mark in _MARKS:
+        at = text.find(mark)
+        while at >= 0:
+            begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+            end = len(text) if end < 0 else end
+            found[begin] = end
+            at = text.find(mark, end)
+    return [text[begin:end] for begin, end in sorted(found.items()) if end - begin <= LONGEST_LINE]
+
+
+def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
+    """Return where a line stands, and the values that it says."""
+    for form, pair in _BARS:
+        bar = form.search(line)
+        if bar is not None:
+            epoch = _EPOCH.search(line, 0, bar.end())
+            values = {
+                name: float(number) for name, number in pair.findall(line, bar.end()) if not _NO_METRICS.fullmatch(name)
+            }
+            return _position(epoch, bar, bar=True), values
+    held = _OBJECT.search(line)
+    if held is not None:
+        return _of_object(held[0])
+    return _of_text(line)
+
+
+def _of_object(text: str) -> tuple[_Position, dict[str, float]]:
+    items = {name: float(number) for _, name, _, number in _ITEM.findall(text)}
+    step = next((items[name] for name in _STEP_NAMES if name in items), None)
+    epoch = items.get("epoch")
+    known = step is not None or epoch is not None
+    values = {
+        name: value for name, value in items.items()
+        if name not in _STEP_NAMES and name != "epoch" and not _NO_METRICS.fullmatch(name)
+    }  # fmt: skip
+    if not any(_STRONG.search(name) or (known and _WEAK.search(name)) for name in values):
+        return _Position(), {}
+    return _Position(step=_whole(step), epoch=epoch if epoch is not None and abs(epoch) < 1e15 else None), values
+
+
+def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
+    pairs = _PAIR.findall(line)
+    if not any(_STRONG.search(name) or _WEAK.search(name) for _, name, _, _ in pairs):
+        return _Position(), {}
+    epoch = _EPOCH.search(line)
+    behind = epoch.end() if epoch is not None else 0
+    found = next((match for form in _POSITIONS if (match := form.search(line, behind))), None)
+    position = _position(epoch, found)
+    split = _SPLIT.match(line)
+    prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())
+    values: dict[str, float] = {}
+    for word, name, number, of in pairs:
+        if _STRONG.search(name) or (position.is_known and _WEAK.search(name)):
+            value = float(number) / float(of) if of and float(of) else float(number)
+            values.setdefault(_named(prefix, word.lower(), name.lower()), value)
+    return position, values
+
+
+def _named(prefix: str, word: str, name: str) -> str:
+    """Return a metric's name: that of the line's split, the word before it, its own."""
+    word = _SPLITS.get(word, word)
+    words = [prefix] if prefix and prefix != word and not name.startswith((prefix, f"{prefix}_")) else []
+    return "_".join([*words, *([word] if word and not (prefix and word in _AVERAGES) else []), name])
+
+
+def _position(*matches: re.Match[str] | None, bar: bool = False) -> _Position:
+    said: dict[str, int | None] = {}
+    for match in matches:
+        if match is not None:
+            said.update({name: _number(text) for name, text in match.groupdict().items() if text is not None})
+    return _Position(**said, bar=bar)
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _whole(value: float | None) -> int | None:
+    return int(value) if value is not None and value.is_integer() and abs(value) < 1e15 else None
