@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.humanize import duration, number, processes, short_id
 from distdl_jupyter.views.card import cost_text, elsewhere, staging_bars, staging_node, staging_text
+from distdl_jupyter.views.curve import label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ def lines(view: JobView) -> Iterator[str]:
     for bar in staging_bars(view):
         yield f"{bar.source} on {staging_node(bar)}: {staging_text(bar)}"
     for metric in view.metrics.values():
-        yield f"{metric.name} {number(metric.mean)} at step {number(metric.step)}"
+        yield f"{label(view, metric.name)} {number(metric.mean)} at step {number(metric.step)}"
     for rank in view.ranks:
         process = "" if rank.pid is None else f", pid {rank.pid}"
         yield f"rank {rank.rank} on {rank.host or 'this machine'}{process}: {_status(rank, view)}"

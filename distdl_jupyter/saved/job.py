@@ -18,6 +18,7 @@ from distdl_jupyter.saved import curve as curves
 from distdl_jupyter.saved import words
 from distdl_jupyter.saved.pages import PAPER, page
 from distdl_jupyter.views.card import failure_card, notice_line, staging_bars, staging_node, staging_share, staging_text
+from distdl_jupyter.views.curve import label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,7 +189,7 @@ def _stack_frames(frames: Sequence[StackFrame]) -> list[tuple[str, list[StackFra
 
 def _metrics(view: JobView, detail: Detail) -> dict[str, Any] | None:
     """Return the newest value of each metric with the lowest and highest rank."""
-    rows = [(one.name, *words.metric(one)) for one in view.metrics.values()]
+    rows = [(label(view, one.name), *words.metric(one)) for one in view.metrics.values()]
     return {"rows": rows[: detail.metrics], "more": max(0, len(rows) - detail.metrics)} if rows else None
 
 
@@ -323,7 +324,7 @@ def _stall(view: JobView, taken: Stacks | None) -> str:
 def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
     """Return name, way, newest mean and extent of each metric, in columns."""
     shown = list(view.metrics.values())[:12]
-    names = [_plain(metric.name)[:40] for metric in shown]
+    names = [_plain(label(view, metric.name))[:60] for metric in shown]
     values = [words.metric(metric) for metric in shown]
     width, digits = max(map(len, names), default=0), max((len(mean) for mean, _, _ in values), default=0)
     return [

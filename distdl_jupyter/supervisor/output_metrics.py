@@ -2,7 +2,7 @@
 
 ``OutputMetrics.read`` takes whole lines of one rank and yields a ``Reading`` of each that says a loss or the like:
 
-* A line that holds none of ``_MARKS`` is never looked at, so that a flood of other lines costs a few searches.
+* A line that holds none of ``_MARKS`` is never looked at, and of a flood only a part (``_Allowance``).
 * ``_BARS`` and ``_POSITIONS`` are the table of forms: how a line says its step, of how many, and in which epoch. The
   values are pairs of a name and a number. A bar, a dict or a JSON object says all of its pairs; in other text only
   names of ``_STRONG`` count, and those of ``_WEAK`` where the line says its step or its epoch too.
@@ -14,6 +14,7 @@ All patterns take time linear in the line's length: what repeats is bounded.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,20 +25,10 @@ if TYPE_CHECKING:
 MOST_NAMES, LONGEST_LINE = 30, 2000
 #: One of these stands in every line that is read: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
 #: Keras and rich. Without their first letters they need not be searched for in two cases.
-_MARKS = (
-    "oss",
-    "ccu",
-    "tep",
-    "poch",
-    "tera",
-    "%|",
-    "it [",
-    "\N{BOX DRAWINGS HEAVY HORIZONTAL}",
-    "acc",
-    "Acc",
-    "Iter",
-    "iter ",
-)
+_MARKS = ("oss", "acc", "Acc", "tep", "poch", "tera", "%|", "\N{BOX DRAWINGS HEAVY HORIZONTAL}")
+#: Characters of a rank's output that are looked at in a second, as many are ready at first; a line with a mark costs as
+#: much as so many characters. Of a flood the newest lines are read, which takes some 1 % of a processor.
+_EACH_SECOND, _MARKED = 250_000, 1000
 #: What gives text its colours (ECMA-48, SGR).
 _COLOURS = re.compile(r"\x1b\[[\d;:]*m")
 
@@ -147,8 +138,8 @@ class OutputMetrics:
 
     def read(self, rank: int, text: str) -> Iterator[Reading]:
         """Yield what lines of a rank say, in their order; ``text`` has no newline at its end."""
-        for line in _candidates(text):
-            axis = self._axes.get(rank) or self._axes.setdefault(rank, _Axis())
+        axis = self._axes.get(rank) or self._axes.setdefault(rank, _Axis())
+        for line in axis.allowance.lines(text):
             reading = self._line(axis, _COLOURS.sub("", line) if "\x1b" in line else line)
             if reading is not None:
                 yield reading
@@ -176,10 +167,31 @@ class OutputMetrics:
         return name in self._names
 
 
+class _Allowance:
+    """How much of a rank's output may be looked at now."""
+
+    def __init__(self) -> None:
+        self._left, self._at = float(_EACH_SECOND), time.monotonic()
+
+    def lines(self, text: str) -> list[str]:
+        """Return the lines that hold a mark, in their order; where they are too many, the last of them."""
+        now = time.monotonic()
+        self._left, self._at = min(_EACH_SECOND, self._left + (now - self._at) * _EACH_SECOND), now
+        most = int(self._left)
+        if most < _MARKED:
+            return []
+        if len(text) > most:
+            text = text[text.find("\n", len(text) - most - 1) + 1 :] if "\n" in text[-most:] else ""
+        found = _candidates(text)[-(most // _MARKED) :]
+        self._left -= len(text) + len(found) * _MARKED
+        return found
+
+
 @dataclass(slots=True)
 class _Axis:
     """The step axis of one rank: what its lines say of their steps, made one that goes on from epoch to epoch."""
 
+    allowance: _Allowance = field(default_factory=_Allowance)
     #: What the heading of the epoch says, and the number of the first epoch, 0 or 1.
     epoch: float | None = None
     epochs: int | None = None

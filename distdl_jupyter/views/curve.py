@@ -24,9 +24,21 @@ _Value = TypeVar("_Value")
 def metrics(view: JobView) -> tuple[MetricValue, ...]:
     """Return each metric with its newest mean over ranks."""
     return tuple(
-        MetricValue(name, humanize.number(metric.mean), finite(metric.mean), finite(metric.step) or 0.0, metric.count)
+        MetricValue(
+            name,
+            humanize.number(metric.mean),
+            finite(metric.mean),
+            finite(metric.step) or 0.0,
+            metric.count,
+            from_output=name in view.output_metrics,
+        )
         for name, metric in view.metrics.items()
     )
+
+
+def label(view: JobView, name: str) -> str:
+    """Return a metric's name for a table: "loss", or "loss (from the output)" of one that ranks have printed."""
+    return f"{name} (from the output)" if name in view.output_metrics else name
 
 
 def curve(

@@ -129,6 +129,8 @@ class MetricValue:
     step: float
     #: Points that came over all ranks: a curve is drawn anew when this has changed.
     count: int
+    #: Whether it is read in what ranks print.
+    from_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,13 @@ def test_names_beyond_the_most_are_left_out():
     assert len(found) == MOST_NAMES
 
 
+def test_of_a_flood_a_part_is_read_and_the_newest_lines_are_in_it():
+    flood = readings(*(f"step {step} loss 1" for step in range(100_000)))
+    assert 0 < len(flood) < 1000
+    assert flood[-1].step == 99_999
+    assert readings(*["no mark in it"] * 100_000, "step 3 loss 1")[-1].step == 3
+
+
 _PARTS = st.sampled_from([
     "loss", "Loss:", "=", "1.5", "nan", "1e999", "step", "Epoch", "[", "]", "/", "{", "}", '"', "'", ":", "%|", "|",
     "it [", "━", " ", "\t", "\r", "\n", "\x1b[1m", "9" * 400, "-", ",", "é", "\ud800", "\0",
