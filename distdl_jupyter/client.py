@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.views.job_table import JobRow, JobTable
+    from distdl_jupyter.views.resources import ResourceTable
     from distdl_jupyter.views.stacks import StacksShown
 
 P = ParamSpec("P")
@@ -234,6 +235,16 @@ class Job:
         if kept or number is not None:
             return job_stacks.kept(self.folder, number)
         return job_stacks.take(self.folder, self.view, timeout)
+
+    def resources(self) -> ResourceTable:
+        """Return what every rank and its machine used, second by second: CPU, memory, GPU, disk and network.
+
+        It shows the newest numbers; ``to_pandas()`` has all, ``figure()`` draws them. It is empty for a job that ran
+        for less than a second or on Azure ML.
+        """
+        from distdl_jupyter.views.resources import ResourceTable
+
+        return ResourceTable(self.folder.resources)
 
     def environment(self) -> JobEnvironment:
         """Return what the job ran with: rank 0's Python, its packages, and the state of the code in git.

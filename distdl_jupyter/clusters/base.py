@@ -202,6 +202,13 @@ class Notice:
     code: str = ""
 
 
+class NodeSample(NamedTuple):
+    """What the ranks on one machine and the machine use at one moment (see ``node.resources``)."""
+
+    node: int
+    data: Mapping[str, Any]
+
+
 class Run(ABC):
     """A started job."""
 
@@ -224,6 +231,10 @@ class Run(ABC):
     def notices(self) -> list[Notice]:
         """Return what the user should read since the last call."""
         return []
+
+    def samples(self) -> Sequence[NodeSample]:
+        """Return what ranks and machines have used since the last call; nothing where no agent of ours runs."""
+        return ()
 
     @abstractmethod
     def poll(self) -> list[Exit]:

@@ -171,6 +171,8 @@ class LocalAgent(AgentConnection):
         self._channels.read_sinks()
         for end in ends:
             self.on_event({"type": "exit", **end})
+        if (sample := self._job.sample()) is not None:
+            self.on_event({"type": "resources", "samples": [sample]})
 
     def ask_stacks(self, ranks: Sequence[int]) -> None:
         """Signal every rank that can answer."""

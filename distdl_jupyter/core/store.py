@@ -8,6 +8,7 @@
     parts/          the log's last parts, when it is too long (see core.parts)
     lock            held by the one writer, which it names (see core.locks)
     results/        rank-<n>.pkl, the values that came back
+    resources.bin   what ranks and machines used, second by second (see core.resources)
     pictures/       <n>.png or .jpeg, what the ranks have shown
     environment.json  packages, and the state of the code in git (see core.environment)
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
@@ -124,6 +125,7 @@ class JobFolder:
     lock = _inside("lock")
     control = _inside("control")
     environment_file = _inside("environment.json")
+    resources = _inside("resources.bin")
     results = _inside("results")
     outputs = _inside("outputs")
     checkpoints = _inside("outputs/checkpoints")

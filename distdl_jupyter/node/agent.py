@@ -8,6 +8,7 @@ never waits for anything but its descriptors; what takes long is done in threads
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import selectors
@@ -57,6 +58,8 @@ class Agent:
         self._threads: set[threading.Thread] = set()
         self._kept: list[object] = []
         self._received_at = self._beaten = time.monotonic()
+        #: Samples of what ranks use, which go with the next beat.
+        self._samples: list[dict[str, Any]] = []
         self._over = False
         #: Whether SIGTERM has come.
         self.terminating = False
@@ -170,6 +173,7 @@ class Agent:
             key.data()
         self._take_posted()
         self._send_exits()
+        self._sample()
         self._beat()
         self._flush()
         self.channels.regulate()
@@ -194,7 +198,9 @@ class Agent:
     def _pause(self) -> float:
         if self.terminating or (self.job is not None and self.job.draining):
             return _SOON
-        return max(0.0, self._beaten + self.beat_seconds - time.monotonic())
+        now = time.monotonic()
+        sample = self.job.sample_due(now) if self.job is not None else math.inf
+        return max(0.0, min(self._beaten + self.beat_seconds - now, sample))
 
     def _listen(self) -> None:
         """Read what the supervisor sends, unless the disk cannot keep up with it."""
@@ -255,10 +261,17 @@ class Agent:
         """Take the end of a process that this agent had started, which the supervisor is told."""
         return
 
+    def _sample(self) -> None:
+        if self.job is not None and (found := self.job.sample()) is not None:
+            self._samples.append(found)
+
     def _beat(self) -> None:
         now = time.monotonic()
         if now - self._beaten >= self.beat_seconds:
             self._beaten = now
+            if self._samples and not self._outbox.full:
+                self.send("resources", samples=self._samples)
+            self._samples = []
             self._outbox.urge(frames.message("beat", alive=self.job.count() if self.job is not None else 0))
 
     def _flush(self) -> None:

@@ -82,6 +82,8 @@ class Child:
     popen: spawn.Process
     sources: tuple[Source, ...]
     open_input: bool
+    #: Its GPUs as CUDA knows them.
+    gpus: str = ""
     ended_at: float | None = None
     reported: bool = False
 
@@ -133,7 +135,7 @@ class Children:
         finally:
             for fd, _ in opened:
                 os.close(fd)
-        return Child(one.process, popen, sources, one.open_input)
+        return Child(one.process, popen, sources, one.open_input, one.environment.get("CUDA_VISIBLE_DEVICES", ""))
 
     def feed(self, process: int, content: bytes) -> None:
         """Write to the standard input of one with an open input; it may wait. One that has ended takes nothing."""

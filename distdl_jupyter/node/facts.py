@@ -57,7 +57,7 @@ def _questions(
         "programs": lambda: {name: found_program(name) for name in programs},
         "driver": devices.driver,
         "infiniband": devices.infiniband,
-        "cores": _cores,
+        "cores": headroom.cores,
         "load": lambda: os.getloadavg()[0],
         "memory": _memory,
         "room": headroom.room,
@@ -156,10 +156,6 @@ def _mpirun_version(program: str) -> str:
 
 
 # The machine ---------------------------------------------------------------------------------
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory() -> dict[str, int]:

@@ -63,10 +63,30 @@ def memory() -> int | None:
     return _least(iter(found))
 
 
+def memory_limit() -> int | None:
+    """Return the bytes of memory that this process and its children can have at most: the host's, or a group's limit.
+
+    ``memory_limit() - memory()`` is what is used of it.
+    """
+    found = [_meminfo("MemTotal:")]
+    for group in _groups("memory"):
+        found += [_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+    return _least(iter(found))
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _available() -> int | None:
+    return _meminfo("MemAvailable:")
+
+
+def _meminfo(name: str) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024  # proc_meminfo(5): "kB" are 1024 bytes
     return None
 
@@ -95,10 +115,16 @@ def _groups(controller: str) -> Iterator[Path]:
             yield from (one for one in (group, *group.parents) if one == root or root in one.parents)
 
 
-def _left(limit: Path, used: Path) -> int | None:
+def _limit(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):  # "max" is no number
-        most = int(limit.read_text())
-        return None if most >= _UNLIMITED else max(0, most - int(used.read_text()))
+        return None if (most := int(path.read_text())) >= _UNLIMITED else most
+    return None
+
+
+def _left(limit: Path, used: Path) -> int | None:
+    if (most := _limit(limit)) is not None:
+        with contextlib.suppress(OSError, ValueError):
+            return max(0, most - int(used.read_text()))
     return None
 
 

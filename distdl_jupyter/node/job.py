@@ -6,6 +6,7 @@ It does not know the wire: what is to be told is returned.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -13,12 +14,15 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.node import devices, processes, run_dir, workdir
 from distdl_jupyter.node.children import Channels, Child, Children, Wanted
 from distdl_jupyter.node.pipes import Pipes
 from distdl_jupyter.node.workdir import Workdir
+
+if TYPE_CHECKING:
+    from distdl_jupyter.node.resources import Sampler
 
 #: Processes with smaller numbers are ranks; their number is the rank.
 FIRST_OTHER = 1_000_000
@@ -45,6 +49,9 @@ class Job:
         #: Whether somebody has asked for a signal to its processes.
         self.signaled = False
         self._count, self._count_until = 0, 0.0
+        self._sampler: Sampler | None = None
+        #: The GPUs of ranks that a launcher starts.
+        self._given_gpus: dict[int, str] = {}
 
     @property
     def marks(self) -> dict[str, str]:
@@ -91,7 +98,9 @@ class Job:
         """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
         shared = {"TMPDIR": tempfile.gettempdir()}
-        self.pipes.write_variables([{**shared, **own, **self._gpu_words(own)} for own in variables])
+        whole = [{**shared, **own, **self._gpu_words(own)} for own in variables]
+        self.pipes.write_variables(whole)
+        self._given_gpus = {rank: own.get("CUDA_VISIBLE_DEVICES", "") for rank, own in enumerate(whole)}
         for rank in ranks:
             out, err = self.pipes.for_rank(int(rank["rank"]))
             self._channels.add(out, int(rank["out"]))
@@ -151,6 +160,26 @@ class Job:
             self._count = len(self.alive())
             self._count_until = now + (time.monotonic() - now) / _SHARE
         return self._count
+
+    def sample_due(self, now: float) -> float:
+        """Return in how many seconds the next sample of what its ranks use is due; inf before any was started."""
+        if not self._children.any:
+            return math.inf
+        if self._sampler is None:
+            from distdl_jupyter.node.resources import Sampler  # ranks were started: now it delays none
+
+            self._sampler = Sampler()
+        return self._sampler.due(now)
+
+    def sample(self) -> dict[str, Any] | None:
+        """Return what its ranks and this host use (see ``node.resources``) once a second, else None."""
+        if self.sample_due(time.monotonic()) > 0 or self._sampler is None:
+            return None
+        running = self._children.running()
+        ranks = {child.number: child for child in running if child.number < FIRST_OTHER}
+        launchers = [child.popen.pid for child in running if child.number >= FIRST_OTHER and not child.open_input]
+        gpus = {**self._given_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
+        return self._sampler.sample({rank: child.popen.pid for rank, child in ranks.items()}, launchers, gpus)
 
     def _services(self) -> list[Child]:
         return [child for child in self._children.running() if child.open_input]

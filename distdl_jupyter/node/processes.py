@@ -79,7 +79,7 @@ def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
 
 def _environment(pid: int) -> set[bytes]:
     if _PROC.is_dir():
-        return set(_read(pid, "environ").split(b"\0"))
+        return set(read(pid, "environ").split(b"\0"))
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -131,7 +131,7 @@ def workers(pids: Iterable[int]) -> list[int]:
 
 def _arguments(pid: int) -> list[str]:
     if _PROC.is_dir():
-        return _read(pid, "cmdline").decode(errors="replace").split("\0")
+        return read(pid, "cmdline").decode(errors="replace").split("\0")
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -143,7 +143,8 @@ def _is_worker(argv: list[str]) -> bool:
     return any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5))
 
 
-def _read(pid: int, name: str) -> bytes:
+def read(pid: int, name: str) -> bytes:
+    """Return a file of a process in /proc, b"" where it cannot be read."""
     try:
         return (_PROC / str(pid) / name).read_bytes()
     except OSError:
@@ -222,10 +223,16 @@ def send_marked(text: str, number: int) -> bool:
     return False
 
 
+def stat(pid: int) -> list[bytes]:
+    """Return the fields of proc_pid_stat(5) from the third one, the state, on; [] when it has ended."""
+    text = read(pid, "stat")
+    return text[text.rfind(b")") + 2 :].split()
+
+
 def _started(pid: int) -> int:
     """Return when a process began, in the clock ticks of this boot; 0 when that cannot be read."""
-    text = _read(pid, "stat")
-    return int(text[text.rfind(b")") + 2 :].split()[19]) if text else 0  # proc_pid_stat(5), field 22
+    words = stat(pid)
+    return int(words[19]) if words else 0  # field 22
 
 
 def send(pids: Iterable[int], number: int) -> None:

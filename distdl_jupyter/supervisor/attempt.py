@@ -119,6 +119,7 @@ class Attempt:
                     if exit_.rank in self._running:
                         self._record_exit(exit_)
             self.record_notices()
+            self._recorder.take_samples(run.samples())
             self._follow_phases()
             self._obey_requests()
             self._notice_time_limit()

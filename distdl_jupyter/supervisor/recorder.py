@@ -28,9 +28,9 @@ from distdl_jupyter.supervisor.resume import key_of
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from distdl_jupyter.clusters.base import Notice, Stream
+    from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
     from distdl_jupyter.core.buckets import Series
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.series import SeriesBook
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.log_reader import Item
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
     from distdl_jupyter.supervisor.pictures import Pictures
+    from distdl_jupyter.supervisor.resources import ResourceRecorder
     from distdl_jupyter.supervisor.resume import History, Key
 
 #: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most. All
@@ -98,6 +99,7 @@ class EventRecorder:
         #: By source the reports of ranks that have read their rows, until all have; sources of which the log tells.
         self.shards: dict[str, dict[int, dict[str, Any]]] = {}
         self.shards_told: set[str] = set()
+        self._resources: ResourceRecorder | None = None
         self._origin: dict[str, int] = {}
         #: Bytes of kept streams of which the log says that they were read.
         self._noted: dict[Stream, int] = {}
@@ -197,6 +199,16 @@ class EventRecorder:
         if self.view.state is not state:
             self.write("state", state=state.value, reason=reason)
 
+    def take_samples(self, samples: Sequence[NodeSample]) -> None:
+        """Keep what ranks and machines have used."""
+        if not samples:
+            return
+        if self._resources is None:
+            from distdl_jupyter.supervisor.resources import ResourceRecorder  # a start waits for no sample
+
+            self._resources = ResourceRecorder(self)
+        self._resources.take(samples)
+
     def record_notice(self, notice: Notice) -> None:
         """Write what the user should read; the log shows it between the lines of its time."""
         self.note(notice.level, notice.text, notice.code)
@@ -253,6 +265,8 @@ class EventRecorder:
     def close(self) -> None:
         """Write what was held back and close the log."""
         self.flush()
+        if self._resources is not None:
+            self._resources.close()
         written = self._disk_full.finish()
         self._writer.close()
         if self.view.state.ended and written:

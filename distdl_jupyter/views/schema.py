@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from distdl_jupyter.core.printable import Styles
+from distdl_jupyter.core.resources import ResourceMark
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.core.view import Phase, Picture, Restart, Stall
 from distdl_jupyter.views.job_table import StateName
@@ -243,6 +244,66 @@ class RankRow:
     error_lines: int
     #: How its process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it lives or when it ended well.
     how: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankResources:
+    """What one rank used lately: percent of a core, bytes, percent of the time that its GPUs were busy, watts."""
+
+    rank: int
+    #: The number of its machine in ``Resources.nodes``.
+    node: int
+    cpu: float | None
+    memory: float | None
+    gpu: float | None
+    gpu_memory: float | None
+    gpu_limit: float | None
+    power: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResources:
+    """What one machine used lately; ``limit`` is the memory that can be used at most; rates in bytes a second."""
+
+    node: int
+    host: str
+    cores: int | None
+    cpu: float | None
+    memory: float | None
+    limit: float | None
+    disk_read: float | None
+    disk_written: float | None
+    received: float | None
+    sent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLine:
+    """One rank's curve in a strip; a strip of machines has a line under the first rank of each."""
+
+    rank: int
+    seconds: tuple[float, ...]
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceStrip:
+    """The curves of one resource over seconds since the first sample."""
+
+    name: str
+    title: str
+    unit: str
+    lines: tuple[ResourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What ranks and machines used lately, and what goes wrong with it now, the worst first."""
+
+    nodes: tuple[NodeResources, ...]
+    ranks: tuple[RankResources, ...]
+    marks: tuple[ResourceMark, ...]
+    strips: tuple[ResourceStrip, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import identity
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
-from distdl_jupyter.clusters.base import Exit, Notice, Run, Start, Stream, Unkillable
+from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -64,6 +64,7 @@ class AgentRun(Run):
         self._ended: set[int] = set()
         self._started: list[Start] = []
         self._notices: list[Notice] = []
+        self._samples: list[NodeSample] = []
 
     # start ------------------------------------------------------------------------------------
 
@@ -203,6 +204,14 @@ class AgentRun(Run):
         elif event.data["type"] == "lost":
             for place in self.places(event.node):
                 self.ended(Exit(place.rank, None, None, str(event.data["says"])))
+        elif event.data["type"] == "resources":
+            at = self._nodes.nodes.index(event.node) if event.node in self._nodes.nodes else 0
+            self._samples += [NodeSample(at, one) for one in event.data["samples"]]
+
+    def samples(self) -> list[NodeSample]:
+        """Return what ranks and machines have used since the last call."""
+        found, self._samples = self._samples, []
+        return found
 
     @abstractmethod
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:

@@ -1,0 +1,364 @@
+"""What the ranks and machines of a job used, second by second: ``resources.bin`` in its folder, and what it says.
+
+One writer appends frames (little endian, packed); a reader may come at any time and ignores a torn tail and kinds of
+frames that it does not know:
+
+==== ===========================================================================================================
+head length of the body (u16), kind (a letter), number of the node's agent (u16), epoch seconds (f64)
+A    about a node, JSON: host, cores, gpus [{number, name, memory, ranks}], no_gpus (see ``node.resources``)
+S    a sample: seven f32 (cpu, memory, limit, disk_read, disk_written, received, sent), the number of ranks and of
+     GPUs (u16 each), then of each rank its number (u16), cpu (f16), memory (f32), and of each GPU its number (u16),
+     busy (f16), memory (f32), power (f16)
+==== ===========================================================================================================
+
+CPU is in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes a second. NaN is a
+number that the system did not tell; here it is None. A day of 8 ranks with a GPU each is 16.3 MB (189 bytes a second).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.humanize import duration, size
+from distdl_jupyter.core.series import SeriesBook
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HEAD = struct.Struct("<HcHd")
+_NODE = struct.Struct("<7fHH")
+_RANK = struct.Struct("<Hef")
+_GPU = struct.Struct("<Hefe")
+ABOUT, SAMPLE = b"A", b"S"
+#: The largest number of the 16-bit floats.
+_MOST_HALF = 65504.0
+_READ = 4 * 1024 * 1024
+#: Names of the curves, in the order in which they are shown; those of a node are under its first rank.
+CURVES = ("cpu", "memory", "gpu", "gpu_memory", "power", "disk", "network")
+#: Seconds of samples that a mark looks back, and the least number of seconds that a trend is taken from.
+_WINDOW, _TREND = 60.0, 20.0
+#: A GPU under this percentage is idle; memory over this part of the limit is nearly full.
+IDLE, FULL = 5.0, 0.95
+#: Memory that will reach its limit within so many seconds is marked; what grows by less than this part of it is not.
+_SOON, _GROWTH = 300.0, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """What a whole machine uses. ``cpu`` is in percent of one core; ``limit`` the memory that can be used at most."""
+
+    cpu: float | None = None
+    memory: float | None = None
+    limit: float | None = None
+    disk_read: float | None = None
+    disk_written: float | None = None
+    received: float | None = None
+    sent: float | None = None
+
+    @property
+    def left(self) -> float | None:
+        """Bytes of memory up to the limit."""
+        return None if self.memory is None or self.limit is None else max(0.0, self.limit - self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """What one rank uses: its processes, and the GPUs that it was given (None without any)."""
+
+    cpu: float | None = None
+    memory: float | None = None
+    gpu: float | None = None
+    gpu_memory: float | None = None
+    gpu_limit: float | None = None
+    power: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What does not change of a node: its name, its cores, and its GPUs with their memory and ranks."""
+
+    host: str = ""
+    cores: int | None = None
+    gpus: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    no_gpus: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSample:
+    """One moment (epoch seconds) on the node with a number: the machine, and each of its ranks."""
+
+    t: float
+    node: int
+    machine: NodeUse
+    ranks: Mapping[int, RankUse]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceMark:
+    """Something that goes wrong now: ``kind`` is memory or gpu."""
+
+    kind: str
+    rank: int
+    host: str
+    text: str
+
+
+# frames ---------------------------------------------------------------------------------------
+
+
+def about_frame(node: int, t: float, about: Mapping[str, Any]) -> bytes:
+    """Return the frame about a node. Raises ValueError and struct.error for what has no place in one."""
+    return _frame(ABOUT, node, t, json.dumps(about, separators=(",", ":")).encode())
+
+
+def sample_frame(node: int, sample: Mapping[str, Any]) -> bytes:
+    """Return the frame of an agent's sample. Raises LookupError, TypeError, ValueError, struct.error for another."""
+    machine = [_single(sample["node"].get(name)) for name in NodeUse.__dataclass_fields__]
+    ranks, gpus = sample["ranks"], sample["gpus"]
+    parts = [
+        _NODE.pack(*machine, len(ranks), len(gpus)),
+        *(_RANK.pack(int(rank), _half(cpu), _single(memory)) for rank, (cpu, memory) in ranks.items()),
+        *(_GPU.pack(int(number), _half(busy), _single(memory), _half(power))
+          for number, (busy, memory, power) in gpus.items()),
+    ]  # fmt: skip
+    return _frame(SAMPLE, node, float(sample["t"]), b"".join(parts))
+
+
+def _frame(kind: bytes, node: int, t: float, body: bytes) -> bytes:
+    return _HEAD.pack(len(body), kind, node, t) + body
+
+
+def _single(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _half(value: float | None) -> float:
+    return math.nan if value is None else min(float(value), _MOST_HALF)
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+class Decoder:
+    """Turns frames into samples; it knows the nodes that were told of so far."""
+
+    def __init__(self) -> None:
+        self.about: dict[int, About] = {}
+
+    def feed(self, content: bytes) -> tuple[list[ResourceSample], int]:
+        """Return the samples of the whole frames, and how many bytes these are."""
+        found, at = [], 0
+        while at + _HEAD.size <= len(content):
+            length, kind, node, t = _HEAD.unpack_from(content, at)
+            if at + _HEAD.size + length > len(content):
+                break
+            begin, at = at + _HEAD.size, at + _HEAD.size + length
+            if kind == ABOUT:
+                self.about[node] = _about(json.loads(content[begin:at]))
+            elif kind == SAMPLE:
+                found.append(self._sample(content, begin, node, t))
+        return found, at
+
+    def _sample(self, content: bytes, at: int, node: int, t: float) -> ResourceSample:
+        *machine, rank_count, gpu_count = _NODE.unpack_from(content, at)
+        at += _NODE.size
+        ranks = {}
+        for _ in range(rank_count):
+            rank, cpu, memory = _RANK.unpack_from(content, at)
+            ranks[rank] = _or_none(cpu), _or_none(memory)
+            at += _RANK.size
+        gpus = {}
+        for _ in range(gpu_count):
+            number, *numbers = _GPU.unpack_from(content, at)
+            gpus[number] = [*map(_or_none, numbers)]
+            at += _GPU.size
+        of_ranks = self._gpus_of(node, gpus) if gpus else {}
+        use = {rank: RankUse(cpu, memory, *of_ranks.get(rank, ())) for rank, (cpu, memory) in ranks.items()}
+        return ResourceSample(t, node, NodeUse(*map(_or_none, machine)), use)
+
+    def _gpus_of(self, node: int, gpus: Mapping[int, Sequence[float | None]]) -> dict[int, list[float | None]]:
+        """Return busy (mean), memory used and in all, and power of the GPUs of each rank."""
+        mine: dict[int, list[int]] = {}
+        known = self.about.get(node, About()).gpus
+        for number in gpus:
+            for rank in known.get(number, {}).get("ranks", ()):
+                mine.setdefault(int(rank), []).append(number)
+        return {
+            rank: [
+                _mean([gpus[number][0] for number in numbers]),
+                _sum([gpus[number][1] for number in numbers]),
+                _sum([known[number].get("memory") for number in numbers]),
+                _sum([gpus[number][2] for number in numbers]),
+            ]
+            for rank, numbers in mine.items()
+        }
+
+
+def _about(found: Mapping[str, Any]) -> About:
+    gpus = {int(gpu["number"]): gpu for gpu in found.get("gpus", ())}
+    return About(str(found.get("host", "")), found.get("cores"), gpus, str(found.get("no_gpus", "")))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) if there else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
+
+
+# reading --------------------------------------------------------------------------------------
+
+
+class ResourceReader:
+    """The one reader of a job's resources: ``read`` returns the samples that are new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._decoder = Decoder()
+        #: Bytes that were read.
+        self.cursor = 0
+
+    @property
+    def about(self) -> Mapping[int, About]:
+        """What is known of each node."""
+        return self._decoder.about
+
+    def read(self, most: int = _READ) -> list[ResourceSample]:
+        """Return the next samples, of about ``most`` bytes; [] when nothing is new or the job keeps none."""
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                file.seek(self.cursor)
+                content = file.read(most)
+        except FileNotFoundError:
+            return []
+        found, taken = self._decoder.feed(content)
+        self.cursor += taken
+        return found
+
+    def all(self) -> list[ResourceSample]:
+        """Return all samples that are there and were not read."""
+        found: list[ResourceSample] = []
+        before = -1
+        while self.cursor != before:
+            before = self.cursor
+            found += self.read()
+        return found
+
+
+class ResourceBook:
+    """What can be shown of a job's resources at any time, in bounded memory: the newest sample, curves, marks."""
+
+    def __init__(self) -> None:
+        #: The newest sample of each node, and of each rank with what it used then.
+        self.nodes: dict[int, ResourceSample] = {}
+        self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
+        #: Curves over seconds since the first sample, by the names in ``CURVES``.
+        self.curves = SeriesBook()
+        self.count = 0
+        self._begun: float | None = None
+        self._recent: dict[int, deque[ResourceSample]] = {}
+
+    def apply(self, sample: ResourceSample) -> None:
+        """Take a sample in."""
+        self._begun = sample.t if self._begun is None else self._begun
+        self.count += 1
+        self.nodes[sample.node] = sample
+        self.ranks |= {rank: (sample, use) for rank, use in sample.ranks.items()}
+        recent = self._recent.setdefault(sample.node, deque())
+        recent.append(sample)
+        while recent[0].t < sample.t - _WINDOW - 1:
+            recent.popleft()
+        for rank, values in _curve_values(sample):
+            self.curves.apply({"type": "metric", "rank": rank, "step": sample.t - self._begun, "t": sample.t,
+                               "values": values})  # fmt: skip
+
+    def marks(self, about: Mapping[int, About]) -> list[ResourceMark]:
+        """Return what goes wrong now, the worst first: memory that ends the job, then GPUs that cost for nothing."""
+        recent = [(about.get(node, About()), [*samples]) for node, samples in self._recent.items() if samples]
+        memory = [mark for known, samples in recent if (mark := memory_mark(samples, known)) is not None]
+        return memory + [mark for known, samples in recent for mark in idle_marks(samples, known)]
+
+
+def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
+    machine = sample.machine
+    of_node = {
+        "disk": _sum((machine.disk_read, machine.disk_written)),
+        "network": _sum((machine.received, machine.sent)),
+    }
+    found = []
+    for number, (rank, use) in enumerate(sorted(sample.ranks.items())):
+        values = {
+            "cpu": use.cpu,
+            "memory": use.memory,
+            "gpu": use.gpu,
+            "gpu_memory": use.gpu_memory,
+            "power": use.power,
+        }
+        values |= of_node if number == 0 else {}
+        found.append((rank, {name: value for name, value in values.items() if value is not None}))
+    return [(rank, values) for rank, values in found if values]
+
+
+# marks ----------------------------------------------------------------------------------------
+
+
+def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark | None:
+    """Return the mark of a node whose memory is nearly full, or will be in a few minutes if it grows on like this."""
+    last = samples[-1]
+    used, limit, left = last.machine.memory, last.machine.limit, last.machine.left
+    if used is None or not limit or left is None or not last.ranks:
+        return None
+    where = f" on {about.host}" if about.host else ""
+    if used >= FULL * limit:
+        rank, most = max(((rank, use.memory or 0.0) for rank, use in last.ranks.items()), key=lambda one: one[1])
+        return ResourceMark("memory", rank, about.host, f"The memory{where} is {100 * used / limit:.0f} % full, "
+                    f"{size(left)} of {size(limit)} are left: rank {rank} uses most of it, {size(most)}.")  # fmt: skip
+    rate = _steady_rate([(one.t, one.machine.memory) for one in samples])
+    if rate is None or rate * (last.t - samples[0].t) < _GROWTH * limit or left / rate > _SOON:
+        return None
+    grown = {rank: _growth(samples, rank) for rank in last.ranks}
+    rank = max(grown, key=lambda one: grown[one])
+    text = (
+        f"Rank {rank}{where} runs out of memory in about {duration(left / rate)} if it grows on like this: "
+        f"{size(rate)} a second, {size(left)} of {size(limit)} are left."
+    )
+    return ResourceMark("memory", rank, about.host, text)
+
+
+def _steady_rate(points: Sequence[tuple[float, float | None]]) -> float | None:
+    """Return by how much a value grows in a second, the lesser of the rates of both halves; None unless both grow."""
+    there = [(t, value) for t, value in points if value is not None]
+    if len(there) < 3 or there[-1][0] - there[0][0] < _TREND:
+        return None
+    first, middle, last = there[0], there[len(there) // 2], there[-1]
+    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in ((first, middle), (middle, last))]
+    return min(rates) if min(rates) > 0 else None
+
+
+def _growth(samples: Sequence[ResourceSample], rank: int) -> float:
+    values = [use.memory for one in samples if (use := one.ranks.get(rank)) is not None and use.memory is not None]
+    return values[-1] - values[0] if values else 0.0
+
+
+def idle_marks(samples: Sequence[ResourceSample], about: About) -> list[ResourceMark]:
+    """Return a mark for each rank whose GPUs did nothing for a minute while it ran."""
+    last = samples[-1]
+    if last.t - samples[0].t < _WINDOW - 1:
+        return []
+    where = f" on {about.host}" if about.host else ""
+    return [
+        ResourceMark("gpu", rank, about.host, f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: "
+                     f"under {IDLE:.0f} % busy, while the rank uses {last.ranks[rank].cpu or 0:.0f} % of a core.")
+        for rank in last.ranks
+        if all((use := one.ranks.get(rank)) is not None and use.gpu is not None and use.gpu < IDLE for one in samples)
+    ]  # fmt: skip

@@ -1,0 +1,256 @@
+"""What ranks and this host use, sampled once a second from /proc, control groups and NVML.
+
+A sample is plain data, which travels in the agent's message ``resources``. A number that this system does not tell is
+None: off Linux there are only the numbers that psutil gives.
+
+===================== ========================================================================================
+``t``                 epoch seconds
+``node``              cpu (percent of one core, of all processes of the host), memory and limit (bytes; the
+                      least limit of the machine and this process's control groups), disk_read, disk_written,
+                      received, sent (bytes a second; not what goes over the loopback interface)
+``ranks``             {rank: [cpu, memory]}: percent of one core and resident bytes of its process tree
+``gpus``              {number: [busy, memory, power]}: percent, bytes, watts (see ``nvml``)
+``about``             in the first sample: host, cores, gpus: [{number, name, memory, ranks}], and no_gpus, why
+                      those that are there cannot be sampled
+===================== ========================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distdl_jupyter.node import headroom, processes
+
+#: Seconds between two samples.
+SECONDS = 1.0
+_PROC = Path("/proc")
+_BLOCK = Path("/sys/block")
+_NET = Path("/sys/class/net")
+_INFINIBAND = Path("/sys/class/infiniband")
+#: Looking through the process table costs at most this part of the time.
+_SHARE = 0.002
+#: proc_diskstats(5) counts in sectors of 512 bytes, the counters of InfiniBand's ports in words of 4.
+_SECTOR, _WORD = 512, 4
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Usage(NamedTuple):
+    """One process: when it began (clock ticks since the boot), its seconds of CPU, its resident bytes."""
+
+    started: int
+    cpu: float
+    memory: int
+
+
+class Sampler:
+    """Samples the ranks of one job, once they were started. The first sample holds no rates."""
+
+    def __init__(self) -> None:
+        self._due = self._last = time.monotonic()
+        self._trees: dict[int, set[int]] = {}
+        self._look_at = 0.0
+        self._usage: dict[int, _Usage] = {}
+        #: Resident bytes of child processes that are counted with their parents already.
+        self._shared: dict[int, int] = {}
+        self._counters: dict[str, float] = {}
+        self._nvml: Any = None
+        self._said_about = False
+
+    def due(self, now: float) -> float:
+        """Return in how many seconds the next sample is due."""
+        return self._due - now
+
+    def sample(self, started: Mapping[int, int], launchers: Collection[int], gpus: Mapping[int, str]) -> dict[str, Any]:
+        """Return a sample.
+
+        ``started`` are the processes of ranks {rank: pid}, ``launchers`` those whose descendants are ranks, ``gpus``
+        what ranks have as CUDA_VISIBLE_DEVICES.
+        """
+        now = time.monotonic()
+        seconds, self._last = now - self._last, now
+        self._due = max(self._due + SECONDS, now + SECONDS / 2)
+        if now >= self._look_at or not started.keys() <= self._trees.keys():
+            self._look(started, launchers)
+        before, self._usage = self._usage, {}
+        ranks = {str(rank): self._rank(rank, before, seconds) for rank in self._trees}
+        found: dict[str, Any] = {
+            "t": time.time(),
+            "node": self._node(seconds),
+            "ranks": {rank: numbers for rank, numbers in ranks.items() if numbers is not None},
+            "gpus": self._gpus(gpus),
+        }
+        if not self._said_about:
+            self._said_about = True
+            found["about"] = self._about()
+        return found
+
+    # ranks ------------------------------------------------------------------------------------
+
+    def _look(self, started: Mapping[int, int], launchers: Collection[int]) -> None:
+        """Find the process tree of each rank, as often as that may cost."""
+        began = time.monotonic()
+        running = processes.table()
+        roots = dict(started)
+        if launchers:
+            for pid in processes.workers(processes.descendants(launchers, running)):
+                if (rank := _rank_of(pid)) is not None:
+                    roots.setdefault(rank, pid)
+        self._trees = {rank: processes.descendants([pid], running) for rank, pid in roots.items()}
+        self._shared = {rank: _shared(roots[rank], tree) for rank, tree in self._trees.items() if len(tree) > 1}
+        spent = time.monotonic() - began
+        self._look_at = began + max(SECONDS / 2, spent / _SHARE)
+
+    def _rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
+        """Return percent of a core since the last sample, and resident bytes; None when all its processes ended."""
+        tree = {pid: usage for pid in self._trees[rank] if (usage := _usage(pid)) is not None}
+        self._usage |= tree
+        if not tree:
+            return None
+        known = [pid for pid, usage in tree.items() if pid in before and before[pid].started == usage.started]
+        cpu = sum(tree[pid].cpu - before[pid].cpu for pid in known)
+        memory = sum(usage.memory for usage in tree.values()) - self._shared.get(rank, 0)
+        return [round(100 * cpu / seconds, 1) if known and seconds > 0 else None, max(0, memory)]
+
+    # the node ---------------------------------------------------------------------------------
+
+    def _node(self, seconds: float) -> dict[str, float | None]:
+        limit, left = headroom.memory_limit(), headroom.memory()
+        counters = {**_cpu(), **_disk(), **_network()}
+        rates = {
+            name: None if name not in counters or name not in self._counters or seconds <= 0
+            else max(0.0, counters[name] - self._counters[name]) / seconds
+            for name in ("cpu", "disk_read", "disk_written", "received", "sent")
+        }  # fmt: skip
+        self._counters = counters
+        cpu = rates.pop("cpu")
+        return {
+            "cpu": None if cpu is None else round(100 * cpu, 1),
+            "memory": None if limit is None or left is None else max(0, limit - left),
+            "limit": limit,
+            **{name: None if rate is None else round(rate) for name, rate in rates.items()},
+        }
+
+    def _about(self) -> dict[str, Any]:
+        gpus, why = ([], "") if self._nvml is None else self._nvml.about()
+        return {"host": socket.gethostname(), "cores": headroom.cores(), "gpus": gpus, "no_gpus": why}
+
+    def _gpus(self, visible: Mapping[int, str]) -> dict[str, list[float | None]]:
+        if self._nvml is None:
+            from distdl_jupyter.node import nvml
+
+            self._nvml = nvml.Gpus(visible)
+        found: dict[str, list[float | None]] = self._nvml.sample()
+        return found
+
+
+def _usage(pid: int) -> _Usage | None:
+    """Return what a process has used (proc_pid_stat(5)), None when it has ended."""
+    if not _PROC.is_dir():
+        return _usage_of_psutil(pid)
+    words = processes.stat(pid)
+    if not words or words[0] in (b"Z", b"X"):
+        return None
+    # They begin with field 3: 14 and 15 are user and system time, 22 is the start, 24 the resident pages.
+    return _Usage(int(words[19]), (int(words[11]) + int(words[12])) / _TICKS, int(words[21]) * _PAGE)
+
+
+def _usage_of_psutil(pid: int) -> _Usage | None:
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return _Usage(int(process.create_time()), times.user + times.system, process.memory_info().rss)
+    return None
+
+
+def _shared(root: int, tree: Iterable[int]) -> int:
+    """Return the resident bytes of a rank's child processes that they share with other processes.
+
+    Data loaders are forked: most of their pages are those of the rank.
+    """
+    shared = 0
+    for pid in tree:
+        if pid != root and (usage := _usage(pid)) is not None:
+            shared += max(0, usage.memory - _private(pid, usage.memory))
+    return shared
+
+
+def _private(pid: int, otherwise: int) -> int:
+    """Return the bytes of memory that a process shares with no other (proc_pid_smaps(5))."""
+    lines = processes.read(pid, "smaps_rollup").splitlines()
+    sizes = [int(line.split()[1]) for line in lines if line.startswith((b"Private_Clean:", b"Private_Dirty:"))]
+    return sum(sizes) * 1024 if sizes else otherwise
+
+
+def _rank_of(pid: int) -> int | None:
+    """Return the rank of a process that a launcher has started, None before it can be known."""
+    variables = dict(pair.split(b"=", 1) for pair in processes.read(pid, "environ").split(b"\0") if b"=" in pair)
+    for name in (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK", b"HOROVOD_RANK", b"RANK"):
+        if variables.get(name, b"").isdigit():
+            return int(variables[name])
+    return None
+
+
+# counters of the node -------------------------------------------------------------------------
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _cpu() -> dict[str, float]:
+    """Return the seconds in which cores of the host were busy (proc_stat(5))."""
+    for line in _lines(_PROC / "stat")[:1]:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
+        return {"cpu": (user + nice + system + irq + softirq + steal) / _TICKS}
+    return {}
+
+
+def _disk() -> dict[str, float]:
+    """Return the bytes read from and written to all disks; parts, loops and devices made of others do not count."""
+    found = [line.split() for line in _lines(_PROC / "diskstats")]
+    disks = [words for words in found if len(words) > 9 and (_BLOCK / words[2] / "device").exists()]
+    if not disks:
+        return {}
+    return {
+        "disk_read": float(_SECTOR * sum(int(words[5]) for words in disks)),
+        "disk_written": float(_SECTOR * sum(int(words[9]) for words in disks)),
+    }
+
+
+def _network() -> dict[str, float]:
+    """Return the bytes received and sent over devices, or where there are only virtual ones over these; not loopback.
+
+    What goes past the system over InfiniBand is counted by its ports.
+    """
+    found = {}
+    for line in _lines(_PROC / "net/dev")[2:]:
+        name, _, numbers = line.partition(":")
+        words = numbers.split()
+        if name.strip() != "lo" and len(words) > 8:
+            found[name.strip()] = int(words[0]), int(words[8])
+    real = {name: both for name, both in found.items() if (_NET / name / "device").exists()}
+    counted = [*(real or found).values(), *_infiniband()]
+    if not counted:
+        return {}
+    return {"received": float(sum(one[0] for one in counted)), "sent": float(sum(one[1] for one in counted))}
+
+
+def _infiniband() -> list[tuple[int, int]]:
+    found = []
+    for port in _INFINIBAND.glob("*/ports/*/counters"):
+        with contextlib.suppress(OSError, ValueError):
+            both = [int((port / name).read_text()) * _WORD for name in ("port_rcv_data", "port_xmit_data")]
+            found.append((both[0], both[1]))
+    return found

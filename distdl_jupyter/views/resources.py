@@ -1,0 +1,187 @@
+"""What ranks and machines used, as a table for a notebook or a terminal, as data and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.humanize import size
+from distdl_jupyter.core.resources import (
+    CURVES,
+    About,
+    NodeUse,
+    RankUse,
+    ResourceBook,
+    ResourceMark,
+    ResourceReader,
+    ResourceSample,
+)
+from distdl_jupyter.views import table
+from distdl_jupyter.views.schema import NodeResources, RankResources, ResourceLine, Resources, ResourceStrip
+from distdl_jupyter.views.wire import finite
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+#: Points of a line of a strip, of all lines of a strip together, and of a line at least.
+_POINTS, _MOST, _FEWEST = 120, 4000, 20
+#: Title and unit of each curve.
+TITLES = {
+    "cpu": ("CPU", "% of one core"),
+    "memory": ("Memory", "bytes"),
+    "gpu": ("GPU", "% busy"),
+    "gpu_memory": ("GPU memory", "bytes"),
+    "power": ("Power", "W"),
+    "disk": ("Disk", "bytes/s"),
+    "network": ("Network", "bytes/s"),
+}
+HEAD = ("Rank", "Host", "CPU", "Memory", "Left", "GPU", "GPU memory", "Power", "Disk", "Network")
+_EMPTY = "No samples: the job ran for less than a second, before this was recorded, or on Azure ML."
+
+
+class ResourceTable(Sequence[ResourceSample]):
+    """All samples of a job, in order; it shows the newest of each rank."""
+
+    def __init__(self, path: Path) -> None:
+        reader = ResourceReader(path)
+        self._samples = reader.all()
+        self.about: Mapping[int, About] = reader.about
+        self.book = ResourceBook()
+        for sample in self._samples:
+            self.book.apply(sample)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._samples[at]
+
+    def __iter__(self) -> Iterator[ResourceSample]:
+        return iter(self._samples)
+
+    @property
+    def marks(self) -> list[ResourceMark]:
+        """What went wrong at the last sample."""
+        return self.book.marks(self.about)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [HEAD, *(self._row(rank, sample, use) for rank, (sample, use) in sorted(self.book.ranks.items()))]
+
+    def _row(self, rank: int, sample: ResourceSample, use: RankUse) -> tuple[str, ...]:
+        machine = sample.machine
+        host = self.about.get(sample.node, About()).host
+        disk = _both(machine.disk_read, machine.disk_written)
+        return (
+            str(rank), host, _percent(use.cpu), _size(use.memory), left_text(machine), _percent(use.gpu),
+            _of(use.gpu_memory, use.gpu_limit), "" if use.power is None else f"{use.power:.0f} W", disk,
+            _both(machine.received, machine.sent),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        if not self._samples:
+            return _EMPTY
+        return "\n".join([table.text(self._rows()), *(mark.text for mark in self.marks)])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        if not self._samples:
+            return f"<p>{escape(_EMPTY)}</p>"
+        return table.html(self._rows()) + "".join(f"<p>{escape(mark.text)}</p>" for mark in self.marks)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per sample and rank: ``time`` (UTC), ``rank``, ``host``, what the rank and its node use.
+
+        Percent, bytes, watts and bytes a second; NaN where the system does not tell.
+        """
+        import pandas as pd
+
+        own, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__dataclass_fields__)
+        rows = [
+            (one.t, rank, self.about.get(one.node, About()).host, *(getattr(use, name) for name in own),
+             *(getattr(one.machine, name) for name in machine))
+            for one in self._samples for rank, use in sorted(one.ranks.items())
+        ]  # fmt: skip
+        columns = ["time", "rank", "host", *own, *(f"node_{name}" for name in machine)]
+        frame = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], "float64"))
+        frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
+        return frame
+
+    def figure(self) -> Any:
+        """Return a plotly Figure: a strip for each of CPU, memory and so on, over seconds, with a line per rank."""
+        import plotly.graph_objects as go
+        from plotly.subplots import make_subplots
+
+        from distdl_jupyter.core.theme import LIGHT
+
+        names = [name for name in CURVES if name in self.book.curves.names]
+        figure = make_subplots(rows=max(1, len(names)), cols=1, shared_xaxes=True, vertical_spacing=0.04)
+        for row, name in enumerate(names, 1):
+            for line in self.book.curves.lines(name):
+                whole = name in ("disk", "network")
+                label = self._host_of(line.rank) or "node" if whole else f"rank {line.rank}"
+                look = {"color": LIGHT.rank_colour(line.rank), "dash": LIGHT.rank_dash(line.rank), "width": 1.5}
+                trace = go.Scatter(x=line.steps, y=line.values, name=label, line=look, mode="lines")
+                figure.add_trace(trace.update(legendgroup=label, showlegend=row == 1), row=row, col=1)
+            title, unit = TITLES[name]
+            figure.update_yaxes(title_text=f"{title}<br>{unit}", rangemode="tozero", row=row, col=1)
+        figure.update_xaxes(title_text="seconds", row=max(1, len(names)), col=1)
+        return figure.update_layout(height=110 * max(1, len(names)) + 90, template="plotly_white", hovermode="x")
+
+    def _host_of(self, rank: int) -> str:
+        sample, _ = self.book.ranks[rank]
+        return self.about.get(sample.node, About()).host
+
+
+def resources(book: ResourceBook, about: Mapping[int, About], *, running: bool = True) -> Resources:
+    """Return what pages show: the newest numbers, what goes wrong now while the job is ``running``, and curves."""
+    marks = book.marks(about) if running else []
+    nodes = [
+        NodeResources(node, one.host, one.cores, *(finite(getattr(sample.machine, name)) for name in _NODE))
+        for node, sample in sorted(book.nodes.items()) for one in [about.get(node, About())]
+    ]  # fmt: skip
+    return Resources(
+        nodes=tuple(nodes),
+        ranks=tuple(_rank(rank, sample.node, use) for rank, (sample, use) in sorted(book.ranks.items())),
+        marks=tuple(marks),
+        strips=tuple(_strip(name, book) for name in CURVES if name in book.curves.names),
+    )
+
+
+_NODE = tuple(NodeUse.__dataclass_fields__)
+_RANK = tuple(RankUse.__dataclass_fields__)
+
+
+def _rank(rank: int, node: int, use: RankUse) -> RankResources:
+    return RankResources(rank, node, *(finite(getattr(use, name)) for name in _RANK))
+
+
+def _strip(name: str, book: ResourceBook) -> ResourceStrip:
+    lines = book.curves.lines(name, max(_FEWEST, min(_POINTS, _MOST // max(1, len(book.ranks)))))
+    title, unit = TITLES[name]
+    shown = [ResourceLine(line.rank, tuple(round(step, 1) for step in line.steps), tuple(map(finite, line.values)))
+             for line in lines]  # fmt: skip
+    return ResourceStrip(name, title, unit, tuple(shown))
+
+
+def left_text(machine: NodeUse) -> str:
+    """Return how much memory a machine has left: "1.4 GB of 16 GB"."""
+    return _of(machine.left, machine.limit)
+
+
+def _of(value: float | None, most: float | None) -> str:
+    return _size(value) + (f" of {size(most)}" if value is not None and most is not None else "")
+
+
+def _size(value: float | None) -> str:
+    return "" if value is None else size(value)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f} %"
+
+
+def _both(first: float | None, second: float | None) -> str:
+    return "" if first is None and second is None else f"{size((first or 0) + (second or 0))}/s"

@@ -1,0 +1,82 @@
+"""What ranks use is sampled while they run, kept in the job's folder, and shown per rank."""
+
+import math
+import time
+
+import pytest
+
+from distdl_jupyter import submit
+from distdl_jupyter.core.resources import ResourceReader
+
+pytestmark = pytest.mark.timeout(600)
+
+MB = 1e6
+
+
+def burn_or_hold(seconds):
+    """Burn a core on rank 0 and hold 300 MB on rank 1; return rank, CPU seconds and seconds."""
+    import os
+    import time
+
+    rank = int(os.environ["RANK"])
+    held = bytearray(b"x" * int(300e6)) if rank else b""
+    begun, cpu = time.time(), time.process_time()
+    while time.time() - begun < seconds:
+        if rank:
+            time.sleep(0.05)
+    return {"begun": begun, "cpu": 100 * (time.process_time() - cpu) / (time.time() - begun), "held": len(held)}
+
+
+def test_a_rank_that_burns_a_core_and_one_that_holds_memory_are_told_apart():
+    job = submit(burn_or_hold, (6.0,), process_count_per_node=2, distributed_backend="torch")
+    said = job.results(120)
+    table = job.resources()
+    frame = table.to_pandas()
+    inside = frame[frame["time"].map(lambda t: t.timestamp()) > max(one["begun"] for one in said) + 1.2]
+    burns, holds = (inside[inside["rank"] == rank] for rank in (0, 1))
+    assert len(burns) >= 3
+    assert burns["cpu"].mean() == pytest.approx(said[0]["cpu"], rel=0.1, abs=10)
+    assert holds["cpu"].mean() < 10 < burns["cpu"].mean()
+    assert holds["memory"].iloc[-1] - burns["memory"].iloc[-1] == pytest.approx(300 * MB, rel=0.1)
+    assert (frame["node_memory"].dropna() < frame["node_limit"].dropna()).all()
+    assert frame["host"].nunique() == 1
+    assert [line.split()[0] for line in repr(table).splitlines()] == ["Rank", "0", "1"]
+    assert table._repr_html_().count("<tr>") == 3
+    assert {trace.name for trace in table.figure().data} >= {"rank 0", "rank 1"}
+
+
+def test_a_job_without_samples_says_so(tmp_path):
+    from distdl_jupyter.views.resources import ResourceTable
+
+    table = ResourceTable(tmp_path / "resources.bin")
+    assert (len(table), repr(table)[:10], len(table.to_pandas())) == (0, "No samples", 0)
+
+
+def hold_until(path):
+    """Run until a file is there, and have a child process that burns a core."""
+    import pathlib
+    import subprocess
+    import sys
+    import time
+
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    while not pathlib.Path(path).exists():
+        time.sleep(0.05)
+    child.kill()
+    child.wait()
+
+
+def test_samples_are_readable_while_the_job_runs_and_count_child_processes(tmp_path):
+    job = submit(hold_until, (str(tmp_path / "go"),))
+    reader = ResourceReader(job.folder.resources)
+    samples = []
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not any((one.ranks[0].cpu or 0) > 15 for one in samples if 0 in one.ranks):
+        samples += reader.read()
+        time.sleep(0.1)
+    assert not job.state.ended
+    (tmp_path / "go").touch()
+    job.wait(60)
+    assert any((one.ranks[0].cpu or 0) > 15 for one in samples)
+    assert all(math.isfinite(one.ranks[0].memory) for one in samples)
+    assert [one.t for one in samples] == sorted(one.t for one in samples)

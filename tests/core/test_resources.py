@@ -1,0 +1,103 @@
+"""The file of samples is small, survives a torn end, and marks what goes wrong while it does."""
+
+import itertools
+
+import pytest
+
+from distdl_jupyter.core.resources import (
+    Decoder,
+    ResourceBook,
+    ResourceReader,
+    about_frame,
+    sample_frame,
+)
+
+GB = 1e9
+NODE = {"cpu": 200.0, "memory": 4 * GB, "limit": 16 * GB, "disk_read": 1e6, "disk_written": None, "received": 5.0,
+        "sent": 7.0}  # fmt: skip
+GPUS = [{"number": rank, "name": "A", "memory": 24 * GB, "ranks": [rank]} for rank in range(8)]
+
+
+def sample(t, ranks, gpus=None, **node):
+    return {"t": t, "node": {**NODE, **node}, "ranks": {str(rank): both for rank, both in ranks.items()},
+            "gpus": {str(number): three for number, three in (gpus or {}).items()}}  # fmt: skip
+
+
+def fold(samples, *, about=None):
+    decoder, book = Decoder(), ResourceBook()
+    frames = [about_frame(0, 0.0, about or {"host": "gpu2", "gpus": GPUS})] + [sample_frame(0, one) for one in samples]
+    for one in decoder.feed(b"".join(frames))[0]:
+        book.apply(one)
+    return book, book.marks(decoder.about)
+
+
+def test_what_is_written_is_read():
+    book, marks = fold([sample(10.0, {0: [84.0, 3 * GB], 1: [None, None]}, {1: [57, 3.1 * GB, 250.5]})])
+    (one,) = book.nodes.values()
+    assert one.ranks[0].cpu == 84
+    assert one.ranks[0].memory == pytest.approx(3 * GB)
+    assert one.ranks[0].gpu is None
+    assert (one.ranks[1].cpu, one.ranks[1].memory, one.ranks[1].gpu, one.ranks[1].power) == (None, None, 57, 250.5)
+    assert one.ranks[1].gpu_memory == pytest.approx(3.1 * GB)
+    assert one.ranks[1].gpu_limit == 24 * GB
+    assert one.machine.left == pytest.approx(12 * GB)
+    assert one.machine.disk_written is None
+    assert marks == []
+
+
+def test_a_day_of_eight_ranks_with_gpus_takes_less_than_20_mb():
+    one = sample_frame(
+        0, sample(1e9, {rank: [84.0, 3 * GB] for rank in range(8)}, {n: [57, GB, 250] for n in range(8)})
+    )
+    assert 86400 * len(one) < 20e6
+
+
+def test_a_torn_end_is_read_when_it_is_whole_and_unknown_frames_are_passed_over(tmp_path):
+    frames = [sample_frame(0, sample(t, {0: [1.0, GB]})) for t in (1.0, 2.0)]
+    other = b"\x02\x00?" + frames[0][3:13] + b"xx"
+    path = tmp_path / "resources.bin"
+    path.write_bytes(frames[0] + other + frames[1][:-3])
+    reader = ResourceReader(path)
+    assert [one.t for one in reader.all()] == [1.0]
+    with path.open("ab") as file:
+        file.write(frames[1][-3:])
+    assert [one.t for one in reader.all()] == [2.0]
+
+
+def test_memory_that_is_nearly_full_names_the_rank_that_uses_most():
+    _, marks = fold([sample(t, {2: [1.0, GB], 3: [1.0, 14 * GB]}, memory=15.4 * GB) for t in range(3)])
+    assert [(mark.kind, mark.rank, mark.host) for mark in marks] == [("memory", 3, "gpu2")]
+    assert marks[0].text == (
+        "The memory on gpu2 is 96 % full, 600 MB of 16 GB are left: rank 3 uses most of it, 14 GB."
+    )
+
+
+def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows():
+    grows = [sample(t, {2: [1.0, 2 * GB], 3: [1.0, (1 + t / 10) * GB]}, memory=(4 + t / 10) * GB) for t in range(40)]
+    _, marks = fold(grows)
+    assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
+    assert marks[0].text.startswith("Rank 3 on gpu2 runs out of memory in about 1 min 21 s if it grows on like this: ")
+    held = [sample(40 + t, {3: [1.0, 5 * GB]}, memory=8 * GB) for t in range(60)]
+    assert fold(grows + held)[1] == []
+
+
+def test_memory_that_grows_for_a_moment_or_hardly_is_no_mark():
+    assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t) * GB) for t in range(5)])[1] == []
+    assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t / 1000) * GB) for t in range(60)])[1] == []
+
+
+def test_a_gpu_that_idles_for_a_minute_is_named_and_one_that_was_busy_once_is_not():
+    def of(busy):
+        return [sample(t, {1: [99.0, GB]}, {1: [next(busy), GB, 60]}) for t in range(70)]
+
+    _, marks = fold(of(itertools.repeat(2)))
+    assert [(mark.kind, mark.rank) for mark in marks] == [("gpu", 1)]
+    assert "The GPU of rank 1 on gpu2 has been idle for 1 min" in marks[0].text
+    assert fold(of(itertools.cycle([0] * 30 + [90])))[1] == []
+    assert fold(of(itertools.repeat(None)))[1] == []
+
+
+@pytest.mark.parametrize("wrong", [{"t": 1.0}, {**sample(1.0, {}), "ranks": {"x": [1, 2]}}])
+def test_what_is_no_sample_is_refused(wrong):
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        sample_frame(0, wrong)

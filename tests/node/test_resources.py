@@ -1,0 +1,93 @@
+"""What processes and this host use, as the system counts it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter.node import devices, nvml
+from distdl_jupyter.node.resources import Sampler
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+
+FORKS = """
+import os, sys, time
+held = bytearray(b"x" * 200_000_000)
+for _ in range(3):
+    if os.fork() == 0:
+        break
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def of(code):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield of
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def test_pages_that_forked_children_share_count_once(start):
+    process = start(FORKS)
+    for _ in range(4):
+        process.stdout.readline()
+    ranks = Sampler().sample({0: process.pid}, [], {})["ranks"]
+    assert 200e6 < ranks["0"][1] < 300e6
+
+
+def test_a_rank_that_ended_is_not_told_and_the_others_are(start):
+    lives, ends = start("import time; time.sleep(60)"), start("pass")
+    ends.wait()
+    assert list(Sampler().sample({0: lives.pid, 1: ends.pid}, [], {})["ranks"]) == ["0"]
+
+
+def test_the_host_tells_rates_from_the_second_sample_on(start):
+    sampler = Sampler()
+    first = sampler.sample({}, [], {})
+    assert first["about"]["host"]
+    assert first["about"]["cores"] >= 1
+    assert first["node"]["cpu"] is None
+    assert 0 < first["node"]["memory"] < first["node"]["limit"]
+    time.sleep(0.2)
+    second = sampler.sample({}, [], {})
+    assert "about" not in second
+    assert 0 <= second["node"]["cpu"] <= 100 * 1024
+    assert second["node"]["received"] is None or second["node"]["received"] >= 0
+
+
+def test_a_host_without_a_driver_has_no_gpus_and_no_remark():
+    if devices.driver():
+        pytest.skip("this host has a driver")
+    found = nvml.Gpus({0: "0"})
+    assert (found.about(), found.sample()) == (([], ""), {})
+
+
+def test_a_driver_that_does_not_answer_is_a_remark_and_no_error(monkeypatch):
+    pytest.importorskip("pynvml")
+    if devices.driver():
+        pytest.skip("this host has a driver")
+    monkeypatch.setattr(devices, "driver", lambda: "550.1")
+    gpus, why = nvml.Gpus({0: "0"}).about()
+    assert gpus == []
+    assert why == "The GPUs of this host cannot be asked how busy they are: NVML Shared Library Not Found."
+
+
+def test_without_the_library_the_remark_names_what_to_install(monkeypatch):
+    monkeypatch.setattr(devices, "driver", lambda: "550.1")
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "pip install nvidia-ml-py" in nvml.Gpus({0: "0"}).about()[1]
