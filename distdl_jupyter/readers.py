@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import parts
 from distdl_jupyter.core.log import TAIL, LogBook
 from distdl_jupyter.core.logwindow import LogWindow
+from distdl_jupyter.core.resources import ResourceBook, ResourceReader
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.follow import SummaryReader
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Bytes of events that are read before others get a turn.
 _LOOK = 512 * 1024
+#: Bytes of samples that are read before others get a turn: decoding takes longer.
+_LOOK_SAMPLES = 128 * 1024
 
 
 class CurveReader(SummaryReader):
@@ -41,7 +44,7 @@ class Reading(CurveReader):
     """A reader in small steps: first the events, then the newest rows of the log; then what is new.
 
     State and metrics never wait for a log: ``step`` looks for them first each time. ``log`` holds the newest ``tail``
-    rows, ``window`` has the earlier ones.
+    rows, ``window`` has the earlier ones, ``resources`` what ranks and machines use.
     """
 
     def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
@@ -49,6 +52,8 @@ class Reading(CurveReader):
         self.window = LogWindow(folder.log, self.view.process_count, tail)
         #: Whether all was read that stood in the files the first time: of the events, of the log.
         self.seen = self.complete = False
+        self._samples = ResourceReader(folder.resources)
+        self.resources = ResourceBook(self._samples.about)
         self._first_end = 0
 
     @property
@@ -75,7 +80,10 @@ class Reading(CurveReader):
             self.seen, self._first_end = True, parts.size(self.folder.log)
         moved = self.window.step(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
-        return moved or self.cursor > began
+        samples = self._samples.read(_LOOK_SAMPLES)
+        for sample in samples:
+            self.resources.apply(sample)
+        return moved or self.cursor > began or bool(samples)
 
     def count(self) -> None:
         """Leave the lines to the window, which counts those that it reads."""

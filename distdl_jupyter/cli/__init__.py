@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, prune, show, stacks, terminal, vm_sizes, warm
+from distdl_jupyter.cli import azure, batchai, clusters, prune, resources, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.aliases import OTHER_FLAGS
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, findings, listing, plural, short_id
@@ -97,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--diff", action="store_true", help="print what was changed in git since the commit")
 
     stacks.add_to(commands, _find)
+    resources.add_to(commands, _find)
 
     one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
     one.add_argument("id", help="the job's id, or its last part")

@@ -258,7 +258,9 @@ class ResourceReader:
 class ResourceBook:
     """What can be shown of a job's resources at any time, in bounded memory: the newest sample, curves, marks."""
 
-    def __init__(self) -> None:
+    def __init__(self, about: Mapping[int, About]) -> None:
+        #: What is known of each node.
+        self.about = about
         #: The newest sample of each node, and of each rank with what it used then.
         self.nodes: dict[int, ResourceSample] = {}
         self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
@@ -282,9 +284,9 @@ class ResourceBook:
             self.curves.apply({"type": "metric", "rank": rank, "step": sample.t - self._begun, "t": sample.t,
                                "values": values})  # fmt: skip
 
-    def marks(self, about: Mapping[int, About]) -> list[ResourceMark]:
+    def marks(self) -> list[ResourceMark]:
         """Return what goes wrong now, the worst first: memory that ends the job, then GPUs that cost for nothing."""
-        recent = [(about.get(node, About()), [*samples]) for node, samples in self._recent.items() if samples]
+        recent = [(self.about.get(node, About()), [*samples]) for node, samples in self._recent.items() if samples]
         memory = [mark for known, samples in recent if (mark := memory_mark(samples, known)) is not None]
         return memory + [mark for known, samples in recent for mark in idle_marks(samples, known)]
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage
+from distdl_jupyter.core.state import State
+from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
 from distdl_jupyter.readers import Reading
-from distdl_jupyter.views import card, curve, job_page
+from distdl_jupyter.views import card, curve, job_page, resources
 from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.wire import encode
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.core.log import Row
+    from distdl_jupyter.core.state import State
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.live.messages import CurveRequest
+from distdl_jupyter.live.messages import CurveRequest
 
 #: Rows of a job's log that are kept for its pages.
 KEPT = 100_000
@@ -202,6 +204,27 @@ class LiveJob:
             **_values(made), id=self.id, asked=request.metric, dark=request.dark, key=f"{metric} {count}", type="curve"
         )
         return Encoded(encode(message), message.key)
+
+    def resources_key(self) -> str:
+        """Return the key of what ``resources`` would return, "" for nothing."""
+        with self._lock:
+            return self._resources_key()
+
+    def _resources_key(self) -> str:
+        count = self._reading.resources.count
+        return f"{count} {self.ended}" if count else ""
+
+    def resources(self) -> Encoded | None:
+        """Return the message about what ranks and machines use, None where nothing was sampled."""
+        with self._lock:
+            key = self._resources_key()
+            return self._once("resources", key, lambda: self._resources(key)) if key else None
+
+    def _resources(self, key: str) -> Encoded:
+        reading = self._reading
+        made = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
+        message = ResourcesMessage(**_values(made), id=self.id, key=key, type="resources")
+        return Encoded(encode(message), key)
 
     def _once(self, about: object, made_of: object, make: Callable[[], Encoded]) -> Encoded:
         """Return a message that was made of the same before, else make it. The lock is held."""

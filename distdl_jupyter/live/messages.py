@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distdl_jupyter.views.schema import Card, Curve, LogChanges, MetricValue, RankRow
+from distdl_jupyter.views.schema import Card, Curve, LogChanges, MetricValue, RankRow, Resources
 from distdl_jupyter.views.wire import Request
 
 
@@ -35,6 +35,7 @@ class JobSubscription(Request, frozen=True):
     log: LogRequest | None = None
     curves: tuple[CurveRequest, ...] = ()
     key: str = ""
+    resources: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,15 @@ class CurveMessage(Curve):
     dark: bool
     key: str
     type: Literal["curve"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesMessage(Resources):
+    """What ranks and machines of a job use."""
+
+    id: str
+    key: str
+    type: Literal["resources"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class JobSession:
         self._stopped = False
         #: Whether something was read of which ``on_change`` was not told.
         self._news = False
-        everything = JobSubscription(LogRequest(), (CurveRequest(),))
+        everything = JobSubscription(LogRequest(), (CurveRequest(),), resources=True)
         self._viewers = {EVERYBODY: JobSubscriber(self._id, everything, self)}
         self._new: dict[str, int] = {}
         self._beat, self._change, self._everybody = Pace(_BEAT), Pace(_CHANGE), Pace(_EVERYBODY)

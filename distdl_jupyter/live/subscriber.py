@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.live.job import LiveJob
     from distdl_jupyter.live.messages import CurveRequest, JobSubscription, LogRequest
 
-#: Least seconds between two messages about a job, its log, its curve; seconds after which the clock goes along.
-_JOB, _LOG, _CURVE, _CLOCK = 0.25, 0.08, 0.5, 3.0
+#: Least seconds between two messages about a job, its log, its curve, its resources; seconds after which the clock goes
+#: along.
+_JOB, _LOG, _CURVE, _RESOURCES, _CLOCK = 0.25, 0.08, 0.5, 2.0, 3.0
 #: Bytes for which a message may come so often; a larger one comes as much less often.
 _SIZE = 64 * 1024
 
@@ -75,6 +76,7 @@ class JobSubscriber:
         self._log_begun = False
         self.gone = request.key == "gone"
         self._state_pace, self._log_pace = Pace(_JOB), Pace(_LOG)
+        self._resources_pace, self._resources_key = Pace(_RESOURCES), ""
         self._version = -1
         #: Whether something waits for its turn.
         self.held = True
@@ -99,7 +101,7 @@ class JobSubscriber:
             return []
         self._version, self.held = live.version, not live.complete
         curves = [line for one in self._curves for line in self._curve(live, one)]
-        return [*self._state(live), *self._log(live, self._request.log), *curves]
+        return [*self._state(live), *self._log(live, self._request.log), *curves, *self._resources(live)]
 
     def _state(self, live: LiveJob) -> list[bytes]:
         pace = self._state_pace
@@ -128,6 +130,20 @@ class JobSubscriber:
         self._mark, self._log_begun = message.mark, True
         self.held = self.held or message.more
         pace.took(len(message.line))
+        return [message.line]
+
+    def _resources(self, live: LiveJob) -> list[bytes]:
+        key = live.resources_key() if self._request.resources else ""
+        if not key or key == self._resources_key:
+            return []
+        if not self._resources_pace.due:
+            self.held = True
+            return []
+        message = live.resources()
+        if message is None:
+            return []
+        self._resources_key = message.key
+        self._resources_pace.took(len(message.line))
         return [message.line]
 
     def _curve(self, live: LiveJob, curve: _CurveSubscriber) -> list[bytes]:

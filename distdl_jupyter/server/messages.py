@@ -18,6 +18,7 @@ from distdl_jupyter.live.messages import (
     JobMessage,
     JobSubscription,
     LogMessage,
+    ResourcesMessage,
     Welcome,
 )
 from distdl_jupyter.server.schema import ApiError, Cluster, Pixels
@@ -71,7 +72,16 @@ class Refused:
 
 
 Message = (
-    Welcome | Heartbeat | Refused | JobsMessage | ClustersMessage | JobMessage | LogMessage | CurveMessage | Deleted
+    Welcome
+    | Heartbeat
+    | Refused
+    | JobsMessage
+    | ClustersMessage
+    | JobMessage
+    | LogMessage
+    | CurveMessage
+    | ResourcesMessage
+    | Deleted
 )
 
 

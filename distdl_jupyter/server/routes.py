@@ -29,6 +29,7 @@ from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
+from distdl_jupyter.server.resources import JobResources
 from distdl_jupyter.server.stacks import JobStacks
 
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
@@ -45,6 +46,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/rerun", RerunJob),
     ("/jobs/{id}/resume", ResumeJob),
     ("/jobs/{id}/environment", EnvironmentOfJob),
+    ("/jobs/{id}/resources", JobResources),
     ("/jobs/{id}/stacks", JobStacks),
     ("/jobs/{id}/pictures/{number}", JobPicture),
     ("/jobs/{id}/result", JobResult),

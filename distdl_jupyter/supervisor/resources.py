@@ -36,7 +36,7 @@ class ResourceRecorder:
         self._recorder = recorder
         self._path = recorder.folder.resources
         self._reader = ResourceReader(self._path)
-        self._book = ResourceBook()
+        self._book = ResourceBook(self._reader.about)
         #: When the last sample of each node was taken: another supervisor may read those of an earlier one again.
         self._last: dict[int, float] = {}
         self._begun: float | None = None
@@ -87,7 +87,7 @@ class ResourceRecorder:
     def _note(self) -> None:
         if self._recorder.view.state is not State.RUNNING:
             return
-        for mark in self._book.marks(self._reader.about):
+        for mark in self._book.marks():
             if (mark.kind, mark.rank) not in self._noted:
                 self._noted.add((mark.kind, mark.rank))
                 self._recorder.note("warning", mark.text, CODES[mark.kind])

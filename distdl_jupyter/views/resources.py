@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import size
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-#: Points of a line of a strip, of all lines of a strip together, and of a line at least.
-_POINTS, _MOST, _FEWEST = 120, 4000, 20
+#: Points of a line of a strip, of all lines of a strip together, and of a line at least: they are sent every 2 s.
+_POINTS, _MOST, _FEWEST = 80, 1600, 16
 #: Title and unit of each curve.
 TITLES = {
     "cpu": ("CPU", "% of one core"),
@@ -47,8 +47,7 @@ class ResourceTable(Sequence[ResourceSample]):
     def __init__(self, path: Path) -> None:
         reader = ResourceReader(path)
         self._samples = reader.all()
-        self.about: Mapping[int, About] = reader.about
-        self.book = ResourceBook()
+        self.book = ResourceBook(reader.about)
         for sample in self._samples:
             self.book.apply(sample)
 
@@ -64,14 +63,14 @@ class ResourceTable(Sequence[ResourceSample]):
     @property
     def marks(self) -> list[ResourceMark]:
         """What went wrong at the last sample."""
-        return self.book.marks(self.about)
+        return self.book.marks()
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [HEAD, *(self._row(rank, sample, use) for rank, (sample, use) in sorted(self.book.ranks.items()))]
 
     def _row(self, rank: int, sample: ResourceSample, use: RankUse) -> tuple[str, ...]:
         machine = sample.machine
-        host = self.about.get(sample.node, About()).host
+        host = self.book.about.get(sample.node, About()).host
         disk = _both(machine.disk_read, machine.disk_written)
         return (
             str(rank), host, _percent(use.cpu), _size(use.memory), left_text(machine), _percent(use.gpu),
@@ -100,7 +99,7 @@ class ResourceTable(Sequence[ResourceSample]):
 
         own, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__dataclass_fields__)
         rows = [
-            (one.t, rank, self.about.get(one.node, About()).host, *(getattr(use, name) for name in own),
+            (one.t, rank, self.book.about.get(one.node, About()).host, *(getattr(use, name) for name in own),
              *(getattr(one.machine, name) for name in machine))
             for one in self._samples for rank, use in sorted(one.ranks.items())
         ]  # fmt: skip
@@ -132,15 +131,15 @@ class ResourceTable(Sequence[ResourceSample]):
 
     def _host_of(self, rank: int) -> str:
         sample, _ = self.book.ranks[rank]
-        return self.about.get(sample.node, About()).host
+        return self.book.about.get(sample.node, About()).host
 
 
-def resources(book: ResourceBook, about: Mapping[int, About], *, running: bool = True) -> Resources:
+def resources(book: ResourceBook, *, running: bool) -> Resources:
     """Return what pages show: the newest numbers, what goes wrong now while the job is ``running``, and curves."""
-    marks = book.marks(about) if running else []
+    marks = book.marks() if running else []
     nodes = [
         NodeResources(node, one.host, one.cores, *(finite(getattr(sample.machine, name)) for name in _NODE))
-        for node, sample in sorted(book.nodes.items()) for one in [about.get(node, About())]
+        for node, sample in sorted(book.nodes.items()) for one in [book.about.get(node, About())]
     ]  # fmt: skip
     return Resources(
         nodes=tuple(nodes),
@@ -161,9 +160,14 @@ def _rank(rank: int, node: int, use: RankUse) -> RankResources:
 def _strip(name: str, book: ResourceBook) -> ResourceStrip:
     lines = book.curves.lines(name, max(_FEWEST, min(_POINTS, _MOST // max(1, len(book.ranks)))))
     title, unit = TITLES[name]
-    shown = [ResourceLine(line.rank, tuple(round(step, 1) for step in line.steps), tuple(map(finite, line.values)))
+    shown = [ResourceLine(line.rank, tuple(round(step, 1) for step in line.steps), tuple(map(_short, line.values)))
              for line in lines]  # fmt: skip
     return ResourceStrip(name, title, unit, tuple(shown))
+
+
+def _short(value: float | None) -> float | None:
+    """Return a value with the digits that a curve can show."""
+    return None if value is None else float(f"{value:.4g}")
 
 
 def left_text(machine: NodeUse) -> str:

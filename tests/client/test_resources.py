@@ -13,13 +13,17 @@ pytestmark = pytest.mark.timeout(600)
 MB = 1e6
 
 
-def burn_or_hold(seconds):
-    """Burn a core on rank 0 and hold 300 MB on rank 1; return rank, CPU seconds and seconds."""
+def burn_or_hold(seconds, meeting):
+    """Burn a core on rank 0 and hold 300 MB on rank 1, at the same time; return since when, and percent of a core."""
     import os
+    import pathlib
     import time
 
     rank = int(os.environ["RANK"])
     held = bytearray(b"x" * int(300e6)) if rank else b""
+    (pathlib.Path(meeting) / str(rank)).touch()
+    while not (pathlib.Path(meeting) / str(1 - rank)).exists():
+        time.sleep(0.01)
     begun, cpu = time.time(), time.process_time()
     while time.time() - begun < seconds:
         if rank:
@@ -27,8 +31,8 @@ def burn_or_hold(seconds):
     return {"begun": begun, "cpu": 100 * (time.process_time() - cpu) / (time.time() - begun), "held": len(held)}
 
 
-def test_a_rank_that_burns_a_core_and_one_that_holds_memory_are_told_apart():
-    job = submit(burn_or_hold, (6.0,), process_count_per_node=2, distributed_backend="torch")
+def test_a_rank_that_burns_a_core_and_one_that_holds_memory_are_told_apart(tmp_path):
+    job = submit(burn_or_hold, (6.0, str(tmp_path)), process_count_per_node=2, distributed_backend="torch")
     said = job.results(120)
     table = job.resources()
     frame = table.to_pandas()

@@ -24,11 +24,12 @@ def sample(t, ranks, gpus=None, **node):
 
 
 def fold(samples, *, about=None):
-    decoder, book = Decoder(), ResourceBook()
+    decoder = Decoder()
+    book = ResourceBook(decoder.about)
     frames = [about_frame(0, 0.0, about or {"host": "gpu2", "gpus": GPUS})] + [sample_frame(0, one) for one in samples]
     for one in decoder.feed(b"".join(frames))[0]:
         book.apply(one)
-    return book, book.marks(decoder.about)
+    return book, book.marks()
 
 
 def test_what_is_written_is_read():
