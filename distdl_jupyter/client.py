@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow, JobTable
     from distdl_jupyter.views.resources import ResourceTable
     from distdl_jupyter.views.stacks import StacksShown
+    from distdl_jupyter.views.step_times import StepTimesShown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -254,6 +255,17 @@ class Job:
         from distdl_jupyter.core import environment
 
         return environment.read(self.folder)
+
+    def time(self) -> StepTimesShown:
+        """Return where the time of each rank's training steps went up to now, in seconds.
+
+        That is data, compute, waiting for slower ranks, communication and the rest; ``straggler`` is the rank for which
+        the others wait. It shows itself as a table; ``frame()`` has a row for each rank and step, ``figure()`` a bar
+        for each rank. Measured are the steps of torch's optimizers. Without any, ``why`` says so in a sentence.
+        """
+        from distdl_jupyter import results
+
+        return results.step_times(self.folder, self.view())
 
     def rerun(self) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.

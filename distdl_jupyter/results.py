@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.views.step_times import StepTimesShown
 
 #: Bytes of a log's end in which a rank's last lines are looked for.
 _END = 16 * 1024 * 1024
@@ -210,3 +211,21 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
 
 def _without(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in names}
+
+
+def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
+    """Return where the time of a job's training steps went."""
+    from distdl_jupyter.core import step_times as times
+    from distdl_jupyter.views.step_times import displayable
+
+    found = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks})
+    if not found.rows:
+        found.why = _why_no_steps(view)
+    return displayable(found)
+
+
+def _why_no_steps(view: JobView) -> str:
+    if not any(rank.status in ("started", "ready", "ended") for rank in view.ranks):
+        return "No step has been measured: no rank has started yet."
+    said = "No step has been measured: a step ends where an optimizer of torch steps after a backward pass"
+    return f"{said}, and {'none has' if view.state.ended else 'none has yet'}."

@@ -10,6 +10,7 @@
     results/        rank-<n>.pkl, the values that came back
     resources.bin   what ranks and machines used, second by second (see core.resources)
     pictures/       <n>.png or .jpeg, what the ranks have shown
+    steps.jsonl     where the time of the ranks' training steps went (see core.step_times)
     environment.json  packages, and the state of the code in git (see core.environment)
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
     supervisor.log  what the supervisor itself printed, for its own errors
@@ -126,6 +127,7 @@ class JobFolder:
     control = _inside("control")
     environment_file = _inside("environment.json")
     resources = _inside("resources.bin")
+    steps = _inside("steps.jsonl")
     results = _inside("results")
     outputs = _inside("outputs")
     checkpoints = _inside("outputs/checkpoints")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.pictures import Pictures
     from distdl_jupyter.supervisor.resources import ResourceRecorder
     from distdl_jupyter.supervisor.resume import History, Key
+    from distdl_jupyter.supervisor.step_times import StepTimesWriter
 
 #: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most. All
 #: of them are read by who opens the job, who needs the last one.
@@ -100,6 +101,7 @@ class EventRecorder:
         self.shards: dict[str, dict[int, dict[str, Any]]] = {}
         self.shards_told: set[str] = set()
         self._resources: ResourceRecorder | None = None
+        self.step_times: StepTimesWriter | None = None
         self._origin: dict[str, int] = {}
         #: Bytes of kept streams of which the log says that they were read.
         self._noted: dict[Stream, int] = {}
@@ -269,6 +271,8 @@ class EventRecorder:
             self._resources.close()
         written = self._disk_full.finish()
         self._writer.close()
+        if self.step_times is not None:
+            self.step_times.close()
         if self.view.state.ended and written:
             from distdl_jupyter import ended_cache  # what only an end needs is no part of a job's start
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.events import number_from_json
 from distdl_jupyter.supervisor import messages
 from distdl_jupyter.worker.pictures import LARGEST
+from distdl_jupyter.worker.step_times import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,6 +182,14 @@ def _is_source_line(line: Any) -> bool:
     return type(line) is list and len(line) == 2 and _is_whole(line[0]) and _is_text(line[1], _SENTENCE)
 
 
+def _valid_steps(report: Fields) -> bool:
+    return (
+        all(_is_whole(report.get(name)) for name in ("first", "size", "sending"))
+        and report["size"] > 0
+        and _is_list_of(report.get("records"), lambda record: _is_list_of(record, _is_whole) and len(record) >= HEAD)
+    )
+
+
 _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "metric": _valid_metric,
     "progress": _valid_progress,
@@ -191,6 +200,7 @@ _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "result": _valid_result,
     "picture": _valid_picture,
     "shard": _valid_shard,
+    "steps": _valid_steps,
 }
 
 
@@ -270,6 +280,14 @@ def _on_shard(recorder: EventRecorder, rank: int, report: Fields) -> None:
         recorder.log(text)
 
 
+def _on_steps(recorder: EventRecorder, rank: int, report: Fields) -> None:
+    if recorder.step_times is None:
+        from distdl_jupyter.supervisor.step_times import StepTimesWriter  # many jobs train nothing
+
+        recorder.step_times = StepTimesWriter(recorder)
+    recorder.step_times.take(rank, report)
+
+
 def _on_exec(recorder: EventRecorder, rank: int, _report: Fields) -> None:
     recorder.replaced_programs.add(rank)
 
@@ -292,5 +310,6 @@ HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
     "exec": _on_exec,
     "picture": _on_picture,
     "shard": _on_shard,
+    "steps": _on_steps,
     "result": _on_result,
 }

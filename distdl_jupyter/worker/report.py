@@ -12,7 +12,7 @@ import math
 import time
 from typing import Any
 
-from distdl_jupyter.worker import channel, deferred, scalar
+from distdl_jupyter.worker import channel, deferred, scalar, step_times
 
 #: Seconds between two lines that ``log`` prints outside a job.
 PRINT_EVERY = 0.5
@@ -31,10 +31,13 @@ def log(step: float | None = None, **metrics: Any) -> None:
 
     Values are Python or numpy numbers, or arrays and tensors of one element; NaN and inf are kept. Without ``step`` the
     calls of each rank are counted: 0, 1, 2, ... Names that are no Python words go as ``log(**{"loss/train": 0.1})``.
+    A whole number ``samples`` is also that of the step whose time is measured (``Job.time``).
 
     Raises TypeError for a value that is not one number, and ValueError for a step that is not finite.
     """
     own_names.update(metrics)
+    if "samples" in metrics:
+        step_times.recorder.samples(metrics["samples"])
     number = next(_count) if step is None else _step(step)
     send(number, metrics)
 
@@ -88,6 +91,7 @@ def note(level: str, text: str, code: str = "") -> None:
 def flush() -> None:
     """Wait until values that were still on a GPU are sent."""
     deferred.flush()
+    step_times.recorder.flush()
 
 
 def _step(step: Any) -> float:

@@ -23,7 +23,7 @@ class PostImport:
     """A finder that finds nothing itself; see the module."""
 
     def __init__(self) -> None:
-        self._after: dict[str, After] = {}
+        self._after: dict[str, list[After]] = {}
         self._before: dict[str, Before] = {}
 
     def after(self, name: str, call: After) -> None:
@@ -31,7 +31,7 @@ class PostImport:
         if name in sys.modules:
             guarded(f"after the import of {name}", call, sys.modules[name])
         else:
-            self._after[name] = call
+            self._after.setdefault(name, []).append(call)
 
     def before(self, name: str, check: Before) -> None:
         """Call ``check()`` when the module ``name`` is about to be imported; an ImportError of it is the import's."""
@@ -65,8 +65,7 @@ class PostImport:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            call = self._after.pop(name, None)
-            if call is not None:
+            for call in self._after.pop(name, ()):
                 guarded(f"after the import of {name}", call, module)
 
         loader.exec_module = exec_module

@@ -9,12 +9,14 @@ from distdl_jupyter.worker.watch import (
     lightning,
     ray_train,
     rendezvous,
+    step_hooks,
     tensorboard,
     transformers,
 )
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
-_PARTS = (device, display, rendezvous, keras, lightning, transformers, accelerate, deepspeed, ray_train, tensorboard)
+_PARTS = (device, display, rendezvous, step_hooks, keras, lightning, transformers, accelerate, deepspeed, ray_train,
+          tensorboard)  # fmt: skip
 
 
 def start() -> PostImport:

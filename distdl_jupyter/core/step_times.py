@@ -1,0 +1,253 @@
+"""Where the time of a job's training steps went: what its ranks reported, compared with each other.
+
+``steps.jsonl`` of a job's folder has a line for each report of ``worker.step_times``::
+
+    {"v", "t", "type": "steps", "attempt", "rank", "first", "size", "sending",
+     "records": [[seconds, data, rest, samples, wait, ...], ...]}
+
+``first`` is the first record's first step, from 0 in each attempt; a record is of ``size`` steps. Times are
+microseconds. ``sending`` is for how long the rank's busiest connection sent in these steps (``worker.links``).
+
+A collective operation ends for all ranks at about the same time, so the rank that was blocked shortest in it came
+last: for so long each rank was blocked by the operation itself (``communication``), and beyond that by the slowest
+rank (``waiting``). No clocks are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import events
+from distdl_jupyter.worker.step_times import HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+Record = list[int]
+#: The parts of a step in the order in which they are shown.
+PARTS = ("data", "compute", "waiting", "communication", "rest")
+#: A straggler costs so much of a step at least (a share, seconds), and so many times the error of that mean.
+_LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 3.0
+#: The same of a slow link, and how many times longer than the other ranks its rank sends. The kernel counts in ticks
+#: of up to 10 ms, and acknowledgements come late.
+_LEAST_LINK_SHARE, _LEAST_LINK_SECONDS, _TIMES_OTHERS = 0.1, 0.005, 2.0
+_MICRO = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The mean step of one record of one rank, in seconds. ``steps``: of how many steps from ``step`` on."""
+
+    rank: int
+    attempt: int
+    step: int
+    steps: int
+    seconds: float
+    data: float
+    compute: float
+    waiting: float
+    communication: float
+    rest: float
+    samples: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """The mean step of one rank, in seconds. ``samples`` and ``steps`` are numbers of the whole job."""
+
+    rank: int
+    host: str
+    steps: int
+    seconds: float
+    data: float
+    compute: float
+    waiting: float
+    communication: float
+    rest: float
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The rank for which the others wait most.
+
+    ``cause`` is "data", "compute", "rest" or "link"; ``seconds`` are lost in each step, which is ``percent`` of it.
+    """
+
+    rank: int
+    host: str
+    cause: str
+    seconds: float
+    percent: float
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        where = f" on {self.host}" if self.host else ""
+        cost = f"{self.seconds * 1000:.3g} ms of each step ({self.percent:.0f} %)"
+        return f"Rank {self.rank}{where} slows the others by {cost}: {_CAUSES[self.cause]}."
+
+
+_CAUSES = {
+    "data": "it waits longer for its data",
+    "compute": "its computation takes longer",
+    "rest": "it does more between its steps, as logging or checkpoints",
+    "link": "so long they wait for what it sends over the network",
+}
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """The steps of one job; ``hosts`` are those of its ranks. ``why`` says why there are none, "" where there are."""
+
+    rows: list[StepTime] = field(default_factory=list)
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    #: For how many microseconds the busiest connection of each rank sent, in how many steps.
+    sending: dict[int, tuple[int, int]] = field(default_factory=dict)
+    why: str = ""
+
+    def ranks(self) -> list[RankTime]:
+        """Return the mean step of each rank, in order of ranks, without the first step, which sets much up."""
+        by_rank: dict[int, list[StepTime]] = defaultdict(list)
+        for row in _warm(self.rows):
+            by_rank[row.rank].append(row)
+        return [_mean(rank, self.hosts.get(rank, ""), rows) for rank, rows in sorted(by_rank.items())]
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The samples that all ranks had in a second, None where their number is not known."""
+        found = [one for one in self.ranks() if one.samples and one.seconds]
+        return sum(one.samples / (one.steps * one.seconds) for one in found) if found else None
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """The rank for which the others wait most; None when no rank is slower than its like by more than chance."""
+        means = {one.rank: one for one in self.ranks()}
+        if len(means) < 2:
+            return None
+        slowest, link = self._slowest(means), self._slow_link(means)
+        # A rank that comes late acknowledges late, too, so its peers seem to send for longer.
+        return link if link and not (slowest and slowest.seconds > link.seconds / 2) else slowest
+
+    def _slowest(self, means: dict[int, RankTime]) -> Straggler | None:
+        late: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        for rows in _complete(self.rows, len(means)):
+            for row in rows:
+                others = statistics.median(other.waiting for other in rows if other is not row)
+                late[row.rank].append((others - row.waiting, row.steps))
+        if not late:
+            return None
+        rank = max(late, key=lambda one: _weighted(late[one]))
+        seconds = _weighted(late[rank])
+        least = max(_LEAST_SECONDS, _LEAST_SHARE * means[rank].seconds, _LEAST_SIGMA * _error(late[rank], seconds))
+        if seconds < least:
+            return None
+        cause = max(_OWN_PARTS, key=lambda part: _excess(means, rank, part))
+        return self._straggler(rank, cause, seconds, means)
+
+    def _slow_link(self, means: dict[int, RankTime]) -> Straggler | None:
+        """Return the rank that sends much longer than the others, where that explains the communication."""
+        sent = {
+            rank: spent * _MICRO / steps for rank, (spent, steps) in self.sending.items() if steps and rank in means
+        }
+        if len(sent) < 2:
+            return None
+        rank = max(sent, key=lambda one: sent[one])
+        others = statistics.median(spent for other, spent in sent.items() if other != rank)
+        seconds = min(sent[rank], means[rank].communication)
+        stands_out = seconds > max(_TIMES_OTHERS * others, means[rank].communication / 2, _LEAST_LINK_SECONDS)
+        if not stands_out or seconds < _LEAST_LINK_SHARE * means[rank].seconds:
+            return None
+        return self._straggler(rank, "link", seconds, means)
+
+    def _straggler(self, rank: int, cause: str, seconds: float, means: dict[int, RankTime]) -> Straggler:
+        return Straggler(rank, self.hosts.get(rank, ""), cause, seconds, 100 * seconds / means[rank].seconds)
+
+
+_OWN_PARTS = ("data", "compute", "rest")
+
+
+def read(path: Path, hosts: Mapping[int, str] | None = None) -> StepTimes:
+    """Return what is known of a job's steps now, in order of attempts, steps and ranks."""
+    records: dict[tuple[int, int, int], dict[int, Record]] = defaultdict(dict)
+    sending: dict[int, tuple[int, int]] = {}
+    for one in _reports(path):
+        for at, record in enumerate(one["records"]):
+            records[one["attempt"], one["first"] + at * one["size"], one["size"]][one["rank"]] = record
+        if one["first"]:  # the connections are as old as the process, so the first count is of other things too
+            spent, steps = sending.get(one["rank"], (0, 0))
+            sending[one["rank"]] = spent + one["sending"], steps + one["size"] * len(one["records"])
+    rows = [row for place, found in sorted(records.items()) for row in _compared(*place, found)]
+    return StepTimes(rows, hosts or {}, sending)
+
+
+def _reports(path: Path) -> Iterable[dict[str, Any]]:
+    """Yield the reports of a file once each: a supervisor that goes on for another one may read some again."""
+    seen = set()
+    for found, _ in events.batches(path, 0, events.read_file):
+        for one in found:
+            key = one.get("attempt"), one.get("rank"), one.get("first")
+            if one["type"] == "steps" and key not in seen:
+                seen.add(key)
+                yield one
+
+
+def _compared(attempt: int, step: int, size: int, found: dict[int, Record]) -> Iterable[StepTime]:
+    """Yield the rows of one record of all ranks."""
+    waits = {rank: record[HEAD:] for rank, record in found.items()}
+    if len({len(one) for one in waits.values()}) > 1:  # a rank that has one more by itself: only the sums compare
+        waits = {rank: [sum(one)] for rank, one in waits.items()}
+    shortest = [min(ones) for ones in zip(*waits.values(), strict=True)]
+    for rank, record in sorted(found.items()):
+        seconds, data, rest, samples, *_ = record
+        blocked = sum(waits[rank])
+        yield StepTime(
+            rank, attempt, step, size,
+            seconds=seconds * _MICRO / size,
+            data=data * _MICRO / size,
+            compute=max(0, seconds - data - blocked - rest) * _MICRO / size,
+            waiting=(blocked - sum(shortest)) * _MICRO / size,
+            communication=sum(shortest) * _MICRO / size,
+            rest=rest * _MICRO / size,
+            samples=samples / size,
+        )  # fmt: skip
+
+
+def _warm(rows: Sequence[StepTime]) -> Iterable[StepTime]:
+    """Leave out the first step of each attempt, unless it is the only one."""
+    return [row for row in rows if row.step] or rows
+
+
+def _complete(rows: Sequence[StepTime], count: int) -> Iterable[list[StepTime]]:
+    """Yield the rows of each record that all ranks have reported."""
+    for _, group in itertools.groupby(_warm(rows), key=lambda row: (row.attempt, row.step, row.steps)):
+        found = list(group)
+        if len(found) == count:
+            yield found
+
+
+def _mean(rank: int, host: str, rows: Sequence[StepTime]) -> RankTime:
+    steps = sum(row.steps for row in rows)
+    means = {part: _weighted([(getattr(row, part), row.steps) for row in rows]) for part in ("seconds", *PARTS)}
+    return RankTime(rank, host, steps, **means, samples=round(sum(row.samples * row.steps for row in rows)))
+
+
+def _weighted(values: Sequence[tuple[float, int]]) -> float:
+    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
+
+
+def _error(values: Sequence[tuple[float, int]], mean: float) -> float:
+    """Return the standard error of a mean."""
+    spread = sum(weight * (value - mean) ** 2 for value, weight in values) / sum(weight for _, weight in values)
+    return math.sqrt(spread / len(values))
+
+
+def _excess(means: Mapping[int, RankTime], rank: int, part: str) -> float:
+    """Return by how much a part of a rank's step is longer than those of the others."""
+    others = statistics.median(getattr(one, part) for other, one in means.items() if other != rank)
+    return float(getattr(means[rank], part) - others)

@@ -1,0 +1,92 @@
+"""Where the time of training steps went, as text, as HTML that a saved notebook keeps, as a figure and as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.humanize import count, number, plural
+from distdl_jupyter.core.step_times import PARTS, StepTime, StepTimes
+from distdl_jupyter.views import table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from distdl_jupyter.core.step_times import RankTime
+
+_TITLES = {"data": "data", "compute": "compute", "waiting": "waiting for ranks", "communication": "communication",
+           "rest": "rest"}  # fmt: skip
+#: A colour of each part that keeps apart for colour-blind readers (Okabe and Ito, 2008).
+_COLOURS = {"data": "#E69F00", "compute": "#0072B2", "waiting": "#D55E00", "communication": "#009E73",
+            "rest": "#999999"}  # fmt: skip
+#: Ranks of which text and HTML show a line; of more, the slowest ones are told by the sentence.
+_MOST_RANKS = 64
+
+
+class StepTimesShown(StepTimes):
+    """The steps of a job as a notebook shows them: ``print``, display, ``frame()`` and ``figure()``."""
+
+    def __str__(self) -> str:
+        return "\n".join((*_sentences(self), *([table.text(_rows(self))] if self.rows else [])))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<p>{escape(one)}</p>" for one in _sentences(self))
+        return head + (table.html(_rows(self)) if self.rows else "")
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each rank and step (of long trainings: for ``steps`` steps), its parts in seconds."""
+        import pandas as pd
+
+        names = [one.name for one in dataclasses.fields(StepTime)]
+        return pd.DataFrame([dataclasses.astuple(row) for row in self.rows], columns=names)
+
+    def figure(self) -> Any:
+        """Return a plotly Figure: a bar for each rank, the parts of its mean step stacked."""
+        import plotly.graph_objects as go
+
+        ranks = self.ranks()
+        names = [f"rank {one.rank}" for one in ranks]
+        bars = [
+            go.Bar(name=_TITLES[part], y=names, x=[1000 * getattr(one, part) for one in ranks], orientation="h",
+                   marker_color=_COLOURS[part], hovertemplate="%{x:.2f} ms")
+            for part in PARTS
+        ]  # fmt: skip
+        figure = go.Figure(bars)
+        figure.update_layout(barmode="stack", xaxis_title="ms per step", yaxis_autorange="reversed",
+                             legend={"orientation": "h", "traceorder": "normal", "y": 1.02, "yanchor": "bottom"},
+                             template="simple_white", height=140 + 26 * max(2, len(ranks)))  # fmt: skip
+        return figure
+
+
+def displayable(times: StepTimes) -> StepTimesShown:
+    """Return the same as a notebook shows it."""
+    return StepTimesShown(times.rows, times.hosts, times.sending, times.why)
+
+
+def _sentences(times: StepTimes) -> list[str]:
+    if not times.rows:
+        return [times.why]
+    steps = max(one.steps for one in times.ranks())
+    rate = times.samples_per_second
+    said = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples a second")
+    straggler = times.straggler
+    return [f"{said}.", str(straggler) if straggler else "No rank is slower than the others by more than chance."]
+
+
+def _rows(times: StepTimes) -> list[tuple[str, ...]]:
+    head = ("rank", "host", "steps", "ms per step", *(_TITLES[part] for part in PARTS))
+    return [head, *map(_row, times.ranks()[:_MOST_RANKS])]
+
+
+def _row(one: RankTime) -> tuple[str, ...]:
+    return (str(one.rank), one.host, count(one.steps), _milliseconds(one.seconds),
+            *(f"{_milliseconds(getattr(one, part))} ({100 * getattr(one, part) / (one.seconds or 1):.0f} %)"
+              for part in PARTS))  # fmt: skip
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}"

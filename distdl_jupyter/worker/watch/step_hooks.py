@@ -1,0 +1,195 @@
+"""Measures the steps of training loops of torch and Horovod, and of the trainers on top of them (``step_times``).
+
+* A step ends where ``torch.optim.Optimizer.step`` does; a batch is waited for in the iterator of ``DataLoader``.
+* DistributedDataParallel waits for its all-reduces in a callback at the end of the backward pass. One of ours that is
+  queued before it, by a hook of the loss, says when this rank's own part is done (``Engine::queue_callback`` runs them
+  in their order).
+* What waits for a collective operation in Python does so in ``Work.wait``; Horovod's optimizer in ``synchronize``.
+
+Nothing is hooked that a compiled graph would contain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from distdl_jupyter.worker.step_times import now, recorder
+from distdl_jupyter.worker.watch.hooks import PostImport
+
+#: Whether this thread is inside a wait or a backward pass that is measured: what is inside it is a part of it.
+_inside = threading.local()
+#: Containers inside each other in which a batch's tensors are looked for.
+_DEEPEST = 4
+
+
+def watch(finder: PostImport) -> None:
+    """Begin to measure, and ask to be told when the modules are imported in which steps can be seen."""
+    recorder.enable()
+    finder.after("torch.optim.optimizer", _watch_optimizers)
+    finder.after("torch.utils.data.dataloader", _watch_loaders)
+    finder.after("torch.autograd", _watch_backward)
+    finder.after("torch.nn.parallel.distributed", _watch_parallel)
+    finder.after("torch.distributed.distributed_c10d", _watch_collectives)
+    finder.after("horovod.torch.mpi_ops", _watch_synchronize)
+    finder.after("horovod.torch.optimizer", _watch_horovod)
+
+
+def _watch_optimizers(module: ModuleType) -> None:
+    if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
+        module.register_optimizer_step_post_hook(_stepped)
+
+
+def _stepped(*_: Any) -> None:
+    if not _is_compiling():
+        recorder.stepped()
+
+
+def _is_compiling() -> bool:
+    """Say whether a compiler follows the code (which takes this for a constant)."""
+    return bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def _watch_loaders(module: ModuleType) -> None:
+    iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the only class of all iterators
+    iterator.__next__ = _timed(iterator.__next__, lambda begin, batch: recorder.data(begin, _samples(batch)))
+    loader.__iter__ = _timed(loader.__iter__, lambda begin, _: recorder.data(begin))
+
+
+def _timed(original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
+    """Return a function that reports when it was called and what it returned; what it calls itself is not reported."""
+
+    @functools.wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_inside, "on", False):
+            return original(*args, **kwargs)
+        _inside.on = True
+        begin, result = now(), None
+        try:
+            result = original(*args, **kwargs)
+            return result
+        finally:
+            _inside.on = False
+            report(begin, result)
+
+    return timed
+
+
+def _samples(batch: Any) -> int:
+    """Return the first dimension of the first tensor in a batch, 0 without one."""
+    try:
+        for _ in range(_DEEPEST):
+            if (shape := getattr(batch, "shape", None)) is not None:
+                return int(shape[0]) if len(shape) else 0
+            batch = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
+    except Exception:  # noqa: BLE001  a batch may be anything
+        return 0
+    return 0
+
+
+def _watch_collectives(module: ModuleType) -> None:
+    work = module.Work
+    work.wait = _timed(work.wait, lambda begin, _: recorder.wait(begin))
+
+
+def _watch_parallel(module: ModuleType) -> None:
+    owner = module.DistributedDataParallel
+    forward, torch = owner.forward, sys.modules["torch"]
+
+    @functools.wraps(forward)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_compiling() and torch.is_grad_enabled():
+            recorder.forward()
+        return forward(self, *args, **kwargs)
+
+    owner.forward = watched
+    if hasattr(owner, "_sync_buffers"):  # rank 0 sends its buffers before the forward pass
+        synchronise = owner._sync_buffers  # noqa: SLF001
+        timed = _timed(synchronise, lambda begin, _: recorder.wait(begin))
+
+        @functools.wraps(synchronise)
+        def watched_buffers(self: Any) -> None:
+            (synchronise if _is_compiling() else timed)(self)
+
+        owner._sync_buffers = watched_buffers  # noqa: SLF001
+
+
+def _watch_backward(autograd: ModuleType) -> None:
+    backward, grad = autograd.backward, autograd.grad
+
+    @functools.wraps(backward)
+    def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not recorder.on or getattr(_inside, "backward", False) or _is_compiling():
+            return backward(tensors, *args, **kwargs)
+        recorder.backward()
+        arrival = _Arrival()
+        _inside.backward = True
+        try:
+            arrival.expect(tensors)
+            return backward(tensors, *args, **kwargs)
+        finally:
+            _inside.backward = _inside.on = False
+            arrival.done()
+
+    @functools.wraps(grad)
+    def watched_grad(*args: Any, **kwargs: Any) -> Any:
+        if not _is_compiling():
+            recorder.backward()
+        return grad(*args, **kwargs)
+
+    autograd.backward, autograd.grad = watched_backward, watched_grad  # type: ignore[attr-defined]
+
+
+class _Arrival:
+    """When the rank's own part of a backward pass is done, and it waits for the other ranks."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._handle: Any = None
+
+    def expect(self, tensors: Any) -> None:
+        """Ask to be told, of the pass that begins at a tensor or the first of several."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return
+        with contextlib.suppress(Exception):  # without a gradient the pass itself says so
+            root = tensors if hasattr(tensors, "register_hook") else tensors[0]
+            self._handle = root.register_hook(self._begun)
+
+    def _begun(self, _gradient: Any) -> None:
+        try:
+            sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(self._arrived)  # noqa: SLF001
+        except Exception as error:  # noqa: BLE001  our failure must not become the user's
+            recorder.fail(error)
+
+    def _arrived(self) -> None:
+        self._at = now()
+        _inside.on = True  # what waits from here on is a part of this wait
+
+    def done(self) -> None:
+        """Report the wait, which ends now."""
+        if self._handle is not None:
+            self._handle.remove()
+        if self._at:
+            recorder.wait(self._at)
+
+
+def _watch_synchronize(mpi_ops: ModuleType) -> None:
+    original = mpi_ops.synchronize
+    watched = _timed(original, lambda begin, _: recorder.wait(begin))
+    for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
+        module = sys.modules.get(name)  # in a rank that was forked from a template they have taken it already
+        if module is not None and getattr(module, "synchronize", None) is original:
+            module.synchronize = watched  # type: ignore[attr-defined]
+
+
+def _watch_horovod(module: ModuleType) -> None:
+    for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
+        owner = getattr(module, name, None)
+        if owner is not None:
+            owner.synchronize = _timed(owner.synchronize, lambda begin, _: recorder.wait(begin))

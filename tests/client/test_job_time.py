@@ -1,0 +1,118 @@
+"""The time of steps of real trainings on two ranks: what slows one of them is found by name and by size."""
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import submit
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS, SECONDS = 30, 0.06
+
+
+class SlowRows:
+    """Rows of which every eighth takes ``seconds``."""
+
+    def __init__(self, count, seconds):
+        self.count, self.seconds = count, seconds
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, number):
+        import torch
+
+        if number % 8 == 0:
+            time.sleep(self.seconds)
+        return torch.ones(500)
+
+
+def limit_sending(bytes_per_second, so_max_pacing_rate=47):
+    """Let the kernel send slowly through all connections of this process (asm-generic/socket.h)."""
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(one.name))) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, so_max_pacing_rate, bytes_per_second)
+
+
+def train(backend, where="", steps=STEPS):
+    """Train for ``steps`` steps; rank 1 sleeps in each of them, or sends its gradients (1 MB) through a slow link."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    torch.set_num_threads(1)
+    own = where if os.environ["DISTDL_RANK"] == "1" else ""
+    net = torch.nn.Linear(500, 500)
+    if own == "compute":
+        net.register_forward_pre_hook(lambda *_: time.sleep(SECONDS))
+    if backend == "torch":
+        torch.distributed.init_process_group("gloo")
+        net = torch.nn.parallel.DistributedDataParallel(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    else:
+        import horovod.torch as hvd
+
+        hvd.init()
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.01), net.named_parameters())
+    if own == "link":
+        limit_sending(int(1e6 / SECONDS))
+    for rows in DataLoader(SlowRows(8 * steps, SECONDS if own == "data" else 0), batch_size=8):
+        optimizer.zero_grad()
+        net(rows).square().mean().backward()
+        optimizer.step()
+        time.sleep(SECONDS if own == "rest" else 0)
+
+
+def run(backend, *args, ranks=2, **more):
+    job = submit(train, (backend, *args), more, process_count_per_node=ranks, distributed_backend=backend)
+    job.results(timeout=240)
+    assert [note["text"] for note in job.view().notes if note.get("code") == "hook"] == []
+    return job.time()
+
+
+@pytest.mark.parametrize("where", ["data", "compute", "link", pytest.param("rest", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full)])
+def test_rank_that_slows_the_others_is_found_with_cause_and_cost(backend, where):
+    times = run(backend, where)
+    found = times.straggler
+    assert (found.rank, found.cause) == (1, where)
+    assert found.host
+    assert found.seconds == pytest.approx(SECONDS, rel=0.1)
+    slow, other = times.ranks()[1], times.ranks()[0]
+    if where == "link":
+        assert slow.communication == other.communication == pytest.approx(SECONDS, rel=0.1)
+    else:
+        assert getattr(slow, where) - getattr(other, where) == pytest.approx(SECONDS, rel=0.1)
+        assert other.waiting - slow.waiting == pytest.approx(SECONDS, rel=0.1)
+
+
+def test_parts_of_each_step_and_rank_add_up_to_it():
+    times = run("horovod-gloo", steps=5)
+    assert [(row.step, row.rank) for row in times.rows] == [(step, rank) for step in range(5) for rank in (0, 1)]
+    for row in times.rows:
+        parts = row.data + row.compute + row.waiting + row.communication + row.rest
+        assert parts == pytest.approx(row.seconds, abs=1e-5)
+        assert row.samples == 8
+    assert times.samples_per_second > 0
+    assert list(times.frame().columns[:4]) == ["rank", "attempt", "step", "steps"]
+    assert len(times.frame()) == 10
+    bars = times.figure().data
+    assert [bar.name for bar in bars] == ["data", "compute", "waiting for ranks", "communication", "rest"]
+    assert sum(bar.x[1] for bar in bars) == pytest.approx(1000 * times.ranks()[1].seconds, abs=0.1)
+    assert "waiting for ranks" in times._repr_html_()
+
+
+def test_job_that_trains_nothing_has_an_empty_table_and_says_why():
+    job = submit(len, ([1],))
+    job.wait(120)
+    times = job.time()
+    assert (times.rows, times.straggler, times.samples_per_second) == ([], None, None)
+    assert len(times.frame()) == 0
+    assert str(times) == (
+        "No step has been measured: a step ends where an optimizer of torch steps after a backward pass, and none has."
+    )

@@ -1,0 +1,241 @@
+"""Which steps a rank measures in training code as it is written, and that its hooks never break or change it."""
+
+import os
+import textwrap
+
+import pytest
+
+from distdl_jupyter.worker import links, step_times
+from tests.worker import ranks
+
+TORCH = """
+import time, torch
+from torch.utils.data import DataLoader
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def loss(rows=None):
+    return net(torch.ones(2, 4) if rows is None else rows).square().mean()
+"""
+
+
+def run(folder, code, *, notes=()):
+    """Run a cell on one rank; return its records."""
+    ended = ranks.run(folder.cell(textwrap.dedent(TORCH + textwrap.dedent(code))))
+    assert ended.code == 0, ended.err
+    assert [note["text"] for note in ended.of("note")] == list(notes)
+    reports = ended.of("steps")
+    firsts = [report["first"] for report in reports]
+    assert firsts == [sum(len(report["records"]) for report in reports[:at]) for at in range(len(reports))]
+    return [record for report in reports for record in report["records"]]
+
+
+def test_step_is_what_lies_between_two_steps_of_the_optimizer(folder):
+    records = run(folder, """
+        for rows in DataLoader(torch.ones(24, 4), batch_size=8):
+            time.sleep(0.01)
+            loss(rows).backward()
+            optimizer.step()
+            time.sleep(0.02)
+    """)  # fmt: skip
+    assert len(records) == 3
+    for seconds, data, rest, samples in records[1:]:
+        assert seconds >= 30_000
+        assert 0 < data < seconds
+        assert 20_000 <= rest < seconds - 10_000
+        assert samples == 8
+
+
+def test_two_optimizers_after_one_backward_pass_are_one_step(folder):
+    records = run(folder, """
+        other = torch.optim.Adam(net.parameters())
+        for _ in range(3):
+            loss().backward()
+            optimizer.step()
+            other.step()
+    """)  # fmt: skip
+    assert len(records) == 3
+
+
+def test_batches_of_an_accumulated_gradient_are_samples_of_one_step(folder):
+    records = run(folder, """
+        for number, rows in enumerate(DataLoader(torch.ones(48, 4), batch_size=4), 1):
+            loss(rows).backward()
+            if number % 3 == 0:
+                optimizer.step()
+    """)  # fmt: skip
+    assert [record[3] for record in records] == [12, 12, 12, 12]
+
+
+def test_evaluation_is_the_rest_and_its_samples_do_not_count(folder):
+    records = run(folder, """
+        for rows in DataLoader(torch.ones(16, 4), batch_size=8):
+            loss(rows).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for more in DataLoader(torch.ones(64, 4), batch_size=32):
+                    time.sleep(0.01)
+    """)  # fmt: skip
+    assert records[1][2] >= 20_000
+    assert records[1][3] == 8
+
+
+def test_samples_that_the_code_logs_go_before_those_of_batches(folder):
+    records = run(folder, """
+        from distdl_jupyter import log
+        for rows in DataLoader(torch.ones(16, 4), batch_size=8):
+            loss(rows).backward()
+            optimizer.step()
+            log(samples=100)
+    """)  # fmt: skip
+    assert [record[3] for record in records] == [100, 100]
+
+
+def test_closure_of_an_optimizer_with_several_passes_is_one_step(folder):
+    records = run(folder, """
+        searching = torch.optim.LBFGS(net.parameters(), max_iter=3)
+        def closure():
+            searching.zero_grad()
+            value = loss()
+            value.backward()
+            return value
+        for _ in range(2):
+            searching.step(closure)
+    """)  # fmt: skip
+    assert len(records) == 2
+
+
+def test_any_batch_errors_of_loaders_and_of_losses_stay_as_they_are(folder):
+    records = run(folder, """
+        class Odd:
+            @property
+            def shape(self):
+                raise RuntimeError("odd")
+        assert len(list(DataLoader([Odd()] * 2, batch_size=1, collate_fn=lambda rows: rows[0]))) == 2
+        class Broken(torch.utils.data.Dataset):
+            def __len__(self):
+                return 1
+            def __getitem__(self, number):
+                raise LookupError("broken")
+        try:
+            next(iter(DataLoader(Broken())))
+        except LookupError as error:
+            assert str(error) == "broken"
+        for wrong in (torch.ones(2), [], None):
+            try:
+                torch.autograd.backward(wrong)
+            except (RuntimeError, TypeError, ValueError):
+                pass
+        loss().backward()
+        optimizer.step()
+    """)  # fmt: skip
+    assert len(records) == 1
+
+
+def test_loader_with_worker_processes_is_measured_in_the_rank_alone(folder):
+    records = run(folder, """
+        for rows in DataLoader(torch.ones(16, 4), batch_size=8, num_workers=2):
+            loss(rows).backward()
+            optimizer.step()
+    """)  # fmt: skip
+    assert len(records) == 2
+
+
+def test_compiled_training_runs_and_is_measured(folder):
+    records = run(folder, """
+        compiled = torch.compile(net, backend="eager", fullgraph=True)
+        for _ in range(3):
+            compiled(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+    """)  # fmt: skip
+    assert len(records) == 3
+
+
+def test_failure_of_a_hook_ends_the_measurement_with_one_note_and_not_the_training(folder):
+    records = run(folder, """
+        from distdl_jupyter.worker.step_times import recorder
+        del recorder._waits
+        for _ in range(3):
+            loss().backward()
+            optimizer.step()
+    """, notes=["The time of steps is not measured any more: AttributeError was raised ('StepRecorder' object has no "
+                "attribute '_waits')."])  # fmt: skip
+    assert records == []
+
+
+class Out:
+    def __init__(self):
+        self.sent = []
+
+    def send(self, _type, **fields):
+        self.sent.append(fields)
+
+
+def test_records_of_long_trainings_stand_for_more_steps(monkeypatch):
+    out = Out()
+    monkeypatch.setattr(step_times.channel, "current", lambda: out)
+    recorder = step_times.StepRecorder()
+    recorder.enable()
+    steps = 7 * step_times.FULL + 5
+    for _ in range(steps):
+        recorder.backward()
+        recorder.stepped()
+    recorder.flush()
+    at = 0
+    for report in out.sent:
+        assert report["first"] == at
+        assert len(str(report)) < 3500
+        at += len(report["records"]) * report["size"]
+    assert at == 7 * step_times.FULL  # the next record is of 8 steps
+    by_size = {1: 0, 2: 0, 4: 0}
+    for report in out.sent:
+        by_size[report["size"]] += len(report["records"])
+    assert by_size == dict.fromkeys((1, 2, 4), step_times.FULL)
+
+
+def test_waits_beyond_the_limit_are_added_to_the_last(monkeypatch):
+    out = Out()
+    monkeypatch.setattr(step_times.channel, "current", lambda: out)
+    recorder = step_times.StepRecorder()
+    recorder.enable()
+    recorder.backward()
+    for _ in range(step_times.MOST_WAITS + 5):
+        recorder.wait(step_times.now() - 2_000_000)
+    recorder.stepped()
+    recorder.flush()
+    waits = out.sent[0]["records"][0][step_times.HEAD :]
+    assert len(waits) == step_times.MOST_WAITS
+    assert waits[-1] >= 6 * 2000 > waits[0] >= 2000
+
+
+def test_forked_process_measures_nothing():
+    step_times.recorder.enable()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(int(step_times.recorder.on))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert step_times.recorder.on
+    finally:
+        step_times.recorder.on = False
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="only Linux counts")
+def test_time_of_sending_counts_connections_and_leaves_other_files_alone(tmp_path):
+    import socket
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "file").open("w"):
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+        with sender, receiver:
+            links.time_sending()
+            assert links.time_sending() == 0
+            sender.setsockopt(socket.SOL_SOCKET, 47, 2_000_000)  # SO_MAX_PACING_RATE, bytes a second
+            thread = threading.Thread(target=sender.sendall, args=(bytes(1_000_000),))
+            thread.start()
+            left = 1_000_000
+            while left:
+                left -= len(receiver.recv(left))
+            thread.join()
+            assert links.time_sending() > 200_000
+            assert sender.fileno() >= 0
