@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cloudpickle
-
+from distdl_jupyter.capture.pickler import Pickler, PickleReport
 from distdl_jupyter.worker import protocol
 
 NONCE = "5f0c7d1e9ab2"
@@ -40,7 +39,7 @@ class Folder:
         (self.path / "payload.json").write_text(json.dumps(payload))
         if values:
             with (self.path / "payload.pkl").open("wb") as file:
-                pickler = cloudpickle.Pickler(file)
+                pickler = Pickler(file, PickleReport())
                 for value in values.values():
                     pickler.dump(value)
         return self

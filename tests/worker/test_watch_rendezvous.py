@@ -44,7 +44,7 @@ def run_all(folder, environments):
 
 
 def types_of(ended):
-    return [report["type"] for report in ended.reports if report["type"] != "note"]
+    return [report["type"] for report in ended.reports if report["type"] not in ("environment", "note")]
 
 
 def test_torch_ranks_tell_when_they_meet_and_are_taken_apart_at_the_end(folder):
