@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.core.log import Row
-    from distdl_jupyter.core.state import State
     from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.live.messages import CurveRequest
+    from distdl_jupyter.live.messages import CurveRequest
 
 #: Rows of a job's log that are kept for its pages.
 KEPT = 100_000
