@@ -159,10 +159,9 @@ def _rank(rank: int, node: int, use: RankUse) -> RankResources:
 
 def _strip(name: str, book: ResourceBook) -> ResourceStrip:
     lines = book.curves.lines(name, max(_FEWEST, min(_POINTS, _MOST // max(1, len(book.ranks)))))
-    title, unit = TITLES[name]
     shown = [ResourceLine(line.rank, tuple(round(step, 1) for step in line.steps), tuple(map(_short, line.values)))
              for line in lines]  # fmt: skip
-    return ResourceStrip(name, title, unit, tuple(shown))
+    return ResourceStrip(name, tuple(shown))
 
 
 def _short(value: float | None) -> float | None:

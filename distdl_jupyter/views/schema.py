@@ -291,8 +291,6 @@ class ResourceStrip:
     """The curves of one resource over seconds since the first sample."""
 
     name: str
-    title: str
-    unit: str
     lines: tuple[ResourceLine, ...]
 
 

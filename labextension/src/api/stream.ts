@@ -13,7 +13,7 @@
 import type { CurveRequest } from '../job/curveview';
 import type { Handlers, Watch, JobRequest } from '../job/jobview';
 import { LogStore, type Older } from '../job/logstore';
-import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, Subscription } from './schema';
+import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, ResourcesMessage, Subscription } from './schema';
 import { ApiError, reached, refusal, type Transport } from './api';
 import { inLanguage } from '../ui/trans';
 
@@ -68,6 +68,8 @@ class Watched {
   readonly store = new LogStore();
   readonly curves = new Map<string, CurveMessage>();
   job: JobMessage | null = null;
+  /** What its ranks use, told to those who see its log too. */
+  resources: ResourcesMessage | null = null;
   mark = 0;
   /** Whether the log has come since it was asked for. */
   logged = false;
@@ -262,7 +264,7 @@ export class Live {
     if (!this.#welcome) return;
     if (message.type === 'jobs') this.#takeJobs(message);
     else if (message.type === 'clusters') this.#takeClusters(message);
-    else if (message.type === 'job' || message.type === 'log' || message.type === 'curve' || message.type === 'gone') this.#takeJob(message);
+    else if (message.type === 'job' || message.type === 'log' || message.type === 'curve' || message.type === 'resources' || message.type === 'gone') this.#takeJob(message);
   }
 
   /** A job that another server process did not find may be there now. */
@@ -293,7 +295,7 @@ export class Live {
     notify(this.#clusterWatchers, (watcher) => watcher(clusters));
   }
 
-  #takeJob(message: Of<'job' | 'log' | 'curve' | 'gone'>): void {
+  #takeJob(message: Of<'job' | 'log' | 'curve' | 'resources' | 'gone'>): void {
     const watched = this.#watched.get(message.id);
     if (!watched) return;
     const viewers = [...watched.viewers];
@@ -304,6 +306,9 @@ export class Live {
     } else if (message.type === 'gone') {
       watched.gone = true;
       notify(viewers, ({ handlers }) => handlers.gone?.());
+    } else if (message.type === 'resources') {
+      watched.resources = message;
+      notify(viewers.filter(({ request }) => request.log), ({ handlers }) => handlers.resources?.(message));
     } else if (message.type === 'curve') this.#takeCurve(watched, message);
     else this.#takeLog(message.id, watched, message);
   }
@@ -330,6 +335,7 @@ function catchUp(watched: Watched, { request, handlers }: Viewer): void {
   if (request.log && watched.logged) handlers.log?.({ ...watched.store.snapshot(), whole: true });
   const curve = request.curve && watched.curves.get(curveName(request.curve));
   if (curve) handlers.curve?.(curve);
+  if (request.log && watched.resources) handlers.resources?.(watched.resources);
   if (watched.gone) handlers.gone?.();
 }
 
@@ -344,7 +350,7 @@ function subscriptionOf(watched: Watched): JobSubscription {
   const wanted = watched.wanted;
   for (const name of watched.curves.keys()) if (!wanted.has(name)) watched.curves.delete(name);
   const curves = [...wanted].map(([name, { metric, mode, log, dark }]) => ({ metric, mode, log, dark, key: watched.curves.get(name)?.key ?? '' }));
-  return { log: watched.wantsLog ? { mark: watched.mark } : null, curves, key: watched.gone ? 'gone' : (watched.job?.key ?? '') };
+  return { log: watched.wantsLog ? { mark: watched.mark } : null, curves, key: watched.gone ? 'gone' : (watched.job?.key ?? ''), resources: watched.wantsLog };
 }
 
 const curveName = ({ metric, mode, log, dark }: Omit<CurveRequest, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log, dark]);

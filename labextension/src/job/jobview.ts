@@ -18,6 +18,7 @@ import type { Choice, Metric } from './picker';
 import { PicturesView } from './pictures';
 import type { components } from '../api/schema';
 import { Phases } from './phases';
+import { ResourcesView, type Resources } from './resources';
 import { StacksView } from './stacks';
 import { ENDED } from '../ui/format';
 
@@ -35,7 +36,7 @@ export interface LogMessage extends Changes {
   whole: boolean;
 }
 
-/** What to be told of a job besides its card. */
+/** What to be told of a job besides its card; who sees its log sees what its ranks use. */
 export interface JobRequest {
   log: boolean;
   curve: CurveRequest | null;
@@ -45,6 +46,7 @@ export interface Handlers {
   job?(message: JobMessage): void;
   log?(message: LogMessage): void;
   curve?(message: CurveMessage): void;
+  resources?(message: Resources): void;
   gone?(): void;
 }
 
@@ -78,6 +80,7 @@ export interface Parts {
   pictures: HTMLElement;
   curve: HTMLElement;
   log: HTMLElement;
+  resources: HTMLElement;
   foot: HTMLElement;
 }
 
@@ -91,6 +94,8 @@ export interface Options {
   reach?: Reach;
   /** Called with every newer state, and when there is no such job (any more). */
   changed?: (message: JobMessage) => void;
+  /** Called with what ranks and machines use. */
+  resources?: (message: Resources) => void;
   gone?: () => void;
   /** Called when the stacks are to be seen. */
   stacksOpened?: () => void;
@@ -110,6 +115,7 @@ export class JobView {
   readonly #stacks: StacksView;
   readonly #pictures: PicturesView;
   readonly #curve: CurveView;
+  readonly #resources: ResourcesView;
   readonly #store = new LogStore();
   readonly #place: LogViewState;
   readonly #log: LogView;
@@ -127,8 +133,8 @@ export class JobView {
     const clock = new Clock(TIMEOUT);
     this.#place = options.place ?? newLogViewState();
     this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
-    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), foot: h('div') };
-    const { head, failure, setup, stacks, pictures, log, foot } = this.#parts;
+    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), resources: h('div'), foot: h('div') };
+    const { head, failure, setup, stacks, pictures, log, resources, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
     this.#setup = new Phases(setup, clock);
@@ -137,6 +143,7 @@ export class JobView {
     const picture = (number: number): Promise<string> => host.picture(number);
     this.#pictures = new PicturesView(pictures, picture);
     this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), picture);
+    this.#resources = new ResourcesView(resources);
     this.#notice = new Notice(foot);
     (options.layout ?? compact)(this.#parts, root);
     root.classList.add('dd-loading');
@@ -162,6 +169,11 @@ export class JobView {
     this.#stacks.show();
   }
 
+  /** Show what ranks use as curves, not only in words. */
+  openResources(): void {
+    this.#resources.open(true);
+  }
+
   /** Say in the view's foot what could not be done. */
   say(problem: string): void {
     this.#problem = problem;
@@ -185,8 +197,9 @@ export class JobView {
     const gone = (): void => this.#isGone();
     const job = (message: JobMessage): void => this.#take(message);
     const log = (message: LogMessage): void => this.#takeLog(message);
+    const resources = (message: Resources): void => this.#takeResources(message);
     const attached = !this.#detached;
-    this.#steady = this.host.watch({ log: attached, curve: null }, attached ? { job, log, gone } : { job, gone });
+    this.#steady = this.host.watch({ log: attached, curve: null }, attached ? { job, log, resources, gone } : { job, gone });
     before?.dispose();
     this.#draw(attached ? this.#curve.request : null);
   }
@@ -231,6 +244,11 @@ export class JobView {
   #takeLog(message: LogMessage): void {
     this.#store.apply(message, message.whole);
     this.#log.refresh();
+  }
+
+  #takeResources(message: Resources): void {
+    this.#resources.take(message);
+    this.options.resources?.(message);
   }
 
   #isGone(): void {
@@ -301,7 +319,7 @@ export class JobView {
 }
 
 /** The parts as one card below a cell, as the kernel's panel has them. */
-function compact({ head, failure, setup, stacks, pictures, curve, log, foot }: Parts, root: HTMLElement): void {
+function compact({ head, failure, setup, stacks, pictures, curve, log, resources, foot }: Parts, root: HTMLElement): void {
   adopt(root, 'dd-card');
-  root.append(h('div', {}, head, failure, setup, stacks, pictures), h('div', { class: 'dd-body' }, curve, log), foot);
+  root.append(h('div', {}, head, failure, setup, stacks, pictures), h('div', { class: 'dd-body' }, curve, log), resources, foot);
 }

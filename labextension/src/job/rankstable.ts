@@ -1,17 +1,21 @@
 /** The ranks of a job as a table: where each runs, how far it is, how it ended. Only what was reported is shown. */
 import { fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import type { RankRow } from './jobview';
+import { amount, type Resources } from './resources';
 import { __, _n } from '../ui/trans';
-import { count } from '../ui/format';
+import { bytes, count, percent } from '../ui/format';
 
 /** Up to so many ranks are all shown; of more, the first `SOME` that matter until all are asked for. */
 const ALL = 16;
 const SOME = 8;
+/** From this part of the limit on memory is orange. */
+const NEARLY = 0.9;
 
 export class RanksTable {
   #ranks: RankRow[] = [];
   #odd: number[] = [];
   #whole = false;
+  #resources: Resources | null = null;
   readonly #count = h('span', { class: 'dd-sub dd-s12' });
   readonly #more = h('button', { type: 'button', class: 'dd-link dd-s12' });
   readonly #table = h('div', { class: 'dd-tablebox' });
@@ -24,6 +28,12 @@ export class RanksTable {
       this.#whole = !this.#whole;
       this.update(this.#ranks, false, this.#odd);
     });
+  }
+
+  /** Show what ranks use; the rows of those with which something is wrong are tinted. */
+  use(resources: Resources): void {
+    this.#resources = resources;
+    this.update(this.#ranks, false, this.#odd);
   }
 
   /**
@@ -39,7 +49,8 @@ export class RanksTable {
     show(this.#more, ranks.length > ALL);
     setText(this.#more, this.#whole ? __('Show fewer') : _n('Show all %1 rank', 'Show all %1 ranks', ranks.length));
     const shown = this.#whole || ranks.length <= ALL ? ranks : first(ranks, odd);
-    fill(this.#table, JSON.stringify([shown, odd]), () => [table(shown, odd)]);
+    const used = this.#resources && { nodes: this.#resources.nodes, ranks: this.#resources.ranks, marks: this.#resources.marks };
+    fill(this.#table, JSON.stringify([shown, odd, used]), () => [table(shown, odd, usage(this.#resources))]);
   }
 }
 
@@ -67,8 +78,54 @@ interface Column {
   cell(row: RankRow): Child;
 }
 
+type Use = Resources['ranks'][number] & { left: number | null; limit: number | null; marked: boolean };
+
+/** What each rank uses, with the memory of its machine. */
+function usage(resources: Resources | null): Map<number, Use> {
+  const { nodes = [], ranks = [], marks = [] } = resources ?? {};
+  return new Map(
+    ranks.map((one) => {
+      const { memory = null, limit = null } = nodes.find(({ node }) => node === one.node) ?? {};
+      const left = memory === null || limit === null ? null : Math.max(0, limit - memory);
+      return [one.rank, { ...one, left, limit, marked: marks.some(({ rank }) => rank === one.rank) }];
+    }),
+  );
+}
+
+/** A bar up to a limit with the value beside it. */
+function bar(value: number | null, limit: number | null): Child {
+  if (value === null) return '';
+  const part = limit ? Math.min(1, value / limit) : 0;
+  const track = h('span', { class: part >= NEARLY ? 'dd-usebar dd-odd' : 'dd-usebar', style: `--part: ${(100 * part).toFixed(1)}%` });
+  return h('span', { class: 'dd-row' }, limit === null ? null : track, bytes(value));
+}
+
+/** How much memory the rank's machine has left; from 90 % on it is a tag. */
+function leftCell({ left, limit }: Use): Child {
+  if (left === null || limit === null) return '';
+  const used = 1 - left / limit;
+  return used < NEARLY ? h('span', { class: 'dd-sub dd-nw' }, __('%1 left', bytes(left))) : h('span', { class: 'dd-tag dd-tag-warn dd-nw' }, __('%1, %2 left', percent(used, 1), bytes(left)));
+}
+
+function useColumns(rows: RankRow[], used: Map<number, Use>): (Column | false)[] {
+  const of = (cell: (use: Use) => Child) => (row: RankRow): Child => {
+    const use = used.get(row.rank);
+    return use ? cell(use) : '';
+  };
+  const has = (part: (use: Use) => unknown): boolean => rows.some((row) => (part(used.get(row.rank) ?? ({} as Use)) ?? null) !== null);
+  const percentOf = (value: number | null): string => (value === null ? '' : amount('cpu', value));
+  return [
+    has(({ gpu }) => gpu) && { title: __('GPU busy'), number: true, cell: of(({ gpu }) => percentOf(gpu)) },
+    has((use) => use.gpu_memory) && { title: __('GPU memory'), number: false, cell: of((use) => bar(use.gpu_memory, use.gpu_limit)) },
+    has(({ power }) => power) && { title: __('Power'), number: true, cell: of(({ power }) => (power === null ? '' : amount('power', power))) },
+    has(({ cpu }) => cpu) && { title: __('CPU'), number: true, cell: of(({ cpu }) => percentOf(cpu)) },
+    has(({ memory }) => memory) && { title: __('Memory'), number: false, cell: of(({ memory, limit }) => bar(memory, limit)) },
+    has(({ left }) => left) && { title: '', number: false, cell: of(leftCell) },
+  ];
+}
+
 /** Columns that say nothing for any rank are left out. */
-function columns(rows: RankRow[], odd: number[]): Column[] {
+function columns(rows: RankRow[], odd: number[], used: Map<number, Use>): Column[] {
   const has = (part: (row: RankRow) => unknown): boolean => rows.some((row) => part(row) !== null && part(row) !== '');
   const all: (Column | false)[] = [
     { title: __('Rank'), number: false, cell: rankCell },
@@ -76,6 +133,7 @@ function columns(rows: RankRow[], odd: number[]): Column[] {
     has((row) => row.pid) && { title: __('PID'), number: true, cell: (row) => (row.pid === null ? '' : String(row.pid)) },
     has((row) => row.gpu) && { title: __('GPU'), number: true, cell: (row) => (row.gpu === null ? '' : String(row.gpu)) },
     has((row) => row.last_step) && { title: __('Last step'), number: true, cell: (row) => (row.last_step === null ? '' : count(row.last_step)) },
+    ...useColumns(rows, used),
     { title: __('Lines'), number: true, cell: (row) => count(row.lines) },
     { title: __('On stderr'), number: true, cell: (row) => (row.error_lines ? h('span', { class: 'dd-tag dd-tag-warn dd-num' }, count(row.error_lines)) : '0') },
     { title: __('State'), number: false, cell: (row) => stateCell(row, odd.includes(row.rank)) },
@@ -94,10 +152,10 @@ function stateCell({ status, how }: RankRow, odd: boolean): HTMLElement {
   return h('span', { class: `dd-row ${status === 'failed' ? 'dd-ink-err' : ''}` }, mark, how ? `${words[status]}, ${how}` : words[status]);
 }
 
-function table(rows: RankRow[], odd: number[]): HTMLElement {
-  const shown = columns(rows, odd);
+function table(rows: RankRow[], odd: number[], used: Map<number, Use>): HTMLElement {
+  const shown = columns(rows, odd, used);
   const look = ({ number }: Column): { class: string } => ({ class: number ? 'dd-right' : '' });
   const head = h('tr', {}, ...shown.map((column) => h('th', { scope: 'col', ...look(column) }, column.title)));
-  const body = rows.map((row) => h('tr', { class: row.status === 'failed' ? 'dd-bad' : odd.includes(row.rank) ? 'dd-oddrow' : '' }, ...shown.map((column) => h('td', look(column), column.cell(row)))));
+  const body = rows.map((row) => h('tr', { class: row.status === 'failed' ? 'dd-bad' : odd.includes(row.rank) || used.get(row.rank)?.marked ? 'dd-oddrow' : '' }, ...shown.map((column) => h('td', look(column), column.cell(row)))));
   return h('table', { class: 'dd-grid' }, h('thead', {}, head), h('tbody', {}, ...body));
 }
