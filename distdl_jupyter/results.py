@@ -17,6 +17,7 @@ from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logline import last_lines
 from distdl_jupyter.core.state import State
 from distdl_jupyter.worker import owned
+from distdl_jupyter.worker.watch import frameworks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -227,5 +228,5 @@ def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
 def _why_no_steps(view: JobView) -> str:
     if not any(rank.status in ("started", "ready", "ended") for rank in view.ranks):
         return "No step has been measured: no rank has started yet."
-    said = "No step has been measured: a step ends where an optimizer of torch steps after a backward pass"
-    return f"{said}, and {'none has' if view.state.ended else 'none has yet'}."
+    end = f"a step ends where {frameworks.STEP}"
+    return f"No step has been measured: {end}, and {'none has' if view.state.ended else 'none has yet'}."

@@ -96,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", help="the job's id, or its last part")
     one.add_argument("--diff", action="store_true", help="print what was changed in git since the commit")
 
+    one = _command(commands, "time", _time, "say where the time of the training steps went, rank by rank")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("--csv", action="store_true", help="print a line for each rank and step, times in seconds")
+
     stacks.add_to(commands, _find)
     resources.add_to(commands, _find)
 
@@ -237,6 +241,12 @@ def _environment(chosen: argparse.Namespace) -> int:
         raise JobNotFound("Nothing is known of git for this job.", hint="It ran outside a repository, or is older.")
     else:
         print(found.git.diff, end="")
+    return 0
+
+
+def _time(chosen: argparse.Namespace) -> int:
+    times = _find(chosen.id).time()
+    print(times.frame().to_csv(index=False, float_format="%.6f").rstrip() if chosen.csv else times)
     return 0
 
 

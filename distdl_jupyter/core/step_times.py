@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -138,7 +137,7 @@ class StepTimes:
         late: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for rows in _complete(self.rows, len(means)):
             for row in rows:
-                others = statistics.median(other.waiting for other in rows if other is not row)
+                others = _median(other.waiting for other in rows if other is not row)
                 late[row.rank].append((others - row.waiting, row.steps))
         if not late:
             return None
@@ -158,7 +157,7 @@ class StepTimes:
         if len(sent) < 2:
             return None
         rank = max(sent, key=lambda one: sent[one])
-        others = statistics.median(spent for other, spent in sent.items() if other != rank)
+        others = _median(spent for other, spent in sent.items() if other != rank)
         seconds = min(sent[rank], means[rank].communication)
         stands_out = seconds > max(_TIMES_OTHERS * others, means[rank].communication / 2, _LEAST_LINK_SECONDS)
         if not stands_out or seconds < _LEAST_LINK_SHARE * means[rank].seconds:
@@ -237,6 +236,13 @@ def _mean(rank: int, host: str, rows: Sequence[StepTime]) -> RankTime:
     return RankTime(rank, host, steps, **means, samples=round(sum(row.samples * row.steps for row in rows)))
 
 
+def _median(values: Iterable[float]) -> float:
+    # The module statistics takes longer to import than all of this package's pages.
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 def _weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
@@ -249,5 +255,5 @@ def _error(values: Sequence[tuple[float, int]], mean: float) -> float:
 
 def _excess(means: Mapping[int, RankTime], rank: int, part: str) -> float:
     """Return by how much a part of a rank's step is longer than those of the others."""
-    others = statistics.median(getattr(one, part) for other, one in means.items() if other != rank)
+    others = _median(getattr(one, part) for other, one in means.items() if other != rank)
     return float(getattr(means[rank], part) - others)

@@ -13,10 +13,11 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.readers import CurveReader
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
-from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Prune, Result
+from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Prune, Result, TimeQuery
 from distdl_jupyter.views import card, job_page
 from distdl_jupyter.views.job_table import JobRow
-from distdl_jupyter.views.schema import JobDetail
+from distdl_jupyter.views.schema import JobDetail, JobTime
+from distdl_jupyter.views.step_times import job_time
 
 if TYPE_CHECKING:
     from distdl_jupyter.ended_cache import Listed
@@ -104,6 +105,15 @@ class EnvironmentOfJob(Handler):
     async def get(self, id_: str) -> JobEnvironment:
         """Return the Python and packages of rank 0, and the state of the code in git with what was changed."""
         return await self.run_in_thread(lambda: attached(id_).environment())
+
+
+class TimeOfJob(Handler):
+    """Where the time of a job's training steps went."""
+
+    @answers(JobTime, query=TimeQuery, refuses=(404,))
+    async def get(self, id_: str, query: TimeQuery) -> JobTime:
+        """Return the mean step of each rank in parts, the rank that slows the others, and the newest steps."""
+        return await self.run_in_thread(lambda: job_time(attached(id_).time(), query.last))
 
 
 class PruneJobs(Handler):

@@ -22,6 +22,7 @@ from distdl_jupyter.server.jobs import (
     PruneJobs,
     RerunJob,
     ResumeJob,
+    TimeOfJob,
 )
 from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
@@ -48,6 +49,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/environment", EnvironmentOfJob),
     ("/jobs/{id}/resources", JobResources),
     ("/jobs/{id}/stacks", JobStacks),
+    ("/jobs/{id}/time", TimeOfJob),
     ("/jobs/{id}/pictures/{number}", JobPicture),
     ("/jobs/{id}/result", JobResult),
     ("/jobs/{id}/log", JobLog),

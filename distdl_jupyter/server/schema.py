@@ -207,6 +207,12 @@ class StacksQuery(Request, frozen=True):
     number: Annotated[int, Meta(ge=0, description="the number of the stacks; the newest without one")] | None = None
 
 
+class TimeQuery(Request, frozen=True):
+    """Which steps are wanted beside the means of the ranks."""
+
+    last: Annotated[int, Meta(ge=0, le=1000, description="how many of the newest records of each rank")] = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What came of a job; ``ok`` is None while it lives. ``values`` are short forms of what each rank returned."""

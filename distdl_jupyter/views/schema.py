@@ -11,6 +11,7 @@ from typing import Any, Literal
 from distdl_jupyter.core.printable import Styles
 from distdl_jupyter.core.resources import ResourceMark
 from distdl_jupyter.core.spec import Captured
+from distdl_jupyter.core.step_times import RankTime, StepTime, Straggler
 from distdl_jupyter.core.view import Phase, Picture, Restart, Stall
 from distdl_jupyter.views.job_table import StateName
 
@@ -371,6 +372,20 @@ class Stacks:
     says: str
     groups: tuple[StackGroup, ...]
     missing: tuple[StackMissing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobTime:
+    """Where the time of a job's training steps went, in seconds: the mean step of each rank, and the newest steps.
+
+    ``says`` is what a person reads above the table; without ``ranks`` it says why there are none.
+    """
+
+    says: tuple[str, ...]
+    samples_per_second: float | None
+    straggler: Straggler | None
+    ranks: tuple[RankTime, ...]
+    steps: tuple[StepTime, ...]
 
 
 #: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.humanize import count, number, plural
 from distdl_jupyter.core.step_times import PARTS, StepTime, StepTimes
 from distdl_jupyter.views import table
+from distdl_jupyter.views.schema import JobTime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +66,13 @@ class StepTimesShown(StepTimes):
 def displayable(times: StepTimes) -> StepTimesShown:
     """Return the same as a notebook shows it."""
     return StepTimesShown(times.rows, times.hosts, times.sending, times.why)
+
+
+def job_time(times: StepTimes, last: int) -> JobTime:
+    """Return the means of the ranks and their ``last`` newest records for a page."""
+    newest = sorted({(row.attempt, row.step) for row in times.rows})[-last:] if last else []
+    steps = tuple(row for row in times.rows if newest and (row.attempt, row.step) >= newest[0])
+    return JobTime(tuple(_sentences(times)), times.samples_per_second, times.straggler, tuple(times.ranks()), steps)
 
 
 def _sentences(times: StepTimes) -> list[str]:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import submit
+from distdl_jupyter import jobs, submit
+from distdl_jupyter.cli import main
+from distdl_jupyter.views.step_times import job_time
 
 pytestmark = pytest.mark.timeout(300)
 
-STEPS, SECONDS = 30, 0.06
+#: A tenth of what a rank sleeps is more than a busy machine adds to a step.
+STEPS, SECONDS = 16, 0.12
 
 
 class SlowRows:
@@ -91,7 +94,7 @@ def test_rank_that_slows_the_others_is_found_with_cause_and_cost(backend, where)
         assert other.waiting - slow.waiting == pytest.approx(SECONDS, rel=0.1)
 
 
-def test_parts_of_each_step_and_rank_add_up_to_it():
+def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(capsys):
     times = run("horovod-gloo", steps=5)
     assert [(row.step, row.rank) for row in times.rows] == [(step, rank) for step in range(5) for rank in (0, 1)]
     for row in times.rows:
@@ -105,6 +108,16 @@ def test_parts_of_each_step_and_rank_add_up_to_it():
     assert [bar.name for bar in bars] == ["data", "compute", "waiting for ranks", "communication", "rest"]
     assert sum(bar.x[1] for bar in bars) == pytest.approx(1000 * times.ranks()[1].seconds, abs=0.1)
     assert "waiting for ranks" in times._repr_html_()
+    (job,) = jobs()
+    assert main(["time", job.id]) == 0
+    assert capsys.readouterr().out == f"{times}\n"
+    assert main(["time", job.id, "--csv"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "rank,attempt,step,steps,seconds,data,compute,waiting,communication,rest,samples"
+    assert [line.split(",")[:4] for line in lines[:2]] == [["0", "0", "0", "1"], ["1", "0", "0", "1"]]
+    page = job_time(times, 2)
+    assert [(row.step, row.rank) for row in page.steps] == [(3, 0), (3, 1), (4, 0), (4, 1)]
+    assert (page.says, page.ranks) == (tuple(str(times).splitlines()[:2]), tuple(times.ranks()))
 
 
 def test_job_that_trains_nothing_has_an_empty_table_and_says_why():

@@ -224,3 +224,29 @@ def test_the_newest_of_many_jobs_are_known_before_all_are_read(server, many):
         assert len(found) == count
         assert found[0].row.id == many.id
     assert server.get("/jobs", limit=1)["total"] == 300
+
+
+def test_time_of_steps_is_there_for_a_job_that_trains_and_says_why_not_for_another(server):
+    id_ = server.submit("""
+import torch
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(4):
+    (weight * weight).sum().backward()
+    optimizer.step()
+""")
+    server.until_ended(id_)
+    found = server.get(f"/jobs/{id_}/time", last=2)
+    assert [(one["rank"], one["steps"]) for one in found["ranks"]] == [(0, 3)]
+    assert [one["step"] for one in found["steps"]] == [2, 3]
+    assert found["straggler"] is None
+    assert found["says"][0] == "3 steps measured."
+    server.get(f"/jobs/{id_}/time", 400, last=1001)
+    idle = server.submit("1")
+    server.until_ended(idle)
+    found = server.get(f"/jobs/{idle}/time")
+    assert (found["ranks"], found["steps"]) == ([], [])
+    assert found["says"] == [
+        "No step has been measured: a step ends where an optimizer of torch steps after a backward pass, and none has."
+    ]
+    server.get("/jobs/20200101-000000-aaaaa/time", 404)

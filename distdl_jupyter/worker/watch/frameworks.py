@@ -27,3 +27,5 @@ SHARDS = r".+\.distcp|(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:optim|model)_sta
 JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
 #: A framework that most ranks import, and the bytes of memory that it takes alone.
 LARGE = ("torch", 200_000_000)
+#: What ends a step whose time is measured (``step_hooks``).
+STEP = "an optimizer of torch steps after a backward pass"
