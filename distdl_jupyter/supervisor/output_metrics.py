@@ -47,8 +47,8 @@ _PAIR = re.compile(
 )
 #: The same in the bars of tqdm, of Keras and of rich, whose names are kept as they are.
 _POSTFIX = re.compile(rf"[,\[] ?([^\s,=\[\]]{{1,60}})=({_NUMBER})")
-_KERAS_PAIR = re.compile(rf" - ([^\s:]{{1,60}}): ({_NUMBER})")
-_RICH_PAIR = re.compile(rf" ([^\s:]{{1,60}}): ({_NUMBER})")
+_DASH_PAIR = re.compile(rf" - ([^\s:]{{1,60}}): ({_NUMBER})")
+_SPACE_PAIR = re.compile(rf" ([^\s:]{{1,60}}): ({_NUMBER})")
 #: A dict or JSON object without another one inside, and its pairs; Hugging Face writes numbers as strings.
 _OBJECT = re.compile(r"\{\s?['\"][^{}]{1,2000}\}")
 _ITEM = re.compile(rf"(['\"])([^'\"\\]{{1,80}})\1\s?:\s?(['\"]?)({_NUMBER})\3\s?[,}}]")
@@ -69,9 +69,9 @@ _BARS = (
     # Keras 2 and 3:  37/100 [===>....] - ETA: 1s - loss: 0.31   37/100 ━━━━━━ 1s 9ms/step - loss: 0.31
     (re.compile(
         r"^\s{0,20}(?P<step>\d{1,15})/(?P<total>\d{1,15}) (?:\[[=>.]{1,200}\]|\u2501{1,200}|(?=- \d{1,9}m?s ))"
-    ), _KERAS_PAIR),
+    ), _DASH_PAIR),
     # rich, as Lightning draws it:  Epoch 0/4 ━━━━╸━━━ 37/100 0:00:03 • 0:00:06 9.90it/s v_num: 0 train_loss: 0.42
-    (re.compile("[\u2501\u2578\u257a] {1,200}(?P<step>\\d{1,15})/(?P<total>\\d{1,15}) "), _RICH_PAIR),
+    (re.compile("[\u2501\u2578\u257a] {1,200}(?P<step>\\d{1,15})/(?P<total>\\d{1,15}) "), _SPACE_PAIR),
 )  # fmt: skip
 #: Epoch 3, Epoch [3/10], Epoch: [3][...]
 _EPOCH = re.compile(
@@ -251,7 +251,7 @@ class _Axis:
         over, of = (0.0, 1.0) if epoch is None or epochs is None else (epoch - first, epochs + 1 - first)
         if position.step is None or not position.total:
             return (over + 1, of, "epochs") if position.epoch is not None and position.epochs else None
-        if self.shown_total not in (0, position.total):
+        if self.shown_total not in (0, position.total) or (self.shown_total == 0 == position.step):
             return None
         self.shown_total = position.total if position.step < position.total else 0
         if over >= of:

@@ -120,6 +120,7 @@ def test_axis_of_each_rank_is_its_own_and_begins_anew_when_forgotten():
     (["Epochs:  20%|## | 1/5 [00:03<00:06, 1.2s/it]", " 37%|###7  | 37/100 [00:03<00:06,  9.90it/s]"], (1, 5, "steps")),
     (["100%|### | 5/5 [00:03<00:06, 1.2s/it]", " 37%|###7  | 37/100 [00:03<00:06,  9.90it/s]"], (37, 100, "steps")),
     (["step 10 loss 1"], None),
+    (["100%|### | 5/5 [00:03<00:06, 1.2s/it]", "  0%|  | 0/9 [00:00<?, ?it/s]"], (5, 5, "steps")),
 ])  # fmt: skip
 def test_bar_or_line_that_says_of_how_many_gives_progress(lines, progress):
     assert [one.progress for one in readings(*lines)][-1:] == [progress]
