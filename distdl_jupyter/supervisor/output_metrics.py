@@ -28,7 +28,7 @@ MOST_NAMES, LONGEST_LINE = 30, 2000
 _MARKS = ("oss", "acc", "Acc", "tep", "poch", "tera", "%|", "\N{BOX DRAWINGS HEAVY HORIZONTAL}")
 #: Characters of a rank's output that are looked at in a second, as many are ready at first; a line with a mark costs as
 #: much as so many characters. Of a flood the newest lines are read, which takes some 1 % of a processor.
-_EACH_SECOND, _MARKED = 250_000, 1000
+_EACH_SECOND, _MARKED = 60_000, 240
 #: What gives text its colours (ECMA-48, SGR).
 _COLOURS = re.compile(r"\x1b\[[\d;:]*m")
 

@@ -34,6 +34,7 @@ BENCHMARKS = (
     "throughput",
     "log_cost",
     "flood",
+    "output_metrics",
     "log_latency",
     "series",
     "late_viewer",
