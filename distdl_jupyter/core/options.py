@@ -219,8 +219,7 @@ class JobOptions:
     metrics_from_output: bool = _option(
         default=True, check=_yes_or_no, by_default="yes", switch=True,
         help_="Whether metrics and progress are read in what ranks print, until they report their own",
-        in_form=False, label="Printed metrics",
-        shown=lambda wanted: "read" if wanted else "not read",
+        label="Printed metrics", shown=lambda wanted: "read" if wanted else "not read",
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(

@@ -50,6 +50,7 @@ class Chosen(Request, frozen=True, kw_only=True):
     hang_timeout_seconds: Seconds = 0.0
     max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
     use_gpu: Literal["", "yes", "no"] = ""
+    metrics_from_output: bool = True
     data: tuple[DataRow, ...] = ()
     pip_packages: tuple[str, ...] = ()
     conda_packages: tuple[str, ...] = ()

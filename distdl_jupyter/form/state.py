@@ -192,6 +192,7 @@ def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> 
         "name": chosen.name.strip() or look.name,
         "environment_variables": dict(variables) or None,
         "use_gpu": _USE_GPU[chosen.use_gpu],
+        "metrics_from_output": None if chosen.metrics_from_output else False,
         "data": datarows.words(chosen.data) or None,
         "outputs": chosen.outputs.strip() or None,
     }

@@ -110,6 +110,14 @@ def test_the_total_follows_nodes_and_processes() -> None:
     assert form.cell.splitlines() == [form.magic, "horovod_train()"]
 
 
+def test_printed_metrics_are_read_unless_the_form_says_no() -> None:
+    form = Page(alone)
+    assert "metrics-from-output" not in form.magic
+    form.metrics_from_output = False
+    assert "--no-metrics-from-output" in form.magic
+    assert Page(alone, metrics_from_output=False).metrics_from_output is False
+
+
 def test_automatic_is_one_process_per_gpu_of_the_chosen_size() -> None:
     form = Page(alone, process_count_per_node="auto")
     assert (form.process_count_per_node, form.gpu_count) == (1, 0)

@@ -46,8 +46,10 @@ export class MoreOptions implements Part {
   readonly #problems: [Problem, Problem, Problem, Problem];
   readonly #restarts: TextField;
   readonly #hang: Select;
+  readonly #fromOutput: ReturnType<typeof checkbox>;
 
   constructor(private readonly store: Store) {
+    this.#fromOutput = checkbox(__('Read metrics in what the ranks print'), (on) => store.set({ metrics_from_output: on }));
     this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds'])];
     const [gpu, restarts, hang] = [freshId('gpu'), freshId('restarts'), freshId('hang')];
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
@@ -62,6 +64,7 @@ export class MoreOptions implements Part {
         labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('All ranks start anew, up to so many times. What a rank keeps in checkpoint_dir() is there again.')), this.#problems[2].element),
         labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
+      labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.'))),
     );
     this.element = this.#fold.element;
   }
@@ -70,6 +73,7 @@ export class MoreOptions implements Part {
     const wrong = this.#problems.map((problem) => problem.update());
     this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false, wrong.includes(true));
     this.#gpu.show(this.store.get('use_gpu'));
+    this.#fromOutput.input.checked = this.store.get('metrics_from_output');
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
     this.#drawHang(this.store.get('hang_timeout_seconds'));
     this.#environment.update();
