@@ -14,6 +14,7 @@ from distdl_jupyter.core.log import TAIL, LogBook
 from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader
 from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.follow import SummaryReader
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _LOOK = 512 * 1024
 #: Bytes of samples that are read before others get a turn: decoding takes longer.
 _LOOK_SAMPLES = 128 * 1024
+#: Records of steps whose mean is shown while a job runs.
+NEWEST_STEPS = 100
 
 
 class CurveReader(SummaryReader):
@@ -44,7 +47,7 @@ class Reading(CurveReader):
     """A reader in small steps: first the events, then the newest rows of the log; then what is new.
 
     State and metrics never wait for a log: ``step`` looks for them first each time. ``log`` holds the newest ``tail``
-    rows, ``window`` has the earlier ones, ``resources`` what ranks and machines use.
+    rows, ``window`` has the earlier ones, ``resources`` what ranks and machines use, ``steps`` the newest steps.
     """
 
     def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
@@ -54,6 +57,7 @@ class Reading(CurveReader):
         self.seen = self.complete = False
         self._samples = ResourceReader(folder.resources)
         self.resources = ResourceBook(self._samples.about)
+        self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
         self._first_end = 0
 
     @property
@@ -83,7 +87,8 @@ class Reading(CurveReader):
         samples = self._samples.read(_LOOK_SAMPLES)
         for sample in samples:
             self.resources.apply(sample)
-        return moved or self.cursor > began or bool(samples)
+        stepped = self.steps.read()
+        return moved or self.cursor > began or bool(samples) or stepped
 
     def count(self) -> None:
         """Leave the lines to the window, which counts those that it reads."""

@@ -173,27 +173,52 @@ _OWN_PARTS = ("data", "compute", "rest")
 
 def read(path: Path, hosts: Mapping[int, str] | None = None) -> StepTimes:
     """Return what is known of a job's steps now, in order of attempts, steps and ranks."""
-    records: dict[tuple[int, int, int], dict[int, Record]] = defaultdict(dict)
-    sending: dict[int, tuple[int, int]] = {}
-    for one in _reports(path):
+    reader = StepTimesReader(path)
+    reader.read()
+    return reader.times(hosts)
+
+
+class StepTimesReader:
+    """Reads a job's steps while they are written; ``newest`` is how many records are kept, None for all."""
+
+    def __init__(self, path: Path, newest: int | None = None) -> None:
+        self._path, self._newest, self._cursor = path, newest, 0
+        self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
+        self._sending: dict[int, tuple[int, int]] = {}
+        #: A supervisor that goes on for another one may write some reports again.
+        self._seen: set[tuple[int, int, int]] = set()
+
+    @property
+    def count(self) -> int:
+        """How many reports were read."""
+        return len(self._seen)
+
+    def read(self) -> bool:
+        """Read what is new; False for nothing."""
+        before = self.count
+        for found, cursor in events.batches(self._path, self._cursor, events.read_file):
+            self._cursor = cursor
+            for one in found:
+                if one["type"] == "steps" and (key := (one["attempt"], one["rank"], one["first"])) not in self._seen:
+                    self._seen.add(key)
+                    self._take(one)
+        return self.count > before
+
+    def _take(self, one: dict[str, Any]) -> None:
+        attempt, first, size = one["attempt"], one["first"], one["size"]
         for at, record in enumerate(one["records"]):
-            records[one["attempt"], one["first"] + at * one["size"], one["size"]][one["rank"]] = record
-        if one["first"]:  # the connections are as old as the process, so the first count is of other things too
-            spent, steps = sending.get(one["rank"], (0, 0))
-            sending[one["rank"]] = spent + one["sending"], steps + one["size"] * len(one["records"])
-    rows = [row for place, found in sorted(records.items()) for row in _compared(*place, found)]
-    return StepTimes(rows, hosts or {}, sending)
+            self._records.setdefault((attempt, first + at * size, size), {})[one["rank"]] = record
+        if first:  # the connections are as old as the process, so the first count is of other things too
+            spent, steps = self._sending.get(one["rank"], (0, 0))
+            self._sending[one["rank"]] = spent + one["sending"], steps + size * len(one["records"])
+        if self._newest is not None:
+            for place in sorted(self._records)[: -self._newest]:
+                del self._records[place]
 
-
-def _reports(path: Path) -> Iterable[dict[str, Any]]:
-    """Yield the reports of a file once each: a supervisor that goes on for another one may read some again."""
-    seen = set()
-    for found, _ in events.batches(path, 0, events.read_file):
-        for one in found:
-            key = one.get("attempt"), one.get("rank"), one.get("first")
-            if one["type"] == "steps" and key not in seen:
-                seen.add(key)
-                yield one
+    def times(self, hosts: Mapping[int, str] | None = None) -> StepTimes:
+        """Return what was read, in order of attempts, steps and ranks."""
+        rows = [row for place, found in sorted(self._records.items()) for row in _compared(*place, found)]
+        return StepTimes(rows, hosts or {}, self._sending)
 
 
 def _compared(attempt: int, step: int, size: int, found: dict[int, Record]) -> Iterable[StepTime]:

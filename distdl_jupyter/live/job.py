@@ -20,7 +20,7 @@ import msgspec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
 from distdl_jupyter.readers import Reading
-from distdl_jupyter.views import card, curve, job_page, resources
+from distdl_jupyter.views import card, curve, job_page, resources, step_times
 from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.wire import encode
 
@@ -210,11 +210,11 @@ class LiveJob:
             return self._resources_key()
 
     def _resources_key(self) -> str:
-        count = self._reading.resources.count
-        return f"{count} {self.ended}" if count else ""
+        samples, steps = self._reading.resources.count, self._reading.steps.count
+        return f"{samples} {steps} {self.ended}" if samples or steps else ""
 
     def resources(self) -> Encoded | None:
-        """Return the message about what ranks and machines use, None where nothing was sampled."""
+        """Return the message about what ranks and machines use and about the time of steps, None without either."""
         with self._lock:
             key = self._resources_key()
             return self._once("resources", key, lambda: self._resources(key)) if key else None
@@ -222,7 +222,9 @@ class LiveJob:
     def _resources(self, key: str) -> Encoded:
         reading = self._reading
         made = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
-        message = ResourcesMessage(**_values(made), id=self.id, key=key, type="resources")
+        times = reading.steps.times({rank.rank: rank.host or "" for rank in reading.view.ranks})
+        time_ = step_times.job_time(times, 0) if times.rows else None
+        message = ResourcesMessage(**_values(made), id=self.id, key=key, type="resources", time=time_)
         return Encoded(encode(message), key)
 
     def _once(self, about: object, made_of: object, make: Callable[[], Encoded]) -> Encoded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distdl_jupyter.views.schema import Card, Curve, LogChanges, MetricValue, RankRow, Resources
+from distdl_jupyter.views.schema import Card, Curve, JobTime, LogChanges, MetricValue, RankRow, Resources
 from distdl_jupyter.views.wire import Request
 
 
@@ -91,11 +91,12 @@ class CurveMessage(Curve):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesMessage(Resources):
-    """What ranks and machines of a job use."""
+    """What ranks and machines of a job use, and where the time of its newest steps went."""
 
     id: str
     key: str
     type: Literal["resources"]
+    time: JobTime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ export class JobPageView {
         keep({ tab: this.#tabs.current, choice });
       },
     });
-    this.#view.openResources();
+    this.#view.openFigures();
     onClick(this.#compare, () => host.compare());
     onClick(this.#menu, () => host.menu(this.#menu));
     onClick(this.#download, () => this.#download.setAttribute('href', host.logAddress(this.#place.rank)));
@@ -132,9 +132,9 @@ export class JobPageView {
     });
   }
 
-  #layout({ head, failure, setup, stacks, pictures, curve, log, resources, foot }: Parts): void {
+  #layout({ head, failure, setup, stacks, pictures, curve, log, time, resources, foot }: Parts): void {
     const boxed = (...classes: string[]) => (part: HTMLElement): HTMLElement => h('div', { class: ['dd-box', ...classes].join(' ') }, part);
-    this.#overview.append(boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-curvebox')(curve), boxed('dd-resourcebox')(resources), boxed('dd-picturebox')(pictures), this.#ranksBox, boxed('dd-footbox')(foot));
+    this.#overview.append(boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-resourcebox')(time), boxed('dd-curvebox')(curve), boxed('dd-resourcebox')(resources), boxed('dd-picturebox')(pictures), this.#ranksBox, boxed('dd-footbox')(foot));
     this.#logBox.append(log);
     log.querySelector('.dd-part')?.append(this.#download);
     const body = h('div', { class: 'dd-pagebody' }, this.#overview, this.#logBox, this.#spec, this.#captured, this.#outputs);

@@ -19,6 +19,7 @@ import { PicturesView } from './pictures';
 import type { components } from '../api/schema';
 import { Phases } from './phases';
 import { ResourcesView, type Resources } from './resources';
+import { StepTimeView, type JobTime } from './steptime';
 import { StacksView } from './stacks';
 import { ENDED } from '../ui/format';
 
@@ -46,13 +47,16 @@ export interface Handlers {
   job?(message: JobMessage): void;
   log?(message: LogMessage): void;
   curve?(message: CurveMessage): void;
-  resources?(message: Resources): void;
+  resources?(message: Used): void;
   gone?(): void;
 }
 
 export interface Watch {
   dispose(): void;
 }
+
+/** What ranks and machines use, and where the time of their steps goes. */
+export type Used = Resources & { time: JobTime | null };
 
 /** Where a view gets its messages from, and who carries out what is pressed. */
 export interface JobHost {
@@ -80,6 +84,7 @@ export interface Parts {
   pictures: HTMLElement;
   curve: HTMLElement;
   log: HTMLElement;
+  time: HTMLElement;
   resources: HTMLElement;
   foot: HTMLElement;
 }
@@ -115,6 +120,7 @@ export class JobView {
   readonly #stacks: StacksView;
   readonly #pictures: PicturesView;
   readonly #curve: CurveView;
+  readonly #time: StepTimeView;
   readonly #resources: ResourcesView;
   readonly #store = new LogStore();
   readonly #place: LogViewState;
@@ -133,8 +139,8 @@ export class JobView {
     const clock = new Clock(TIMEOUT);
     this.#place = options.place ?? newLogViewState();
     this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
-    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), resources: h('div'), foot: h('div') };
-    const { head, failure, setup, stacks, pictures, log, resources, foot } = this.#parts;
+    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), time: h('div'), resources: h('div'), foot: h('div') };
+    const { head, failure, setup, stacks, pictures, log, time, resources, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
     this.#setup = new Phases(setup, clock);
@@ -143,6 +149,7 @@ export class JobView {
     const picture = (number: number): Promise<string> => host.picture(number);
     this.#pictures = new PicturesView(pictures, picture);
     this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), picture);
+    this.#time = new StepTimeView(time);
     this.#resources = new ResourcesView(resources);
     this.#notice = new Notice(foot);
     (options.layout ?? compact)(this.#parts, root);
@@ -169,8 +176,9 @@ export class JobView {
     this.#stacks.show();
   }
 
-  /** Show what ranks use as curves, not only in words. */
-  openResources(): void {
+  /** Show what ranks use and where their time goes as figures, not only in words. */
+  openFigures(): void {
+    this.#time.open(true);
     this.#resources.open(true);
   }
 
@@ -197,7 +205,7 @@ export class JobView {
     const gone = (): void => this.#isGone();
     const job = (message: JobMessage): void => this.#take(message);
     const log = (message: LogMessage): void => this.#takeLog(message);
-    const resources = (message: Resources): void => this.#takeResources(message);
+    const resources = (message: Used): void => this.#takeResources(message);
     const attached = !this.#detached;
     this.#steady = this.host.watch({ log: attached, curve: null }, attached ? { job, log, resources, gone } : { job, gone });
     before?.dispose();
@@ -246,7 +254,8 @@ export class JobView {
     this.#log.refresh();
   }
 
-  #takeResources(message: Resources): void {
+  #takeResources(message: Used): void {
+    this.#time.take(message.time);
     this.#resources.take(message);
     this.options.resources?.(message);
   }
@@ -319,7 +328,7 @@ export class JobView {
 }
 
 /** The parts as one card below a cell, as the kernel's panel has them. */
-function compact({ head, failure, setup, stacks, pictures, curve, log, resources, foot }: Parts, root: HTMLElement): void {
+function compact({ head, failure, setup, stacks, pictures, curve, log, time, resources, foot }: Parts, root: HTMLElement): void {
   adopt(root, 'dd-card');
-  root.append(h('div', {}, head, failure, setup, stacks, pictures), h('div', { class: 'dd-body' }, curve, log), resources, foot);
+  root.append(h('div', {}, head, failure, setup, stacks, pictures), h('div', { class: 'dd-body' }, curve, log), time, resources, foot);
 }
