@@ -90,7 +90,8 @@ class ResourceRecorder:
         for mark in self._book.marks():
             if (mark.kind, mark.rank) not in self._noted:
                 self._noted.add((mark.kind, mark.rank))
-                self._recorder.note("warning", mark.text, CODES[mark.kind])
+                # Pages show it as long as it lasts (``views.resources``); this is what stays of it.
+                self._recorder.note("info", mark.text, CODES[mark.kind])
                 self._recorder.log(mark.text)
         for about in self._reader.about.values():
             if about.no_gpus and ("gpu", -1) not in self._noted:

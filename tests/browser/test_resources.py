@@ -1,0 +1,102 @@
+"""What ranks use, as the page of a job and the panel below a cell show it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from distdl_jupyter.core.resources import about_frame, sample_frame
+from distdl_jupyter.core.store import JobStore
+from tests.browser.conftest import Book, Lab
+from tests.widgets.recorded import Recording, telling
+
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
+
+GB = 1e9
+
+
+@pytest.fixture
+def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
+    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
+    with telling(JobStore(lab.home / "distdl")) as write:
+        yield write
+
+
+def write_samples(path: Path, seconds: int, *, until: float) -> None:
+    """Write what four ranks on two hosts with GPUs used; the memory of rank 3 grows towards the limit of its host."""
+    with path.open("wb") as file:
+        for node, host in enumerate(("gpu1", "gpu2")):
+            gpus = [{"number": n, "name": "A10", "memory": 24 * GB, "ranks": [2 * node + n]} for n in range(2)]
+            file.write(about_frame(node, until, {"host": host, "cores": 8, "gpus": gpus}))
+        for second in range(seconds):
+            for node in range(2):
+                file.write(sample_frame(node, sample(node, second, until - seconds + second)))
+
+
+def sample(node: int, second: int, t: float) -> dict[str, Any]:
+    own = {rank: (4.2 + (10.4 * second / 90 if rank == 3 else 0)) * GB for rank in (2 * node, 2 * node + 1)}
+    network = (116 if node else 9) * 1e6
+    return {
+        "t": t,
+        "node": {"cpu": 180.0, "memory": sum(own.values()) - 4 * GB, "limit": 16 * GB, "disk_read": 2e6,
+                 "disk_written": 1e6, "received": network, "sent": 1e6},
+        "ranks": {str(rank): [82.0 + (second + rank) % 5, memory] for rank, memory in own.items()},
+        "gpus": {str(n): [57 + (second + n) % 4, 3.1 * GB, 150.0] for n in range(2)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_job_page_shows_each_rank_and_names_the_one_that_runs_out_of_memory(
+    shared_page: Book, told: Callable[[str], Recording], *, dark: bool
+) -> None:
+    shared_page.theme(dark=dark)
+    story = told("running")
+    write_samples(story.folder.resources, 85, until=time.time())
+    page = shared_page.open_job(story.id)
+    warning = page.get_by_role("status").filter(has_text="Rank 3 on gpu2 runs out of memory in about")
+    expect(warning).to_be_visible()
+    rows = page.get_by_role("table").locator("tbody tr")
+    expect(rows.nth(3)).to_contain_text("14 GB")
+    expect(rows.nth(3).locator("..").locator("tr.dd-oddrow")).to_have_count(1)
+    expect(rows.nth(0)).to_contain_text("3.1 GB")
+    strips = page.locator(".dd-strip[role='img']")
+    expect(strips).to_have_count(7)
+    assert "rank 3: 14 GB, others: 4.2 GB" in str(strips.nth(1).get_attribute("aria-label"))
+    strips.nth(1).locator(".dd-stripplot").hover()
+    expect(strips.nth(1).locator(".dd-stripcursor")).to_be_visible()
+    expect(strips.nth(1).locator(".dd-stripvalue")).not_to_contain_text("rank 3: 14")
+    page.locator(".dd-resources").scroll_into_view_if_needed()
+    shared_page.picture(f"resources-page-{'dark' if dark else 'light'}", page)
+    shared_page.page.set_viewport_size({"width": 1440, "height": 1900})
+    shared_page.picture(f"resources-tall-{'dark' if dark else 'light'}", page)
+    shared_page.page.set_viewport_size({"width": 1440, "height": 980})
+    assert not shared_page.errors
+
+
+HOLDS = """%%distributed -p 2 -b torch --name holds
+import os, time
+held = bytearray(b"x" * (300_000_000 if os.environ["RANK"] == "1" else 1))
+until = time.time() + 20
+while time.time() < until:
+    if os.environ["RANK"] == "1":
+        time.sleep(0.1)
+"""
+
+
+def test_the_panel_below_a_cell_tells_real_ranks_apart(notebook: Callable[..., Book]) -> None:
+    book = notebook(["%load_ext distdl_jupyter", HOLDS], height=1100)
+    book.run_all()
+    part = book.output(1).locator(".dd-resources")
+    expect(part.locator("summary")).to_contain_text("left", timeout=120_000)
+    part.locator("summary").click()
+    strips = part.locator(".dd-strip[role='img']")
+    expect(strips.first).to_be_visible()
+    expect(strips.nth(1).locator(".dd-stripvalue")).to_contain_text("3", timeout=60_000)
+    book.page.wait_for_timeout(6000)
+    book.picture("resources-panel")
+    assert not book.errors

@@ -1,0 +1,95 @@
+"""The supervisor keeps samples of agents whatever comes, and says once what goes wrong."""
+
+import pytest
+
+from distdl_jupyter.clusters.base import NodeSample
+from distdl_jupyter.core.resources import ResourceReader
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.supervisor import resources
+from distdl_jupyter.supervisor.recorder import EventRecorder
+from tests.written import events_of
+
+GB = 1e9
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return JobFolder(tmp_path)
+
+
+def recorder_of(folder, ranks=2):
+    spec = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=ranks)
+    return EventRecorder(folder, spec)
+
+
+def sample(t, node=0, memory=4 * GB, about=False):
+    data = {
+        "t": t,
+        "node": {"cpu": 100.0, "memory": memory, "limit": 16 * GB, "disk_read": 0, "disk_written": 0, "received": 0,
+                 "sent": 0},
+        "ranks": {str(node): [99.0, memory / 2]},
+        "gpus": {},
+    }  # fmt: skip
+    return NodeSample(node, {**data, "about": {"host": f"gpu{node}", "cores": 8, "gpus": []}} if about else data)
+
+
+def read(folder):
+    reader = ResourceReader(folder.resources)
+    return [(one.t, one.node) for one in reader.all()]
+
+
+def test_samples_of_several_nodes_are_kept_in_order_and_only_for_the_user(folder):
+    recorder = recorder_of(folder)
+    recorder.take_samples([sample(1.0, 0, about=True), sample(1.1, 1, about=True)])
+    recorder.take_samples([sample(2.0, 0)])
+    assert read(folder) == [(1.0, 0), (1.1, 1), (2.0, 0)]
+    assert folder.resources.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_sample_is_left_out(folder):
+    recorder = recorder_of(folder)
+    recorder.take_samples([NodeSample(0, {"t": "now"}), NodeSample(0, {"t": 1.0, "node": {}}), sample(2.0)])
+    assert read(folder) == [(2.0, 0)]
+
+
+def test_another_supervisor_goes_on_behind_the_last_whole_sample_and_keeps_none_twice(folder):
+    first = recorder_of(folder)
+    first.take_samples([sample(1.0, about=True), sample(2.0)])
+    first.close()
+    with folder.resources.open("ab") as file:
+        file.write(b"\x40\x00S")
+    recorder_of(folder).take_samples([sample(1.0, about=True), sample(2.0), sample(3.0)])
+    assert read(folder) == [(1.0, 0), (2.0, 0), (3.0, 0)]
+
+
+def test_a_file_that_cannot_be_written_ends_no_job(folder):
+    folder.resources.mkdir()
+    recorder_of(folder).take_samples([sample(1.0)])
+
+
+def test_a_job_of_many_ranks_keeps_fewer_samples_as_it_grows_old(folder):
+    recorder = recorder_of(folder, ranks=800)
+    recorder.take_samples([sample(float(t)) for t in range(1, 4000)])
+    kept = [t for t, _ in read(folder)]
+    assert kept[:100] == [float(t) for t in range(1, 101)]
+    assert 4 <= kept[-1] - kept[-2] <= 5
+    assert len(kept) < 2500
+
+
+def test_memory_near_its_limit_is_noted_once_while_the_job_runs(folder, monkeypatch):
+    monkeypatch.setattr(resources, "_LOOK", 0.0)
+    recorder = recorder_of(folder)
+    recorder.take_samples([sample(1.0, about=True, memory=15.5 * GB)])
+    assert recorder.view.notes == []
+    for state in (State.PREPARING, State.STARTING, State.RUNNING):
+        recorder.state(state)
+    for t in (2.0, 3.0):
+        recorder.take_samples([sample(t, memory=15.5 * GB)])
+    (note,) = recorder.view.notes
+    assert (note["code"], note["text"]) == (
+        "memory-limit",
+        "The memory on gpu0 is 97 % full, 500 MB of 16 GB are left: rank 0 uses most of it, 7.8 GB.",
+    )
+    assert note["text"] in [event["text"] for event in events_of(folder, "log")]
