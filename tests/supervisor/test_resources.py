@@ -9,7 +9,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import resources
 from distdl_jupyter.supervisor.recorder import EventRecorder
-from tests.written import events_of
+from tests.written import all_written
 
 GB = 1e9
 
@@ -92,4 +92,4 @@ def test_memory_near_its_limit_is_noted_once_while_the_job_runs(folder, monkeypa
         "memory-limit",
         "The memory on gpu0 is 97 % full, 500 MB of 16 GB are left: rank 0 uses most of it, 7.8 GB.",
     )
-    assert note["text"] in [event["text"] for event in events_of(folder, "log")]
+    assert note["text"] in [event["text"] for event in all_written(folder) if event["type"] == "log"]
