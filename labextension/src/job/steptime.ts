@@ -27,7 +27,7 @@ export class StepTimeView {
   readonly #box: HTMLDetailsElement;
 
   constructor(private readonly root: HTMLElement) {
-    root.classList.add('dd-resources');
+    root.classList.add('dd-steptime');
     const head = h('summary', { class: 'dd-row' }, icon('right', 12, 'dd-turnable'), h('span', { class: 'dd-h3 dd-nw' }, __('Where a step goes')), this.#summary);
     this.#box = h('details', {}, head, this.#bars);
     root.append(this.#finding, this.#box);
@@ -74,11 +74,11 @@ function bars(time: JobTime): Child[] {
   const { ranks, straggler } = time;
   const whole = longest(ranks);
   const shown = ranks.length > MOST ? [...ranks].sort((a, b) => a.waiting - b.waiting).slice(0, MOST) : ranks;
-  const head = h('div', { class: 'dd-steprow dd-sub dd-s11' }, h('span', {}, __('Rank')), legend(), h('span', { class: 'dd-right' }, __('Own work')), h('span', { class: 'dd-right' }, __('Waiting')));
+  const head = h('div', { class: 'dd-steprow dd-sub dd-s12' }, h('span', {}, __('Rank')), legend(), h('span', { class: 'dd-right' }, __('Own work')), h('span', { class: 'dd-right' }, __('Waiting')));
   const rows = shown.map((rank) => row(rank, whole, straggler?.rank === rank.rank ? straggler : null));
   const saved = straggler ? [without(straggler, whole)] : [];
   const rest = ranks.length - shown.length;
-  const more = rest > 0 ? [h('div', { class: 'dd-sub dd-s11' }, _n('%2 more rank waits longer.', '%2 more ranks wait longer.', rest, count(rest)))] : [];
+  const more = rest > 0 ? [h('div', { class: 'dd-sub dd-s12' }, _n('%2 more rank waits longer.', '%2 more ranks wait longer.', rest, count(rest)))] : [];
   return [head, h('div', { class: 'dd-stepbox' }, ...rows, ...saved), axis(whole), ...more];
 }
 
@@ -124,5 +124,5 @@ function without({ seconds }: Straggler, whole: number): HTMLElement {
 
 function axis(whole: number): HTMLElement {
   const ends = h('div', { class: 'dd-row' }, h('span', { class: 'dd-grow' }, '0'), h('span', {}, inMs(whole / 2)), h('span', { class: 'dd-grow dd-right' }, inMs(whole)));
-  return h('div', { class: 'dd-steprow dd-sub dd-s11 dd-num', 'aria-hidden': 'true' }, h('span'), ends, h('span'), h('span'));
+  return h('div', { class: 'dd-steprow dd-sub dd-s12 dd-num', 'aria-hidden': 'true' }, h('span'), ends, h('span'), h('span'));
 }
