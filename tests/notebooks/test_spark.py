@@ -42,7 +42,7 @@ def test_old_calls_on_spark_name_the_first_failure_where_pysparks_do_not(distdl_
 @pytest.mark.full
 def test_rows_of_a_dataframe_train_what_pysparks_own_model_trains(distdl_home):
     notebook = run("spark_dataframes")
-    assert "Finished distributed training with 2 executor processes" in printed(notebook, "LogisticRegression(")
+    assert "Finished distributed training with 1 executor processes" in printed(notebook, "LogisticRegression(")
     assert not jobs(), "the notebook removes them"
 
 
