@@ -1,10 +1,11 @@
 """Spark DataFrames as data sources of a job: written once as Parquet before it starts, and deleted with the last job.
 
-``data={"train": dataframe}`` writes to ``$DISTDL_DATAFRAMES``, or, where Spark runs on this machine, into the data
-directory; ``data={"train": (dataframe, "shared:/mnt/data")}`` writes there. Each DataFrame gets a folder of its own,
-``distdl-<32 hexadecimal digits>``, with Parquet files and ``_distdl.json`` (see ``worker.shard``). Spark counts the
-rows while it writes them, and the files must hold as many. Nothing proves that a plan would give the same rows once
-more, so each ``submit`` writes anew; ``data=job.spec.data`` uses what an earlier job has read.
+``data={"train": dataframe}``, or ``--data train=NAME`` on a magic's line, writes to ``$DISTDL_DATAFRAMES``, or, where
+Spark runs on this machine, into the data directory; ``data={"train": (dataframe, "shared:/mnt/data")}`` writes there.
+Each DataFrame gets a folder of its own, ``distdl-<32 hexadecimal digits>``, with Parquet files and ``_distdl.json``
+(see ``worker.shard``). Spark counts the rows while it writes them, and the files must hold as many. Nothing proves that
+a plan would give the same rows once more, so each ``submit`` writes anew; ``data=job.spec.data`` uses what an earlier
+job has read.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ def is_dataframe(value: Any) -> bool:
     """Say whether it is a DataFrame of Spark, which is not imported for that."""
     of = type(value)
     return of.__name__ == "DataFrame" and of.__module__.startswith("pyspark.sql.")
+
+
+def named(given: Any, names: Mapping[str, Any]) -> Any:
+    """Return ``data=`` of a magic's line with the notebook's DataFrames in place of their names: ``train=table``."""
+    found = {name: names.get(where) if isinstance(where, str) else None for name, where in data.pairs(given)}
+    found = {name: value for name, value in found.items() if is_dataframe(value)}
+    return {**dict(data.pairs(given)), **found} if found else given
 
 
 def planned(given: Any) -> tuple[list[Frame], Any]:
@@ -146,8 +154,8 @@ def _write(frame: Frame) -> int:
     try:
         dataframe.write.mode("append").option("parquet.block.size", _ROW_GROUP).parquet(folder.as_uri())
     except Exception as error:
-        reason = str(getattr(error, "getMessage", lambda: None)() or error).strip().split("\n")[0][:300]
-        raise DataUnavailable(f"Spark cannot write {source.name} to {folder}: {reason}",
+        reason = str(getattr(error, "getMessage", lambda: None)() or error).strip().split("\n")[0][:300].rstrip(".")
+        raise DataUnavailable(f"Spark cannot write {source.name} to {folder}: {reason}.",
                               hint="Correct the DataFrame, or name another folder.") from error  # fmt: skip
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         files = [one for one in pool.map(_groups, sorted(folder.glob("*.parquet"))) if one[1]]

@@ -52,10 +52,10 @@ def shards(source: str, total: int, reports: Sequence[Mapping[str, Any]]) -> tup
         end += report["rows"]
     counts = sorted({int(report["rows"]) for report in reports})
     each = " or ".join(count(one) for one in dict.fromkeys((counts[0], counts[-1])))
-    read = f"{source}: {plural(len(reports), 'rank')} read {each} rows each"
+    who = plural(len(reports), "rank")
     if end == total == sum(report["rows"] for report in reports):
-        return f"{read}, together all {count(total)} rows, none of them twice.", True
-    return f"{read}, which are not all {count(total)} rows once.", False
+        return f"{source}: {who} read {each} rows each, together all {count(total)} rows, none of them twice.", True
+    return f"{source}: {who} read {each} rows each, which are not all {count(total)} rows once.", False
 
 
 def replaced(rank: RankView, end: Exit) -> str:
