@@ -58,6 +58,8 @@ def figure(
     chosen = theme or (DARK if dark else LIGHT)
     look = Look(chosen, log, width or WIDTH, height or HEIGHT, highlight)
     plot = _band_plot(book, metric, look) if mode == "band" else _ranks_plot(book, metric, look)
+    if metric in book.output_metrics:
+        plot.note = ". ".join(filter(None, ("from the output", plot.note)))
     layout = layout_of(plot, chosen, width, height)
     layout["uirevision"] = f"{metric}/{mode}/{log}"
     if standalone:
@@ -78,7 +80,10 @@ class Look:
 
 @dataclass(slots=True)
 class Plot:
-    """Traces with their axes; ``right`` are the pixels beside the plot, ``legend_rows`` the lines above it."""
+    """Traces with their axes.
+
+    ``right`` are the pixels beside the plot, ``legend_rows`` the lines above it, the first with the ``note``.
+    """
 
     traces: list[Trace]
     x: Axis
@@ -156,7 +161,7 @@ def layout_of(plot: Plot, theme: Theme, width: int | None, height: int | None) -
         "margin": {
             "l": 14 + 7 * labels,
             "r": plot.right,
-            "t": 10 + 18 * plot.legend_rows,
+            "t": 10 + 18 * max(plot.legend_rows, int(bool(plot.note))),
             "b": 26,
             "pad": 0,
             "autoexpand": False,

@@ -25,6 +25,8 @@ class SeriesBook:
 
     def __init__(self, metrics: dict[str, Metric] | None = None) -> None:
         self._metrics: dict[str, Metric] = {} if metrics is None else metrics
+        #: Names of the metrics that are read in what ranks print.
+        self.output_metrics: set[str] = set()
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -65,8 +67,11 @@ class SeriesBook:
         if event.get("type") == "restart":
             for known in self._metrics.values():
                 known.restart()
-        elif event.get("type") == "metric_source" and not event.get("from_output"):
+        elif event.get("type") == "metric_source" and event.get("from_output"):
+            self.output_metrics.update(event.get("names") or ())
+        elif event.get("type") == "metric_source":
             for name in event.get("names") or ():
+                self.output_metrics.discard(name)
                 self._metrics.pop(name, None)
 
     def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:

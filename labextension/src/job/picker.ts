@@ -16,8 +16,6 @@ export interface Metric {
   name: string;
   /** The newest mean over ranks, written for reading. */
   value: string;
-  /** Whether it is read in what ranks print. */
-  from_output?: boolean;
 }
 
 /** A row of the table view: step, mean, lowest (rank), highest (rank), written for reading. */
@@ -27,7 +25,6 @@ export class Picker {
   #metrics: Metric[] = [];
   #choice: Choice = { metric: '', mode: 'band', log: false };
   readonly #tabs = h('div', { class: 'dd-metrics', role: 'tablist', 'aria-label': __('Metric') });
-  readonly #fromOutput = h('span', { class: 'dd-from-output', title: __('Read in what the ranks print. What they report with log() goes before.'), hidden: true }, __('from the output'));
   readonly #log = h('button', { type: 'button', title: __('Logarithmic scale') }, 'Log');
   readonly #band = h('button', { type: 'button', role: 'radio', title: __('Mean of the ranks with lowest to highest') }, __('Band'));
   readonly #ranks = h('button', { type: 'button', role: 'radio', title: __('One line a rank') }, __('Each rank'));
@@ -40,7 +37,7 @@ export class Picker {
     root.classList.add('dd-picker');
     const scale = h('span', { class: 'dd-seg' }, this.#log);
     const controls = h('span', { class: 'dd-row dd-curve-controls' }, scale, this.#modes, this.#tableButton, this.#zoomButton);
-    root.append(h('div', { class: 'dd-part' }, this.#tabs, this.#fromOutput, h('span', { class: 'dd-grow' }), controls), this.#table);
+    root.append(h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), controls), this.#table);
     this.#connect();
   }
 
@@ -77,7 +74,6 @@ export class Picker {
       if (tab.lastElementChild) setText(tab.lastElementChild, value);
       assign(tab, { 'aria-selected': String(name === metric), tabindex: name === metric ? 0 : -1 });
     });
-    show(this.#fromOutput, this.#metrics.some(({ name, from_output }) => name === metric && from_output));
     mark(this.#log, log, 'aria-pressed');
     mark(this.#band, mode === 'band', 'aria-checked');
     mark(this.#ranks, mode === 'ranks', 'aria-checked');
