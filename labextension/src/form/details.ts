@@ -64,7 +64,8 @@ export class MoreOptions implements Part {
         labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('All ranks start anew, up to so many times. What a rank keeps in checkpoint_dir() is there again.')), this.#problems[2].element),
         labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
-      labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.'))),
+      h('div', { class: 'dd-more-row' },
+        labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.')))),
     );
     this.element = this.#fold.element;
   }
