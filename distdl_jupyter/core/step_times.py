@@ -32,7 +32,7 @@ Record = list[int]
 #: The parts of a step in the order in which they are shown.
 PARTS = ("data", "compute", "waiting", "communication", "rest")
 #: A straggler costs so much of a step at least (a share, seconds), and so many times the error of that mean.
-_LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 3.0
+_LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 2.0
 #: The same of a slow link, and how many times longer than the other ranks its rank sends. The kernel counts in ticks
 #: of up to 10 ms, and acknowledgements come late.
 _LEAST_LINK_SHARE, _LEAST_LINK_SECONDS, _TIMES_OTHERS = 0.1, 0.005, 2.0

@@ -33,6 +33,7 @@ BENCHMARKS = (
     "ranks_cell",
     "throughput",
     "log_cost",
+    "step_time_cost",
     "flood",
     "output_metrics",
     "log_latency",
