@@ -59,7 +59,8 @@ class StepTimesShown(StepTimes):
         figure = go.Figure(bars)
         figure.update_layout(barmode="stack", xaxis_title="ms per step", yaxis_autorange="reversed",
                              legend={"orientation": "h", "traceorder": "normal", "y": 1.02, "yanchor": "bottom"},
-                             template="simple_white", height=140 + 26 * max(2, len(ranks)))  # fmt: skip
+                             template="simple_white", margin={"t": 40, "r": 20, "b": 50, "l": 20},
+                             height=110 + 28 * max(2, len(ranks)))  # fmt: skip
         return figure
 
 
