@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.step_times import RankTime
 
-_TITLES = {"data": "data", "compute": "compute", "waiting": "waiting for ranks", "communication": "communication",
+_TITLES = {"data": "data", "compute": "compute", "waiting": "waiting for others", "communication": "communication",
            "rest": "rest"}  # fmt: skip
 #: A colour of each part that keeps apart for colour-blind readers (Okabe and Ito, 2008).
 _COLOURS = {"data": "#E69F00", "compute": "#0072B2", "waiting": "#D55E00", "communication": "#009E73",

@@ -105,9 +105,9 @@ def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(c
     assert list(times.frame().columns[:4]) == ["rank", "attempt", "step", "steps"]
     assert len(times.frame()) == 10
     bars = times.figure().data
-    assert [bar.name for bar in bars] == ["data", "compute", "waiting for ranks", "communication", "rest"]
+    assert [bar.name for bar in bars] == ["data", "compute", "waiting for others", "communication", "rest"]
     assert sum(bar.x[1] for bar in bars) == pytest.approx(1000 * times.ranks()[1].seconds, abs=0.1)
-    assert "waiting for ranks" in times._repr_html_()
+    assert "waiting for others" in times._repr_html_()
     (job,) = jobs()
     assert main(["time", job.id]) == 0
     assert capsys.readouterr().out == f"{times}\n"
