@@ -255,22 +255,25 @@ class _Sources:
             return value
         store, label = value.datastore, str(value.data_reference_name)
         account, container = (getattr(store, name, None) for name in ("account_name", "container_name"))
-        if not account or not container:
+        if not account or not container or getattr(store, "datastore_type", "AzureBlob") != "AzureBlob":
             raise InvalidSpec(f"The data reference {label} is in no container of Azure Blob.", field="inputs",
                               hint="Give its place: inputs=[\"train=shared:/mnt/data\"].")  # fmt: skip
         # A reference without a name has 32 hexadecimal digits for one.
-        name = re.sub(r"\W", "_", label if label[:1].isalpha() else f"_{label}")[:40]
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", label)
+        name = (plain if plain[0].isalpha() else f"_{plain}")[:40]
         mode = "?mode=mount" if self._mounts and value.mode == "mount" else ""
         path = str(value.path_on_datastore or "").strip("/.")
         self.found[name] = f"blob://{account}/{container}" + (f"/{path}" if path else "") + mode
-        variable = f"AZUREML_DATAREFERENCE_{re.sub(r'[^A-Za-z0-9_]', '_', label)}"
+        variable = f"AZUREML_DATAREFERENCE_{plain}"
         self.variables.append((variable, f"$DISTDL_DATA_{name.upper()}"))
         return f"${variable}"
 
     def resumed(self, given: Any) -> str:
         """Return what stands for the folder of ``resume_from``, which Azure calls MODEL_LOCATION."""
         if hasattr(given, "create_data_reference"):
-            return str(self.text(given.create_data_reference(data_reference_name="MODEL_LOCATION")))
+            from azureml.data.datapath import DataPathComputeBinding  # type: ignore[import-not-found]  # its home
+
+            return str(self.text(given.create_data_reference("MODEL_LOCATION", DataPathComputeBinding(mode="mount"))))
         self.add({"MODEL_LOCATION": os.fspath(given)}, "resume_from")
         self.variables.append(("AZUREML_DATAREFERENCE_MODEL_LOCATION", "$DISTDL_DATA_MODEL_LOCATION"))
         return "$AZUREML_DATAREFERENCE_MODEL_LOCATION"

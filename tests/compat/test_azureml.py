@@ -280,6 +280,12 @@ def test_a_reference_to_a_container_becomes_a_data_source_and_a_folder_of_the_co
     )  # fmt: skip
 
 
+def test_a_reference_to_a_file_share_is_refused_with_the_remedy():
+    share = SimpleNamespace(name="files", account_name="mine", container_name="s", datastore_type="AzureFile")
+    with pytest.raises(InvalidSpec, match=r"The data reference files is in no container .* Give its place"):
+        estimator(inputs=[DataReference(share)])
+
+
 def test_a_run_goes_on_from_a_folder_of_an_earlier_one(project, tmp_path):
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "epoch").write_text("7")
