@@ -167,7 +167,8 @@ class EventRecorder:
 
     def _follow(self, event: Event) -> None:
         if event["type"] in ("metric", "progress"):
-            self.reported = True
+            # A bar that ranks draw may be that of a download before they meet.
+            self.reported = self.reported or event["type"] == "metric" or self.has_own_progress
             self._report_count += event.get("reports", 1) if event["type"] == "metric" else 0
             self._reads_output = self._reads_output and self._is_from_output(event)
         elif event["type"] == "restart":

@@ -244,3 +244,12 @@ def test_nothing_is_read_where_it_is_not_asked_for_or_no_rank_printed_it(folder)
     recorder = EventRecorder(folder, SPEC)
     printed(recorder, "step 1 loss 3", stream=Stream(-1, None, "out"))
     assert recorder.view.metrics == {}
+
+
+def test_printed_metric_is_a_sign_that_training_goes_on_and_a_bar_alone_is_none(folder):
+    recorder = EventRecorder(folder, SPEC)
+    printed(recorder, "Fetching 3 files:  67%|## | 2/3 [00:03<00:06, 9.9s/it]")
+    recorder.flush()
+    assert (recorder.view.done, recorder.reported) == (2, False)
+    printed(recorder, "step 1 loss 3")
+    assert recorder.reported
