@@ -305,7 +305,8 @@ class EventRecorder:
     def _text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
             self.on_launcher_output(item.text + "\n")
-        content = self._shown(stream, item).encode() + b"\n"
+        shown = self._shown(stream, item)
+        content = shown.encode() + b"\n"
         if len(content) > self._room:
             whole, newline, rest = content[: max(0, self._room)].rpartition(b"\n")
             if newline:
@@ -319,7 +320,7 @@ class EventRecorder:
             self._uncounted = logfile.COUNT_EVERY
             self._writer.write("count", lines=self.view.lines, counts=self._counts())
         if self._reads_output and (view := self.view.rank(stream.rank)) is not None:
-            self._read_metrics(view.rank, item.text)
+            self._read_metrics(view.rank, shown)
 
     def _read_metrics(self, rank: int, text: str) -> None:
         """Take the metrics and the progress that a rank has printed."""

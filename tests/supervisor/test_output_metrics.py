@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core.figure import figure
+from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
@@ -235,6 +236,14 @@ def test_printed_progress_is_taken_until_a_rank_reports_its_own(folder):
     printed(recorder, " 38%|## | 38/100 [00:03<00:06, 9.9it/s]")
     recorder.flush()
     assert (recorder.view.done, recorder.view.total, recorder.view.unit) == (2, 5, "epochs")
+
+
+def test_name_of_a_printed_metric_holds_no_secret(folder):
+    recorder = EventRecorder(folder, SPEC, Redactor.of({}, {"MY_TOKEN": "correct-horse-battery"}))
+    printed(recorder, '{"loss": 0.5, "correct-horse-battery": 3}')
+    recorder.close()
+    assert "loss" in recorder.view.metrics
+    assert "correct-horse" not in folder.events.read_text()
 
 
 def test_nothing_is_read_where_it_is_not_asked_for_or_no_rank_printed_it(folder):
