@@ -21,6 +21,8 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from tests.clusters.functions import breaks, shows_gpus, sums, trains, uses_a_package, waits
+from tests.clusters import sampled
+from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
@@ -367,3 +369,7 @@ def test_nodes_make_the_environment_of_the_jobs_packages(on_spark, tmp_path):
                  distributed_backend="horovod-gloo", **given)  # fmt: skip
     assert job.results() == ["1.0", "1.0"]
     assert [bar.source for bar in job.view().staging] == ["Python packages", "Python packages"]
+def test_what_ranks_use_is_sampled_on_each_executor(on_spark):
+    job = submit(sampled.holds, (6.0,), **TWO)
+    job.results(200)
+    sampled.check(job, on_spark.names)

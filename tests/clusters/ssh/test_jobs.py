@@ -9,6 +9,7 @@ import pytest
 
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.store import JobStore
+from tests.clusters import sampled
 from tests.clusters.ssh.lab import environment
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
@@ -239,3 +240,12 @@ def test_a_host_that_cannot_be_reached_is_named_with_its_remedy(lab_of):
         lab.job.result()
     assert "node-b: Its host key is not known here. Run ssh -F" in str(told.value)
     wait_for(lambda: not lab.agents("node-a"), 30, "the end of the agent on node-a")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
+def test_what_ranks_use_is_sampled_on_each_host(lab_of, backend):
+    lab = lab_of(2)
+    job = lab.submit(sampled.holds, (6.0,), distributed_backend=backend)
+    job.results(200)
+    sampled.check(job, lab.hosts.names)
