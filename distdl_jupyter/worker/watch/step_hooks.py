@@ -6,7 +6,8 @@
   in their order).
 * What waits for a collective operation in Python does so in ``Work.wait``; Horovod's optimizer in ``synchronize``.
 
-Nothing is hooked that a compiled graph would contain.
+A compiler finds nothing of this: it does not begin at these functions, and where it follows a call of one they do only
+what they stand for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from distdl_jupyter.worker.step_times import now, recorder
@@ -24,6 +25,8 @@ from distdl_jupyter.worker.watch.hooks import PostImport
 
 #: Whether this thread is inside a wait or a backward pass that is measured: what is inside it is a part of it.
 _inside = threading.local()
+#: Of the functions that stand in the places of torch's.
+_codes: set[CodeType] = set()
 #: Containers inside each other in which a batch's tensors are looked for.
 _DEEPEST = 4
 
@@ -36,6 +39,7 @@ def watch(finder: PostImport) -> None:
     finder.after("torch.autograd", _watch_backward)
     finder.after("torch.nn.parallel.distributed", _watch_parallel)
     finder.after("torch.distributed.distributed_c10d", _watch_collectives)
+    finder.after("torch._dynamo.eval_frame", _skip)
     finder.after("horovod.torch.mpi_ops", _watch_synchronize)
     finder.after("horovod.torch.optimizer", _watch_horovod)
 
@@ -52,7 +56,22 @@ def _stepped(*_: Any) -> None:
 
 def _is_compiling() -> bool:
     """Say whether a compiler follows the code (which takes this for a constant)."""
-    return bool(sys.modules["torch"].compiler.is_compiling())
+    compiler = getattr(sys.modules["torch"], "compiler", None)  # torch 2.1
+    return compiler is not None and bool(compiler.is_compiling())
+
+
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of ours at which torch's compiler shall not begin, as it does not at those of torch itself."""
+    _codes.add(function.__code__)
+    if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
+        _skip(compiler)
+    return function
+
+
+def _skip(compiler: ModuleType) -> None:
+    if hasattr(compiler, "skip_code"):
+        for code in _codes:
+            compiler.skip_code(code)
 
 
 def _watch_loaders(module: ModuleType) -> None:
@@ -77,7 +96,7 @@ def _timed(original: Callable[..., Any], report: Callable[[int, Any], None]) -> 
             _inside.on = False
             report(begin, result)
 
-    return timed
+    return _untraced(timed)
 
 
 def _samples(batch: Any) -> int:
@@ -107,7 +126,7 @@ def _watch_parallel(module: ModuleType) -> None:
             recorder.forward()
         return forward(self, *args, **kwargs)
 
-    owner.forward = watched
+    owner.forward = _untraced(watched)
     if hasattr(owner, "_sync_buffers"):  # rank 0 sends its buffers before the forward pass
         synchronise = owner._sync_buffers  # noqa: SLF001
         timed = _timed(synchronise, lambda begin, _: recorder.wait(begin))
@@ -116,7 +135,7 @@ def _watch_parallel(module: ModuleType) -> None:
         def watched_buffers(self: Any) -> None:
             (synchronise if _is_compiling() else timed)(self)
 
-        owner._sync_buffers = watched_buffers  # noqa: SLF001
+        owner._sync_buffers = _untraced(watched_buffers)  # noqa: SLF001
 
 
 def _watch_backward(autograd: ModuleType) -> None:
@@ -142,7 +161,7 @@ def _watch_backward(autograd: ModuleType) -> None:
             recorder.backward()
         return grad(*args, **kwargs)
 
-    autograd.backward, autograd.grad = watched_backward, watched_grad  # type: ignore[attr-defined]
+    autograd.backward, autograd.grad = _untraced(watched_backward), _untraced(watched_grad)  # type: ignore[attr-defined]
 
 
 class _Arrival:
