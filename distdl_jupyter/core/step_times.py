@@ -33,9 +33,9 @@ Record = list[int]
 PARTS = ("data", "compute", "waiting", "communication", "rest")
 #: A straggler costs so much of a step at least (a share, seconds), and so many times the error of that mean.
 _LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 2.0
-#: The same of a slow link, and how many times longer than the other ranks its rank sends. The kernel counts in ticks
-#: of up to 10 ms, and acknowledgements come late.
-_LEAST_LINK_SHARE, _LEAST_LINK_SECONDS, _TIMES_OTHERS = 0.1, 0.005, 2.0
+#: The same of a slow link; how much of the communication it explains, and how many times longer than the others its
+#: rank sends. What others send to it is acknowledged late, and the kernel counts in ticks of up to 10 ms.
+_LEAST_LINK_SHARE, _LEAST_LINK_SECONDS, _EXPLAINED, _TIMES_OTHERS = 0.1, 0.005, 0.75, 1.25
 _MICRO = 1e-6
 
 
@@ -159,8 +159,13 @@ class StepTimes:
         rank = max(sent, key=lambda one: sent[one])
         others = _median(spent for other, spent in sent.items() if other != rank)
         seconds = min(sent[rank], means[rank].communication)
-        stands_out = seconds > max(_TIMES_OTHERS * others, means[rank].communication / 2, _LEAST_LINK_SECONDS)
-        if not stands_out or seconds < _LEAST_LINK_SHARE * means[rank].seconds:
+        least = max(
+            _TIMES_OTHERS * others,
+            _EXPLAINED * means[rank].communication,
+            _LEAST_LINK_SHARE * means[rank].seconds,
+            _LEAST_LINK_SECONDS,
+        )
+        if seconds < least:
             return None
         return self._straggler(rank, "link", seconds, means)
 
