@@ -132,6 +132,8 @@ def test_old_calls_give_what_horovods_own_executor_and_ray_train_give(distdl_hom
 def test_old_calls_run_on_the_cluster_that_the_process_is_a_client_of(on_ray, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # as the nodes have it
     assert old_calls(on_ray.address, tmp_path) == {"ours": VALUES}
+
+
 def test_what_ranks_use_is_sampled_on_each_node(on_ray):
     job = submit(sampled.holds, (6.0,), compute_target="lab", node_count=2, process_count_per_node=1,
                  distributed_backend="torch")  # fmt: skip

@@ -369,6 +369,8 @@ def test_nodes_make_the_environment_of_the_jobs_packages(on_spark, tmp_path):
                  distributed_backend="horovod-gloo", **given)  # fmt: skip
     assert job.results() == ["1.0", "1.0"]
     assert [bar.source for bar in job.view().staging] == ["Python packages", "Python packages"]
+
+
 def test_what_ranks_use_is_sampled_on_each_executor(on_spark):
     job = submit(sampled.holds, (6.0,), **TWO)
     job.results(200)
