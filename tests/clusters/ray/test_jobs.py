@@ -9,9 +9,8 @@ import pytest
 from distdl_jupyter import cluster_configs, clusters, submit
 from distdl_jupyter.core.errors import JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
-from tests.clusters.functions import breaks, shows_gpus, trains, uses_a_package, waits
 from tests.clusters import sampled
-from tests.clusters.functions import breaks, shows_gpus, trains, waits
+from tests.clusters.functions import breaks, shows_gpus, trains, uses_a_package, waits
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 from tests.storage.wheels import only, wheel

@@ -20,9 +20,8 @@ from distdl_jupyter.clusters.spark.stage import Stage
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
-from tests.clusters.functions import breaks, shows_gpus, sums, trains, uses_a_package, waits
 from tests.clusters import sampled
-from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits
+from tests.clusters.functions import breaks, shows_gpus, sums, trains, uses_a_package, waits
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
