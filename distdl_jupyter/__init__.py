@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.retention import prune
+    from distdl_jupyter.scaling import scale
     from distdl_jupyter.widgets import azure_sign_in, launcher, panel, timeline
     from distdl_jupyter.worker.checkpoints import checkpoint_dir
     from distdl_jupyter.worker.data import data_path
@@ -46,6 +47,7 @@ _HOMES = {
     "panel": "widgets",
     "progress": "worker.report",
     "prune": "retention",
+    "scale": "scaling",
     "shard": "worker.shard",
     "submit": "client",
     "timeline": "widgets",
@@ -73,6 +75,7 @@ __all__ = [
     "panel",
     "progress",
     "prune",
+    "scale",
     "shard",
     "submit",
     "timeline",
