@@ -14,10 +14,8 @@ import dataclasses
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,7 +98,7 @@ def _source(name: str, dataframe: Any, parent: str) -> DataSource:
     if not base.is_dir():
         raise InvalidSpec(f"{base}, where {name} is to be written, is no folder here.", field="data",
                           hint=_FOLDER)  # fmt: skip
-    return dataclasses.replace(within, path=str(base / f"distdl-{secrets.token_hex(16)}"), rows=0)
+    return dataclasses.replace(within, path=str(base / f"distdl-{os.urandom(16).hex()}"), rows=0)
 
 
 def _is_here(dataframe: Any) -> bool:
@@ -143,6 +141,8 @@ def written(spec: JobSpec, frames: Sequence[Frame]) -> JobSpec:
 
 def _write(frame: Frame) -> int:
     """Write a DataFrame and return how many rows it has. Raises DataUnavailable."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from pyspark.sql import Observation
     from pyspark.sql import functions as of
 
