@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import client
 from distdl_jupyter.core import scaling
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.views.scaling import displayable
@@ -118,5 +119,5 @@ def _tell(backend: str, count: int, runs: Sequence[scaling.Run]) -> None:
     """Print what a run came to."""
     run = runs[-1]
     unit = "samples" if run.counts_samples else "batches"
-    sys.stderr.write(f"{backend}, {count} processes, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
+    sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
     sys.stderr.flush()
