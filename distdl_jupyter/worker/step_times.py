@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
-from distdl_jupyter.worker import channel, links
+from distdl_jupyter.worker import channel
 
 P = ParamSpec("P")
 
@@ -194,7 +194,11 @@ class StepRecorder:
         records, self._records = self._records[:whole], self._records[whole:]
         first, self._first, self._sent_at = self._first, self._first + whole * size, now()
         if out is not None and records:
-            sending = links.time_sending() if any(len(record) > HEAD for record in records) else 0
+            sending = 0
+            if any(len(record) > HEAD for record in records):
+                from distdl_jupyter.worker import links  # the module socket, which most ranks never import
+
+                sending = links.time_sending()
             out.send("steps", first=first, size=size, records=records, sending=sending)
 
 

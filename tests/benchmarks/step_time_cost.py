@@ -18,7 +18,7 @@ from tests.benchmarks.launchers import SUBJECTS
 from tests.benchmarks.report import Report, interleaved
 
 #: Width of the network and number of steps: some 0.2 ms, some 10 ms.
-SIZES = {"a small step": (8, 4000), "a step of 10 ms": (1750, 200)}
+SIZES = {"a small step": (8, 3000), "a step of 10 ms": (1750, 100)}
 MOST = 100e-6
 
 
