@@ -167,6 +167,41 @@ def test_what_lightning_has_for_gpus_only_says_so_itself(strategy):
         run(LIGHTNING.format(strategy=strategy))
 
 
+# the time of steps -------------------------------------------------------------------------------
+
+DEEPSPEED = """
+    import deepspeed, torch
+    net = torch.nn.Linear(4, 1)
+    config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"torch_adam": True}},
+              "zero_optimization": {"stage": 2}}
+    engine, _, loader, _ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config,
+                                                training_data=list(torch.ones(16, 4)))
+    for batch in loader:
+        engine.backward(engine(batch).pow(2).mean())
+        engine.step()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("code", "backend", "steps"),
+    [
+        pytest.param(ACCELERATE, "torch", 2, id="accelerate", marks=here("accelerate")),
+        pytest.param(TRAINER.format(more=""), "torch", 4, id="transformers", marks=here("transformers", "accelerate")),
+        pytest.param(LIGHTNING.format(strategy="ddp"), "torch", 3, id="lightning", marks=here("lightning")),
+        pytest.param(DEEPSPEED, "deepspeed", 4, id="deepspeed", marks=here("deepspeed")),
+    ],
+)
+def test_time_of_each_step_is_measured_as_the_trainer_counts_steps(code, backend, steps):
+    given = {"distributed_backend": backend, "process_count_per_node": 2}
+    job = submit_source(textwrap.dedent(code).strip(), options=given)
+    job.results(timeout=240)
+    times = job.time()
+    assert [(row.step, row.rank) for row in times.rows] == [(step, rank) for step in range(steps) for rank in (0, 1)]
+    assert all(row.data > 0 for row in times.rows[:2])
+    assert all(sum(row.waiting + row.communication for row in times.rows if row.rank == rank) > 0 for rank in (0, 1))
+
+
 # torch ------------------------------------------------------------------------------------------
 
 
