@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import client
+from distdl_jupyter import capture, client, registry
 from distdl_jupyter.core import scaling
+from distdl_jupyter.core.aliases import ALIASES, TOTALS
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
@@ -16,9 +17,12 @@ from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.views.scaling import displayable
 
 if TYPE_CHECKING:
+    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
     from distdl_jupyter.views.scaling import ScalingShown
 
+#: Options of one job, and what stands for them here.
+_INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two looks at a run.
 _LOOK = 0.2
 #: Runs of a point: two, and a third where these differ by more than this share.
@@ -34,7 +38,7 @@ def scale(
     kwargs: Mapping[str, Any] | None = None,
     *,
     nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = "torch",
+    backends: str | Sequence[str] = registry.DEFAULT,
     seconds: float = 10.0,
     **options: Any,
 ) -> ScalingShown:
@@ -49,23 +53,54 @@ def scale(
 
     Raises InvalidSpec for a function that trains nothing, JobFailed for one that fails, and what ``submit`` raises.
     """
+    draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
+    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **options)
+
+
+def of_draft(
+    draft: CapturedCode, processes: Sequence[int], *, nodes: int | Sequence[int] = 1,
+    backends: str | Sequence[str] = registry.DEFAULT, seconds: float = 10.0, **options: Any,
+) -> ScalingShown:  # fmt: skip
+    """Do what ``scale`` does with captured code."""
     counts = [*processes]
     by_count = [nodes] * len(counts) if isinstance(nodes, int) else [*nodes]
-    _check(counts, by_count, seconds)
-    found = scaling.Scaling(str(getattr(function, "__name__", "training")))
-    for backend in [backends] if isinstance(backends, str) else backends:
+    _check(counts, by_count, seconds, options)
+    found = scaling.Scaling(str(options.pop("name", draft.name)))
+    for backend in backends.split(",") if isinstance(backends, str) else backends:
         for count, node_count in zip(counts, by_count, strict=True):
             given = {"node_count": node_count, "process_count_per_node": count // node_count,
                      "distributed_backend": backend, "name": f"{found.name} on {count}", **options}  # fmt: skip
             runs: list[scaling.Run] = []
             while len(runs) < _RUNS or (len(runs) < _MOST_RUNS and not _agree(runs)):
-                runs.append(_measure(client.submit(function, args, kwargs, **given), seconds))
+                runs.append(_measure(client.launch(draft, **given), seconds))
                 _tell(backend, count, runs)
             found.points.append(scaling.point(backend, count, node_count, runs))
     return displayable(found)
 
 
-def _check(counts: Sequence[int], nodes: Sequence[int], seconds: float) -> None:
+def of_options(
+    draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
+) -> ScalingShown:
+    """Do what ``scale`` does with the options of a line: its nodes are those of each run, its backends a list."""
+    more = dict(options)
+    nodes, backends = more.pop("node_count", 1), more.pop("distributed_backend", registry.DEFAULT)
+    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **more)
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of processes that are typed as ``1,2,4``. Raises InvalidSpec."""
+    try:
+        return [int(word) for word in text.replace(" ", ",").split(",") if word]
+    except ValueError:
+        raise InvalidSpec(f"{text!r} are no numbers of processes.", field="processes",
+                          hint="Example: 1,2,4.") from None  # fmt: skip
+
+
+def _check(counts: Sequence[int], nodes: Sequence[int], seconds: float, options: Mapping[str, Any]) -> None:
+    for name in options:
+        if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
+            raise InvalidSpec(f"{name} has no place beside several numbers of processes.", field=name,
+                              hint=f"Give {_INSTEAD.get(primary, 'processes')}=.")  # fmt: skip
     if not counts or len(set(counts)) < len(counts) or min(counts) < 1:
         raise InvalidSpec(f"processes is {counts}, but it takes different numbers from 1.", field="processes",
                           hint="Example: processes=[1, 2, 4].")  # fmt: skip

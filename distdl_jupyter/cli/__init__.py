@@ -118,6 +118,15 @@ def _parser() -> argparse.ArgumentParser:
         _command(commands, "run", _submit, "run a script to its end, with its log, as torchrun does")
     )
     one.set_defaults(follow=True)
+    one = _command(commands, "scale", _scale, "measure by short runs how a script scales with its processes")
+    one.add_argument(
+        "--processes", default="1,2,4", metavar="1,2,4", help="how many processes, in turn (default: 1,2,4)"
+    )
+    one.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="how long each run is measured (default: 10)"
+    )
+    one.add_argument("--csv", action="store_true", help="print a line for each number of processes, times in seconds")
+    _add_script_flags(one)
     clusters.add_to(commands)
     azure.add_to(commands)
     vm_sizes.add_to(commands)
@@ -281,6 +290,19 @@ def _submit(chosen: argparse.Namespace) -> int:
     else:
         draft, options = batchai.draft(chosen, options)
     return _started(client.launch(draft, **options), chosen)
+
+
+def _scale(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import capture, scaling
+
+    _understand_launchers(chosen)
+    if chosen.script is None:
+        raise InvalidSpec("distdl scale takes a script.", hint="Example: distdl scale --processes 1,2,4 train.py")
+    options = _options(chosen)
+    draft = capture.capture_script(chosen.script, None, chosen.arguments)
+    found = scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds)
+    print(found.table.to_csv(index=False).rstrip() if chosen.csv else found)
+    return 0
 
 
 def _understand_launchers(chosen: argparse.Namespace) -> None:

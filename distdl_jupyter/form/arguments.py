@@ -185,6 +185,7 @@ def _add_own_flags(parser: Parser) -> None:
         help="Wait for the end: a failure is raised here, an interrupt cancels the job (default: where a program such "
         "as papermill runs the notebook).")  # fmt: skip
     add("--panel", action=argparse.BooleanOptionalAction, help="Show the live panel (default) or a line of text.")
+    add("--scale", metavar="1,2,4", help="Measure short runs on so many processes instead, -b a,b on several backends.")
     add("--on-ranks", action="store_true", help="Run it on the ranks that %%dist_ranks keeps alive, and wait.")
 
 

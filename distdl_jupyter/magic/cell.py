@@ -24,6 +24,7 @@ from distdl_jupyter.storage import dataframes
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
+    from distdl_jupyter.views.scaling import ScalingShown
 
 #: Seconds after which a cell says what it does before its job starts.
 _LONG = 2.0
@@ -71,6 +72,8 @@ class CellMagic:
             )
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)
+        if getattr(chosen, "scale", ""):
+            return self._scale(draft, chosen.scale, options, out)
         with_panel = getattr(chosen, "panel", True)
         if not with_panel:
             _say(f"Captured {draft.summary()}")
@@ -84,6 +87,15 @@ class CellMagic:
             value = _wait(job)
             return value if wait else None
         return None
+
+    def _scale(self, draft: CapturedCode, processes: str, options: dict[str, Any], out: str | None) -> ScalingShown:
+        """Measure the cell on several numbers of processes."""
+        from distdl_jupyter import scaling
+
+        found = scaling.of_options(draft, scaling.numbers(processes), options)
+        if out:
+            self._session.keep(out, found)
+        return found
 
     def _on_ranks(self, draft: CapturedCode, chosen: argparse.Namespace, out: str | None) -> Any:
         """Run the captured cell on the ranks that are alive, and wait; its values are kept or returned."""

@@ -1,8 +1,11 @@
 """``scale`` with real jobs on this machine."""
 
+from pathlib import Path
+
 import pytest
 
-from distdl_jupyter import jobs, scale
+from distdl_jupyter import jobs, scale, scaling
+from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
 from tests.client import scaled
@@ -15,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
     [
         ({"processes": []}, "processes"), ({"processes": [1, 1]}, "processes"), ({"processes": [0, 2]}, "processes"),
         ({"processes": [1, 2], "nodes": 2}, "nodes"), ({"processes": [1, 2], "nodes": [1]}, "nodes"),
-        ({"seconds": 0}, "seconds"),
+        ({"seconds": 0}, "seconds"), ({"np": 4}, "np"), ({"nnodes": 2}, "nnodes"), ({"backend": "torch"}, "backend"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_said_before_anything_is_started(distdl_home, given, field):
@@ -30,6 +33,31 @@ def test_a_function_that_trains_nothing_or_fails_is_told(distdl_home):
         scale(scaled.returns, [1], backends="plain")
     with pytest.raises(JobFailed, match="no such file of data"):
         scale(scaled.fails, [1], backends="plain")
+
+
+def test_the_numbers_of_a_line_are_read():
+    assert scaling.numbers("1,2, 4") == [1, 2, 4]
+    with pytest.raises(InvalidSpec, match="'1,b' are no numbers of processes"):
+        scaling.numbers("1,b")
+
+
+SCRIPT = """
+from tests.client.scaled import sleeps
+sleeps(0.02)
+"""
+
+
+@pytest.mark.full
+def test_a_script_is_measured_from_a_terminal(distdl_home, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(Path.cwd())
+    (tmp_path / "train.py").write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{SCRIPT}")
+    words = ["scale", "--processes", "1,2", "--seconds", "1", "-b", "torch", str(tmp_path / "train.py")]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("2 processes reach ")
+    assert len(said.out.splitlines()) == 1 + 1 + 4 + 1
+    assert main([*words[:1], "--csv", *words[1:]]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("backend,processes,nodes,rate,error,own")
 
 
 @pytest.mark.full

@@ -184,7 +184,7 @@ def test_a_run_is_canceled_and_found_again_by_its_id(project):
     run = Experiment(None, "waits").submit(PyTorch(project(script), entry_script="train.py"))
     again = Run(run.experiment, run.id)
     wait_for(lambda: any(line.text == "begun" for line in again.job.logs(0)), 60, "the first line")
-    assert again.get_status() == "Running"
+    wait_for(lambda: again.get_status() == "Running", 60, "its state")
     again.cancel()
     assert run.wait_for_completion()["status"] == "Canceled"
 

@@ -70,8 +70,8 @@ def test_a_pipe_that_nobody_reads_leaves_the_inherited_stream(tmp_path, folder, 
 
 def test_the_rank_ends_when_the_lifeline_breaks(folder, pipes):
     path, opened = pipes
-    process = ranks.start(folder.cell("import time\nprint('up')\ntime.sleep(600)"), DISTDL_PIPES=str(path))
-    until_said(opened["rank-0.out"], b"up")
+    process = ranks.start(folder.cell("import time\nprint('now it sleeps')\ntime.sleep(600)"), DISTDL_PIPES=str(path))
+    until_said(opened["rank-0.out"], b"now it sleeps")
     assert process.poll() is None
     os.close(opened.pop("alive"))
     assert process.wait(timeout=60) == -signal.SIGTERM
@@ -80,9 +80,9 @@ def test_the_rank_ends_when_the_lifeline_breaks(folder, pipes):
 
 def test_a_rank_that_ignores_the_request_is_ended(folder, pipes):
     path, opened = pipes
-    code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)"
+    code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('now it sleeps')\ntime.sleep(600)"
     process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
-    until_said(opened["rank-0.out"], b"up")
+    until_said(opened["rank-0.out"], b"now it sleeps")
     os.close(opened.pop("alive"))
     assert process.wait(timeout=60) == streams.ORPHANED
     ranks.end(process)
@@ -99,9 +99,9 @@ def test_a_lifeline_that_broke_before_the_start_ends_the_rank(folder, pipes):
 def test_processes_of_the_rank_do_not_hold_the_lifeline(folder, pipes):
     """Its reading end is no inheritable descriptor: only writers count, and a rank holds none."""
     path, opened = pipes
-    code = "import subprocess, time\nsubprocess.Popen(['sleep', '5'])\nprint('up')\ntime.sleep(600)"
+    code = "import subprocess, time\nsubprocess.Popen(['sleep', '5'])\nprint('now it sleeps')\ntime.sleep(600)"
     process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
-    until_said(opened["rank-0.out"], b"up")
+    until_said(opened["rank-0.out"], b"now it sleeps")
     os.close(opened.pop("alive"))
     assert process.wait(timeout=60) == -signal.SIGTERM
     ranks.end(process)
