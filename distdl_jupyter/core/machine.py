@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+from pathlib import Path
 
 
 def cores() -> int:
@@ -21,3 +23,9 @@ def installed_version(*names: str) -> str:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
     return ""
+
+
+def has_java() -> bool:
+    """Say whether Java is here, as Spark's own scripts look for it."""
+    home = os.environ.get("JAVA_HOME")
+    return Path(home, "bin", "java").exists() if home else shutil.which("java") is not None

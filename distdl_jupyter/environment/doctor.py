@@ -13,10 +13,11 @@ from typing import Literal, TextIO
 
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import listing, plural, size
-from distdl_jupyter.core.machine import installed_version
+from distdl_jupyter.core.machine import has_java, installed_version
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
 from distdl_jupyter.environment.probe import Environment, probe
+from distdl_jupyter.stager import packages
 from distdl_jupyter.worker.watch import frameworks
 
 Status = Literal["ok", "warn", "fail", "absent"]
@@ -46,7 +47,7 @@ class Row:
 def diagnose(environment: Environment | None = None) -> list[Row]:
     """Return the table's rows for ``environment`` (this one, freshly probed, when None). Takes 2 to 10 seconds."""
     seen = environment or probe()
-    return [*(rule(seen) for rule in _RULES), *_frameworks(), *_azure()]
+    return [*(rule(seen) for rule in _RULES), *_frameworks(), *_packages(), *_azure()]
 
 
 def works(rows: Sequence[Row]) -> bool:
@@ -203,9 +204,26 @@ def _frameworks() -> list[Row]:
             else Row("TensorFlow", "ok", f"{tensorflow} (no tf-keras: fit does not train on several ranks)",
                      "Run `pip install tf-keras` for Model.fit under MultiWorkerMirroredStrategy.")
         )  # fmt: skip
-    if ray := installed_version("ray"):
-        rows.append(Row("Ray", "ok", ray))
+    for name, distribution in (("Ray", "ray"), ("DeepSpeed", "deepspeed")):
+        if version := installed_version(distribution):
+            rows.append(Row(name, "ok", version))
+    if spark := installed_version("pyspark", "pyspark-client"):
+        rows.append(
+            Row("Spark", "ok", spark)
+            if has_java()
+            else Row("Spark", "warn", f"{spark}, without Java", "Install Java 17 or newer, or set JAVA_HOME; "
+                     "remote=\"sc://...\" (Spark Connect) needs none.")
+        )  # fmt: skip
     return rows
+
+
+def _packages() -> list[Row]:
+    """Say what installs the packages that a job asks for."""
+    found = packages.installers()
+    if not {"pip", "uv"} & set(found):
+        remedy = f"Run `{sys.executable} -m ensurepip`, or install uv, for jobs with pip_packages."
+        return [Row("Packages", "warn", "neither pip nor uv is here", remedy)]
+    return [Row("Packages", "ok", f"{listing(found)} can install what a job asks for")]
 
 
 def _tensorflow_version() -> str:

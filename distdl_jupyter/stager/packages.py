@@ -238,6 +238,12 @@ def _has_pip() -> bool:
     return importlib.util.find_spec("pip") is not None
 
 
+def installers() -> list[str]:
+    """Return the installers that are here: pip, uv, and one of conda's kind."""
+    found = ["pip"] if _has_pip() else []
+    return found + [name for name in ("uv", *_CONDAS) if shutil.which(name)]
+
+
 def is_lock(text: str) -> bool:
     """Say whether a text of requirements is a lock (PEP 751)."""
     return re.search(r"(?m)^lock-version\s*=", text) is not None

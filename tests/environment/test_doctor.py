@@ -228,3 +228,21 @@ def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.Mon
     assert doctor._frameworks()[0] == Row("TensorFlow", "ok", "2.21.0 (tf-keras 2.21.0)")
     here.clear()
     assert doctor._frameworks() == []
+
+
+def test_what_installs_packages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    (row,) = doctor._packages()
+    assert (row.status, row.value[:3]) == ("ok", "pip")
+    monkeypatch.setattr(doctor.packages, "installers", lambda: ["conda"])
+    (row,) = doctor._packages()
+    assert (row.status, row.value) == ("warn", "neither pip nor uv is here")
+    assert "ensurepip" in row.remedy
+
+
+def test_spark_wants_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "installed_version", lambda *names: "4.3.0" if "pyspark" in names else "")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert [(row.name, row.status) for row in doctor._frameworks()] == [("Spark", "warn")]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch()
+    assert doctor._frameworks() == [Row("Spark", "ok", "4.3.0")]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import shutil
 import signal
 import socket
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents import placing
@@ -25,6 +22,7 @@ from distdl_jupyter.clusters.spark.stage import END_SECONDS, MARK, Stage
 from distdl_jupyter.clusters.spark.stage import nodes as ask_nodes
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.machine import has_java
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.node import processes
 
@@ -58,7 +56,7 @@ class SparkCluster(AgentCluster):
         """Spark must be installed here, and Java where this machine is the driver."""
         if find_spec("pyspark") is None:
             return "Spark is not installed in this environment: run 'pip install distdl-jupyter[spark]'."
-        if options.master and not options.remote and not _has_java():
+        if options.master and not options.remote and not has_java():
             return "Spark needs Java here, and there is none: install Java 17 or newer, or set JAVA_HOME."
         return ""
 
@@ -200,8 +198,3 @@ class _SparkNodes(AgentNodes):
         """End the agents and give the slots back to Spark."""
         super().close()
         self._stage_run.close()
-
-
-def _has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return bool(Path(home, "bin", "java").exists() if home else shutil.which("java"))
