@@ -159,7 +159,9 @@ class LogBook:
     def _count(self, event: Event) -> None:
         """Take the number of all lines so far, also of those that were not read."""
         for number, (lines, errors) in event["counts"].items():
-            self.counts[int(number)], self.errors[int(number)] = lines, errors
+            self.counts[int(number)] = lines
+            if errors:
+                self.errors[int(number)] = errors
         self.total = event["lines"]
 
     @property

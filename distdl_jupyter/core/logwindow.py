@@ -113,7 +113,7 @@ class LogWindow:
         book = self.book
         book.total = view.lines
         book.counts = {rank.rank: rank.lines for rank in view.ranks if rank.lines}
-        book.errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.lines}
+        book.errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
         return True
 
     def _begin_at(self, at: int) -> None:
