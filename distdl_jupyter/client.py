@@ -260,8 +260,8 @@ class Job:
         """Return where the time of each rank's training steps went up to now, in seconds.
 
         That is data, compute, waiting for slower ranks, communication and the rest; ``straggler`` is the rank for which
-        the others wait. It shows itself as a table; ``frame()`` has a row for each rank and step, ``figure()`` a bar
-        for each rank. Measured are the steps of torch's optimizers. Without any, ``why`` says so in a sentence.
+        the others wait. It shows itself as a table; ``to_pandas()`` has a row for each rank and step, ``figure()`` a
+        bar for each rank. Measured are the steps of torch's optimizers. Without any, ``why`` says so in a sentence.
         """
         from distdl_jupyter import results
 

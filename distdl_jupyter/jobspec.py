@@ -21,8 +21,6 @@ from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
 from distdl_jupyter.core.plan import with_ports
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.stager import packages as environments
-from distdl_jupyter.storage import dataframes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
+    from distdl_jupyter.storage.dataframes import Frame
 
 
 def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
@@ -71,7 +70,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
     _refuse_packages(given, cluster)
     _refuse_more_than_all(given.get("min_node_count"), nodes)
-    frames, sources_given = dataframes.planned(given.pop("data", None))
+    frames, sources_given = _planned(given.pop("data", None))
     requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
@@ -101,11 +100,35 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
         **{"name": check_name(draft.name), **given},
     )
     _refuse_missing_shards(spec)
-    if not cluster.far and (made := environments.ready(environments.of_job(spec))):
-        spec = dataclasses.replace(spec, python=made)  # a template of that Python starts it warm
+    if not cluster.far and any(getattr(spec, name) for name in packages.FIELDS):
+        spec = _with_ready_python(spec)
     dry_run(spec, cluster, cluster_options, backend, backend_options)
     known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
-    return dataframes.written(redact.spec(_with_findings(spec, draft), known), frames), secret
+    return _written(redact.spec(_with_findings(spec, draft), known), frames), secret
+
+
+def _with_ready_python(spec: JobSpec) -> JobSpec:
+    """Return the spec with the Python of its packages where that is made: a template of that Python starts it warm."""
+    from distdl_jupyter.stager import packages as environments  # few jobs ask for packages
+
+    made = environments.ready(environments.of_job(spec))
+    return dataclasses.replace(spec, python=made) if made else spec
+
+
+def _planned(given: Any) -> tuple[list[Frame], Any]:
+    if given is None:
+        return [], None
+    from distdl_jupyter.storage import dataframes  # few jobs have data
+
+    return dataframes.planned(given)
+
+
+def _written(spec: JobSpec, frames: list[Frame]) -> JobSpec:
+    if not frames:
+        return spec
+    from distdl_jupyter.storage import dataframes
+
+    return dataframes.written(spec, frames)
 
 
 def _refuse_missing_shards(spec: JobSpec) -> None:

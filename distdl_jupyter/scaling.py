@@ -133,7 +133,7 @@ def _measure(job: Job, seconds: float) -> scaling.Run:
         raise JobFailed(job.view().reason)
     reader.read()
     times = reader.times()
-    found = scaling.measured(times, job.id) if times.rows else None
+    found = scaling.measured(times) if times.rows else None
     if found is None:
         least = scaling.WARM_UP + scaling.LEAST_STEPS
         raise InvalidSpec(

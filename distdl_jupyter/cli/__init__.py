@@ -255,7 +255,7 @@ def _environment(chosen: argparse.Namespace) -> int:
 
 def _time(chosen: argparse.Namespace) -> int:
     times = _find(chosen.id).time()
-    print(times.frame().to_csv(index=False, float_format="%.6f").rstrip() if chosen.csv else times)
+    print(times.to_pandas().to_csv(index=False, float_format="%.6f").rstrip() if chosen.csv else times)
     return 0
 
 

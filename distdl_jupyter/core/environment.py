@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core.spec import known_fields
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
@@ -77,7 +78,9 @@ def read(folder: JobFolder) -> JobEnvironment:
     try:
         found: dict[str, Any] = json.loads(folder.environment_file.read_text(encoding="utf-8"))
         git = found.pop("git", None)
-        return JobEnvironment(**_known(JobEnvironment, found), git=GitState(**_known(GitState, git)) if git else None)
+        return JobEnvironment(
+            **known_fields(JobEnvironment, found), git=GitState(**known_fields(GitState, git)) if git else None
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         return UNKNOWN
 
@@ -86,7 +89,3 @@ def _requirement(package: tuple[str, str]) -> str:
     name, version = package
     _, at, origin = version.partition(" @ ")
     return f"{name} @ {origin}\n" if at else f"{name}=={version}\n"
-
-
-def _known(cls: type, data: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name in cls.__dataclass_fields__}  # type: ignore[attr-defined]

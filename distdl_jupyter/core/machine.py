@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
 
@@ -27,5 +26,7 @@ def installed_version(*names: str) -> str:
 
 def has_java() -> bool:
     """Say whether Java is here, as Spark's own scripts look for it."""
+    import shutil  # brings every way to compress
+
     home = os.environ.get("JAVA_HOME")
     return Path(home, "bin", "java").exists() if home else shutil.which("java") is not None

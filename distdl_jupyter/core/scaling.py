@@ -45,10 +45,9 @@ class Run:
     batch: float
     steps: int
     counts_samples: bool = True
-    job: str = ""
 
 
-def measured(times: StepTimes, job: str = "") -> Run | None:
+def measured(times: StepTimes) -> Run | None:
     """Return what the steps of a job say without the first ones, None for too few."""
     rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
     by_step: dict[int, list[StepTime]] = {}
@@ -73,7 +72,7 @@ def measured(times: StepTimes, job: str = "") -> Run | None:
         own=statistics.median(one.data + one.compute + one.rest for one in of_ranks),
         communication=statistics.median(one.communication for one in of_ranks),
         waiting=statistics.median(one.waiting for one in of_ranks),
-        batch=sum(work) / steps, steps=steps, counts_samples=counts_samples, job=job,
+        batch=sum(work) / steps, steps=steps, counts_samples=counts_samples,
     )  # fmt: skip
 
 

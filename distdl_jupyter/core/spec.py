@@ -100,13 +100,14 @@ class JobSpec(JobOptions):
         """Build a spec from ``to_json`` data; fields of a newer version are ignored."""
         known = {f.name for f in dataclasses.fields(cls)}
         kept = {k: v for k, v in data.items() if k in known}
-        kept["source"] = Source(**_known(Source, kept.get("source") or {}))
-        kept["captured"] = tuple(Captured(**_known(Captured, c)) for c in kept.get("captured") or ())
-        kept["data"] = tuple(DataSource(**_known(DataSource, one)) for one in kept.get("data") or ())
+        kept["source"] = Source(**known_fields(Source, kept.get("source") or {}))
+        kept["captured"] = tuple(Captured(**known_fields(Captured, c)) for c in kept.get("captured") or ())
+        kept["data"] = tuple(DataSource(**known_fields(DataSource, one)) for one in kept.get("data") or ())
         for name in ("secret_variables", "script_arguments", "findings", "pip_packages", "conda_packages"):
             kept[name] = tuple(kept.get(name) or ())
         return cls(**kept)
 
 
-def _known(cls: type, data: dict[str, Any]) -> dict[str, Any]:
+def known_fields(cls: type, data: dict[str, Any]) -> dict[str, Any]:
+    """Return what of kept data a dataclass has fields for: newer versions may have kept more."""
     return {k: v for k, v in data.items() if k in cls.__dataclass_fields__}  # type: ignore[attr-defined]

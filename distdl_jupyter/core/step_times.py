@@ -15,6 +15,7 @@ rank (``waiting``). No clocks are compared.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -100,7 +101,7 @@ _CAUSES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass
 class StepTimes:
     """The steps of one job; ``hosts`` are those of its ranks. ``why`` says why there are none, "" where there are."""
 
@@ -112,6 +113,10 @@ class StepTimes:
 
     def ranks(self) -> list[RankTime]:
         """Return the mean step of each rank, in order of ranks, without the first step, which sets much up."""
+        return self._means
+
+    @functools.cached_property
+    def _means(self) -> list[RankTime]:
         by_rank: dict[int, list[StepTime]] = defaultdict(list)
         for row in _warm(self.rows):
             by_rank[row.rank].append(row)

@@ -19,7 +19,6 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
 from distdl_jupyter.magic.ranks_magic import RanksMagic
 from distdl_jupyter.magic.session import Session, short_errors
-from distdl_jupyter.storage import dataframes
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -57,6 +56,8 @@ class CellMagic:
         out = _identifier(getattr(chosen, "out", None))
         options = job_options(chosen, self._session.defaults)
         if options.get("data"):
+            from distdl_jupyter.storage import dataframes  # few cells have data
+
             options["data"] = dataframes.named(options["data"], self._session.ip.user_ns)
         place = capture.here()
         first_line = _line_below_magic(place.raw, cell)

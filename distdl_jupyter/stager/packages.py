@@ -37,7 +37,6 @@ _CONDAS = ("mamba", "micromamba", "conda")
 _LINES, _LONGEST = 12, 1500
 #: A requirement that pip has begun to fetch, one that it had, and how much of a file has come (``--progress-bar raw``).
 _COLLECTING, _PROGRESS = re.compile(r"\s*(?:Collecting|Downloading) (\S+)"), re.compile(r"Progress (\d+) of (\d+)")
-_PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
 _OWN_ERROR = re.compile(r"^(?:ERROR|error|CRITICAL|PackagesNotFoundError|.*Error): ?")
 _PATH_FILE = "distdl-base.pth"
 
@@ -265,4 +264,4 @@ def _own_words(lines: Sequence[str]) -> str:
     errors = [number for number, line in enumerate(said) if _OWN_ERROR.match(line)]
     chosen = said[errors[0] :] if errors else said[-_LINES:]
     text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in chosen[:_LINES])
-    return masked(_PASSWORD.sub(r"\1", text))[:_LONGEST] or "it said nothing."
+    return masked(text)[:_LONGEST] or "it said nothing."

@@ -26,7 +26,7 @@ _MOST_RANKS = 64
 
 
 class StepTimesShown(StepTimes):
-    """The steps of a job as a notebook shows them: ``print``, display, ``frame()`` and ``figure()``."""
+    """The steps of a job as a notebook shows them: ``print``, display, ``to_pandas()`` and ``figure()``."""
 
     def __str__(self) -> str:
         return "\n".join((*_sentences(self), *([table.text(_rows(self))] if self.rows else [])))
@@ -38,7 +38,7 @@ class StepTimesShown(StepTimes):
         head = "".join(f"<p>{escape(one)}</p>" for one in _sentences(self))
         return head + (table.html(_rows(self)) if self.rows else "")
 
-    def frame(self) -> pd.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """Return a row for each rank and step (of long trainings: for ``steps`` steps), its parts in seconds."""
         import pandas as pd
 

@@ -104,8 +104,8 @@ def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(c
         assert parts == pytest.approx(row.seconds, abs=1e-5)
         assert row.samples == 8
     assert times.samples_per_second > 0
-    assert list(times.frame().columns[:4]) == ["rank", "attempt", "step", "steps"]
-    assert len(times.frame()) == 10
+    assert list(times.to_pandas().columns[:4]) == ["rank", "attempt", "step", "steps"]
+    assert len(times.to_pandas()) == 10
     bars = times.figure().data
     assert [bar.name for bar in bars] == ["data", "compute", "waiting for others", "communication", "rest"]
     assert sum(bar.x[1] for bar in bars) == pytest.approx(1000 * times.ranks()[1].seconds, abs=0.1)
@@ -148,7 +148,7 @@ def test_job_that_trains_nothing_has_an_empty_table_and_says_why():
     job.wait(120)
     times = job.time()
     assert (times.rows, times.straggler, times.samples_per_second) == ([], None, None)
-    assert len(times.frame()) == 0
+    assert len(times.to_pandas()) == 0
     assert str(times) == (
         "No step has been measured: a step ends where an optimizer of torch steps after a backward pass, and none has."
     )

@@ -8,12 +8,11 @@ import pytest
 
 from distdl_jupyter import attach, cluster_configs, submit
 from distdl_jupyter.core.state import State
-from tests.clusters.functions import uses_a_package
 from tests.clusters.ssh.lab import _is_supervisor
 from tests.conftest import wait_for
 from tests.slurm import needs_slurm, slurm_of  # noqa: F401
 from tests.storage.places import DISK, containing, reachable, seen
-from tests.storage.wheels import only, wheel
+from tests.storage.wheels import assert_nodes_install
 
 pytestmark = [needs_slurm, pytest.mark.timeout(280)]
 
@@ -90,8 +89,4 @@ def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs
 
 @pytest.mark.full
 def test_nodes_make_the_environment_of_the_jobs_packages(lab, tmp_path):
-    given = {"pip_packages": ["oneleaf"], "environment_variables": only(wheel(tmp_path / "wheels", "oneleaf"))}
-    job = submit(uses_a_package, compute_target="lab", node_count=2, process_count_per_node=1,
-                 distributed_backend="horovod-mpi", **given)  # fmt: skip
-    assert job.results() == ["1.0", "1.0"]
-    assert [bar.source for bar in job.view().staging] == ["Python packages", "Python packages"]
+    assert_nodes_install(tmp_path / "wheels", "horovod-mpi")

@@ -3,6 +3,9 @@
 import zipfile
 from pathlib import Path
 
+from distdl_jupyter import submit
+from tests.clusters.functions import uses_a_package
+
 
 def wheel(folder, name, version="1.0", requires=()):
     """Write a wheel whose module has ``VERSION``; ``requires`` are requirements."""
@@ -21,3 +24,12 @@ def wheel(folder, name, version="1.0", requires=()):
 def only(folder):
     """Return environment variables for pip and uv."""
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder)}
+
+
+def assert_nodes_install(folder, backend):
+    """Run a job on two nodes of the cluster ``lab`` with a package that none of them has."""
+    given = {"pip_packages": ["oneleaf"], "environment_variables": only(wheel(folder, "oneleaf"))}
+    job = submit(uses_a_package, compute_target="lab", node_count=2, process_count_per_node=1,
+                 distributed_backend=backend, **given)  # fmt: skip
+    assert job.results() == ["1.0", "1.0"]
+    assert [bar.source for bar in job.view().staging] == ["Python packages", "Python packages"]

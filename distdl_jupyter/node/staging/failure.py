@@ -1,10 +1,11 @@
-"""Why data could not be staged, as one sentence with its remedy, and without any signature."""
+"""Why data could not be staged, as one sentence with its remedy, and without any signature or password."""
 
 from __future__ import annotations
 
 import re
 
 _SIGNATURE = re.compile(r"(sig=)[^&\s\"']+", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
 
 
 class Failure(Exception):
@@ -18,8 +19,8 @@ class Failure(Exception):
 
 
 def masked(text: str) -> str:
-    """Return a text without the signatures that stand in it."""
-    return _SIGNATURE.sub(r"\1***", text)
+    """Return a text without the signatures that stand in it, and without users and passwords of addresses."""
+    return _SIGNATURE.sub(r"\1***", _PASSWORD.sub(r"\1", text))
 
 
 def readable(size: float) -> str:

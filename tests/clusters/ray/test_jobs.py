@@ -10,10 +10,10 @@ from distdl_jupyter import cluster_configs, clusters, submit
 from distdl_jupyter.core.errors import JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters import sampled
-from tests.clusters.functions import breaks, shows_gpus, trains, uses_a_package, waits
+from tests.clusters.functions import breaks, shows_gpus, trains, waits
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
-from tests.storage.wheels import only, wheel
+from tests.storage.wheels import assert_nodes_install
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 
@@ -99,11 +99,7 @@ def test_ray_that_is_not_there_is_refused_with_the_remedy(tmp_path, monkeypatch)
 
 @pytest.mark.full
 def test_nodes_make_the_environment_of_the_jobs_packages(on_ray, tmp_path):
-    given = {"pip_packages": ["oneleaf"], "environment_variables": only(wheel(tmp_path / "wheels", "oneleaf"))}
-    job = submit(uses_a_package, compute_target="lab", node_count=2, process_count_per_node=1,
-                 distributed_backend="horovod-gloo", **given)  # fmt: skip
-    assert job.results() == ["1.0", "1.0"]
-    assert [bar.source for bar in job.view().staging] == ["Python packages", "Python packages"]
+    assert_nodes_install(tmp_path / "wheels", "horovod-gloo")
 
 
 # old calls ----------------------------------------------------------------------------------------

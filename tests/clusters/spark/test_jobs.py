@@ -21,11 +21,11 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from tests.clusters import sampled
-from tests.clusters.functions import breaks, shows_gpus, sums, trains, uses_a_package, waits
+from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
-from tests.storage.wheels import only, wheel
+from tests.storage.wheels import assert_nodes_install
 from tests.supervisor.test_far_clusters import supervisor_of
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
@@ -363,11 +363,7 @@ def test_connect_that_does_not_answer_is_refused_with_the_remedy():
 
 @pytest.mark.full
 def test_nodes_make_the_environment_of_the_jobs_packages(on_spark, tmp_path):
-    given = {"pip_packages": ["oneleaf"], "environment_variables": only(wheel(tmp_path / "wheels", "oneleaf"))}
-    job = submit(uses_a_package, compute_target="lab", node_count=2, process_count_per_node=1,
-                 distributed_backend="horovod-gloo", **given)  # fmt: skip
-    assert job.results() == ["1.0", "1.0"]
-    assert [bar.source for bar in job.view().staging] == ["Python packages", "Python packages"]
+    assert_nodes_install(tmp_path / "wheels", "horovod-gloo")
 
 
 def test_what_ranks_use_is_sampled_on_each_executor(on_spark):
