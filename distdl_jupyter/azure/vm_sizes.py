@@ -16,7 +16,9 @@ from distdl_jupyter.azure import prices, skus
 from distdl_jupyter.azure.catalogue_file import catalogue, catalogue_date
 from distdl_jupyter.azure.merged import sizes
 from distdl_jupyter.azure.vm_size import PREFIX, VmSize
+from distdl_jupyter.core import link
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +43,29 @@ def find(name: str) -> VmSize:
         field="vm_size",
         hint="distdl_jupyter.vm_sizes() lists them all.",
     )
+
+
+def link_of(text: str) -> Link:
+    """Return the link that ``1gbit,0.2ms`` or ``NC64as_T4_v3,0.2ms`` means.
+
+    That of a size is its Ethernet, which Gloo and MPI over TCP go by; where only InfiniBand is stated, that. No page
+    states a latency: without one it is 0, so what more a message takes is what runs have measured. Raises InvalidSpec
+    for a size that is unknown, or of which no rate is stated.
+    """
+    name, bits, latency = link.words(text)
+    if bits is not None:
+        return Link(bits, latency or 0.0, "as you said")
+    size = find(name)
+    by_infiniband = size.ethernet_gbps is None
+    gbps = size.infiniband_gbps_per_vm if by_infiniband else size.ethernet_gbps
+    if not gbps:
+        raise InvalidSpec(f"No page states the network rate of {size.name}.", field="rehearse",
+                          hint="Give the rate, as 32gbit.")  # fmt: skip
+    column = "infiniband_gbps_per_vm" if by_infiniband else "ethernet_gbps"
+    told = next((who for field, who in size.origins if field == column), size.source)
+    said = f"{'InfiniBand' if by_infiniband else 'Ethernet'} rate: {told}"
+    said += "; latency: " + ("as you said" if latency is not None else "stated on no page")
+    return Link(1e9 * gbps, latency or 0.0, said, size.name)
 
 
 def _key(text: str) -> str:

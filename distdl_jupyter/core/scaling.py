@@ -7,8 +7,20 @@ A step of n ranks lasts as long as a rank's own work, and besides
 * the wait for the slowest: own work spreads, and the longest of n normal values lies ``spread`` x m(n) over their mean
   (m by Blom, 1958).
 
-All are fitted to the measured split of the steps (``core.step_times``), so a forecast knows nothing of links, or of
-cores that are shared, which no run has met: run on the machines that it is for.
+All are fitted to the measured split of the steps (``core.step_times``), so a forecast knows nothing of cores that are
+shared as in no run: run on the machines that it is for.
+
+For a ``link`` that no run has met the bytes of the gradients are counted in the runs and reckoned at its rate:
+
+* Gloo (gloo/allreduce.cc, whose default is the ring), Open MPI for long messages (coll_tuned_decision_fixed.c) and
+  NCCL send the bytes of a ring. Ranks stand in it in their order, so of several ranks on a node one sends out and one
+  receives: the node's link carries 2 (n - 1) / n of the gradients in each direction, as with one rank on it, and
+  every message is as late as the one that crosses a link. Ranks of one node alone use none.
+* DistributedDataParallel reduces a bucket as soon as its gradients are there (Li et al., 2020,
+  https://doi.org/10.14778/3415478.3415530): the first holds 1 MiB, the others 25 (``bucket_cap_mb``). All but the last
+  travel while the backward pass goes on. Horovod's optimizer begins with each gradient, in cycles of a millisecond
+  (Sergeev and Del Balso, 2018, https://arxiv.org/abs/1802.05799), so there everything does.
+* A full frame of Ethernet carries 1448 bytes of 1514: IP and TCP take 52 with time stamps (RFC 7323), Ethernet 14.
 """
 
 from __future__ import annotations
@@ -16,9 +28,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.link import Link
 from distdl_jupyter.core.step_times import StepTime, StepTimes
 
 #: Steps at the beginning that are left out: caches fill, memory is allocated.
@@ -27,6 +40,11 @@ WARM_UP = 5
 _BLOCKS, LEAST_STEPS = 8, 16
 #: The error of a forecast for twice the processes is this share at least.
 _LEAST_ERROR = 0.02
+#: The error of what a link takes that no run has met, as a share of it, and of what travels behind the backward pass.
+_LINK_ERROR, _HIDDEN_ERROR = 0.1, 0.5
+_PAYLOAD = 1448 / 1514
+#: Bytes of DistributedDataParallel's first bucket and of the others.
+_FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +63,9 @@ class Run:
     batch: float
     steps: int
     counts_samples: bool = True
+    #: The bytes of the gradients that a step averages over its ranks (0: unknown), and seconds of a backward pass.
+    gradients: float = 0.0
+    backward: float = 0.0
 
 
 def measured(times: StepTimes) -> Run | None:
@@ -73,6 +94,7 @@ def measured(times: StepTimes) -> Run | None:
         communication=statistics.median(one.communication for one in of_ranks),
         waiting=statistics.median(one.waiting for one in of_ranks),
         batch=sum(work) / steps, steps=steps, counts_samples=counts_samples,
+        gradients=float(times.gradients), backward=times.backward,
     )  # fmt: skip
 
 
@@ -91,6 +113,8 @@ class Point:
     batch: float
     runs: int
     counts_samples: bool = True
+    gradients: float = 0.0
+    backward: float = 0.0
 
 
 def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Point:
@@ -100,7 +124,7 @@ def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Poin
     between = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else 0.0
     means = {
         name: statistics.fmean(getattr(run, name) for run in runs)
-        for name in ("own", "communication", "waiting", "batch")
+        for name in ("own", "communication", "waiting", "batch", "gradients", "backward")
     }
     return Point(backend, processes, nodes, statistics.fmean(rates), max(within, between), **means, runs=len(runs),
                  counts_samples=all(run.counts_samples for run in runs))  # fmt: skip
@@ -147,18 +171,72 @@ class Scaling:
         first = self.of(one.backend)[0]
         return (one.rate / one.processes) / (first.rate / first.processes)
 
-    def forecast(self, processes: int, backend: str = "") -> Forecast:
-        """Return what so many processes are likely to bring. Raises InvalidSpec for less than two measured points."""
+    def forecast(
+        self, processes: int, backend: str = "", *, nodes: int | None = None, link: Link | None = None
+    ) -> Forecast:
+        """Return what so many processes are likely to bring.
+
+        With a ``link`` they run on ``nodes`` nodes that meet over it, None for one process on each; own work is that
+        of the run with the most similar number of processes on a node. Without, the network is that of the runs.
+
+        Raises InvalidSpec for less than two measured points, for processes that do not go on the nodes, and for a link
+        where the bytes of the gradients were not seen.
+        """
         known = self.of(backend or self.backends[0]) if self.points else []
         if len(known) < 2:
             raise InvalidSpec("A forecast needs runs on two numbers of processes at least.", field="processes",
                               hint="Measure more of them: scale(train, processes=[1, 2, 4]).")  # fmt: skip
         model = _Model.of(known)
-        rate = model.rate(processes)
-        error = rate * _error(known, model, processes)
-        parts = {"own": model.own, "communication": model.communication(processes), "waiting": model.waiting(processes)}
-        found = Forecast(known[0].backend, processes, rate, max(0.0, rate - error), rate + error, 0.0, **parts)
-        return Forecast(found.backend, processes, rate, found.low, found.high, self.efficiency(found), **parts)
+        own, communication, of_link = model.own, model.communication(processes), 0.0
+        if link is not None:
+            over = _over(link, known, processes, nodes or processes)
+            per_node = processes / (nodes or processes)
+            own = min(known, key=lambda one: abs(one.processes / one.nodes - per_node)).own
+            communication, of_link = communication + over.seconds, over.error
+        waiting = model.waiting(processes)
+        step = own + communication + waiting
+        rate = processes * model.batch / step
+        error = rate * math.hypot(_error(known, model, processes), of_link / step)
+        found = Forecast(known[0].backend, processes, rate, max(0.0, rate - error), rate + error, 0.0,
+                         own, communication, waiting)  # fmt: skip
+        return replace(found, efficiency=self.efficiency(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """What a link adds to a step, in seconds, and the error of that."""
+
+    seconds: float
+    error: float
+
+
+def _over(link: Link, points: Sequence[Point], processes: int, nodes: int) -> _Over:
+    if not 1 <= nodes <= processes or processes % nodes:
+        raise InvalidSpec(f"{processes} processes cannot be divided equally among {nodes} nodes.", field="nodes")
+    if nodes == 1:
+        return _Over(0.0, 0.0)
+    seen = [one for one in points if one.gradients]
+    if not seen:
+        raise InvalidSpec(
+            "The bytes of the gradients were not seen in these runs, so nothing is known of another link.",
+            field="link", hint="They are seen with DistributedDataParallel and Horovod's optimizer on two processes.",
+        )  # fmt: skip
+    last = seen[-1]
+    whole = _ring_over(link, last.gradients, processes)
+    if last.backend.startswith("horovod"):
+        kept, window = 0.0, last.backward
+    else:
+        kept = (last.gradients - _FIRST_BUCKET) % _BUCKET if last.gradients > _FIRST_BUCKET else last.gradients
+        window = last.backward * max(0.0, 1 - _FIRST_BUCKET / last.gradients)
+    share = kept / last.gradients
+    seconds = whole * share + max(0.0, whole * (1 - share) - window)
+    return _Over(seconds, math.hypot(_LINK_ERROR * seconds, _HIDDEN_ERROR * (whole - seconds)))
+
+
+def _ring_over(link: Link, gradients: float, processes: int) -> float:
+    """Return the seconds in which a ring of so many ranks, on several nodes, brings the gradients over their links."""
+    sent = 8 * gradients * 2 * (processes - 1) / processes
+    return sent / (_PAYLOAD * link.bits_per_second) + 2 * (processes - 1) * link.latency_seconds
 
 
 @dataclass(frozen=True, slots=True)

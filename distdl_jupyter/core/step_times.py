@@ -3,10 +3,12 @@
 ``steps.jsonl`` of a job's folder has a line for each report of ``worker.step_times``::
 
     {"v", "t", "type": "steps", "attempt", "rank", "first", "size", "sending",
-     "records": [[seconds, data, rest, samples, wait, ...], ...]}
+     "records": [[seconds, data, rest, samples, wait, ...], ...], "gradients", "backward"}
 
 ``first`` is the first record's first step, from 0 in each attempt; a record is of ``size`` steps. Times are
 microseconds. ``sending`` is for how long the rank's busiest connection sent in these steps (``worker.links``).
+``gradients`` are the bytes of the gradients that each step averages over the ranks, ``backward`` is what the backward
+passes of these steps took without the wait at their end; both are missing where they were not seen.
 
 A collective operation ends for all ranks at about the same time, so the rank that was blocked shortest in it came
 last: for so long each rank was blocked by the operation itself (``communication``), and beyond that by the slowest
@@ -110,6 +112,9 @@ class StepTimes:
     #: For how many microseconds the busiest connection of each rank sent, in how many steps.
     sending: dict[int, tuple[int, int]] = field(default_factory=dict)
     why: str = ""
+    #: Bytes of the gradients that a step averages over the ranks, 0 for unknown; seconds of a mean backward pass.
+    gradients: int = 0
+    backward: float = 0.0
 
     def ranks(self) -> list[RankTime]:
         """Return the mean step of each rank, in order of ranks, without the first step, which sets much up."""
@@ -195,6 +200,9 @@ class StepTimesReader:
         self._path, self._newest, self._cursor = path, newest, 0
         self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
         self._sending: dict[int, tuple[int, int]] = {}
+        self._gradients = 0
+        #: Microseconds of backward passes, in how many steps.
+        self._backward = (0, 0)
         #: A supervisor that goes on for another one may write some reports again.
         self._seen: set[tuple[int, int, int]] = set()
 
@@ -218,6 +226,9 @@ class StepTimesReader:
         attempt, first, size = one["attempt"], one["first"], one["size"]
         for at, record in enumerate(one["records"]):
             self._records.setdefault((attempt, first + at * size, size), {})[one["rank"]] = record
+        self._gradients = one.get("gradients") or self._gradients
+        if first and (backward := one.get("backward")):
+            self._backward = (self._backward[0] + backward, self._backward[1] + size * len(one["records"]))
         if first:  # the connections are as old as the process, so the first count is of other things too
             spent, steps = self._sending.get(one["rank"], (0, 0))
             self._sending[one["rank"]] = spent + one["sending"], steps + size * len(one["records"])
@@ -228,7 +239,9 @@ class StepTimesReader:
     def times(self, hosts: Mapping[int, str] | None = None) -> StepTimes:
         """Return what was read, in order of attempts, steps and ranks."""
         rows = [row for place, found in sorted(self._records.items()) for row in _compared(*place, found)]
-        return StepTimes(rows, hosts or {}, self._sending)
+        spent, steps = self._backward
+        backward = spent * _MICRO / steps if steps else 0.0
+        return StepTimes(rows, hosts or {}, self._sending, gradients=self._gradients, backward=backward)
 
 
 def _compared(attempt: int, step: int, size: int, found: dict[int, Record]) -> Iterable[StepTime]:

@@ -185,6 +185,7 @@ def _is_source_line(line: Any) -> bool:
 def _valid_steps(report: Fields) -> bool:
     return (
         all(_is_whole(report.get(name)) for name in ("first", "size", "sending"))
+        and all(_is_whole(report.get(name, 0)) for name in ("gradients", "backward"))
         and report["size"] > 0
         and _is_list_of(report.get("records"), lambda record: _is_list_of(record, _is_whole) and len(record) >= HEAD)
     )

@@ -66,7 +66,7 @@ class StepTimesShown(StepTimes):
 
 def displayable(times: StepTimes) -> StepTimesShown:
     """Return the same as a notebook shows it."""
-    return StepTimesShown(times.rows, times.hosts, times.sending, times.why)
+    return StepTimesShown(times.rows, times.hosts, times.sending, times.why, times.gradients, times.backward)
 
 
 def job_time(times: StepTimes, last: int) -> JobTime:

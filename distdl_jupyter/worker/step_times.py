@@ -19,7 +19,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec
 
 from distdl_jupyter.worker import channel
@@ -69,6 +69,8 @@ class StepRecorder:
         self._step = self._first = 0
         self._sent_at = 0
         self._logs_samples = False
+        #: Bytes of the gradients that a step averages, and nanoseconds of backward passes since the last report.
+        self._gradients = self._backward = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -120,6 +122,17 @@ class StepRecorder:
         """Take the begin of a backward pass."""
         if not self._is_elsewhere(now()):
             self._works = True
+
+    @_harmless
+    def gradients(self, parameters: Iterable[Any]) -> None:
+        """Take the parameters whose gradients each step averages over the ranks."""
+        self._gradients = sum(one.numel() * one.element_size() for one in parameters if one.requires_grad)
+
+    @_harmless
+    def backward_took(self, nanoseconds: int) -> None:
+        """Take for how long a backward pass computed, until it waited for others or was complete."""
+        if self._thread == threading.get_ident():
+            self._backward += nanoseconds
 
     @_harmless
     def wait(self, begin: int) -> None:
@@ -199,7 +212,9 @@ class StepRecorder:
                 from distdl_jupyter.worker import links  # the module socket, which most ranks never import
 
                 sending = links.time_sending()
-            out.send("steps", first=first, size=size, records=records, sending=sending)
+            more = {"gradients": self._gradients, "backward": self._backward // 1000} if self._gradients else {}
+            self._backward = 0
+            out.send("steps", first=first, size=size, records=records, sending=sending, **more)
 
 
 def steps_before(step: int) -> int:

@@ -1,11 +1,13 @@
 """What short runs say of more processes: the parts of a step are found again, and an error is stated that holds."""
 
+import dataclasses
 import math
 import random
 
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.link import Link
 from distdl_jupyter.core.scaling import LEAST_STEPS, WARM_UP, Point, Run, Scaling, measured, point
 from distdl_jupyter.core.step_times import StepTime, StepTimes
 from distdl_jupyter.views.scaling import displayable
@@ -22,6 +24,20 @@ def made(processes, *, noise=0.0, backend="torch", **parts):
     own, ring, waiting = step(processes, **parts)
     rate = processes * BATCH / (own + ring + waiting) * (1 + noise)
     return Point(backend, processes, 1, rate, 0.005 * rate, own, ring, waiting, processes * BATCH, 2)
+
+
+GRADIENTS = 4 * 2**20
+
+
+def on_one_machine(backend="torch", backward=0.0, **parts):
+    """Return the runs on 1 and 2 processes of one machine."""
+    points = [made(n, backend=backend, **parts) for n in (1, 2)]
+    return Scaling("train", [points[0], dataclasses.replace(points[1], gradients=GRADIENTS, backward=backward)])
+
+
+def over(link, processes):
+    sent = GRADIENTS * 2 * (processes - 1) / processes
+    return 8 * sent / (link.bits_per_second * 1448 / 1514) + 2 * (processes - 1) * link.latency_seconds
 
 
 def rows(ranks, steps, *, seconds=0.1, first=0, samples=16.0):
@@ -58,6 +74,42 @@ def test_two_points_give_a_forecast_of_a_larger_error(latency):
     three = Scaling("train", [made(n, latency=latency) for n in (1, 2, 4)]).forecast(8)
     two = Scaling("train", [made(n, latency=latency) for n in (1, 2)]).forecast(8)
     assert two.high - two.low > three.high - three.low
+
+
+@pytest.mark.parametrize("processes", [2, 4, 16])
+def test_a_link_that_no_run_has_met_brings_the_counted_gradients(processes):
+    link = Link(1e8, 2e-4, "as you said")
+    scaling = on_one_machine()
+    here, there = scaling.forecast(processes), scaling.forecast(processes, link=link)
+    assert there.communication - here.communication == pytest.approx(over(link, processes))
+    assert there.low < there.rate < here.rate
+    # One node has no link, and of two processes on each of several nodes one sends over it.
+    assert scaling.forecast(processes, nodes=1, link=link) == here
+    two_each = scaling.forecast(2 * processes, nodes=processes, link=link)
+    assert two_each.communication - scaling.forecast(2 * processes).communication == pytest.approx(
+        over(link, 2 * processes)
+    )
+    assert two_each.own == scaling.points[1].own
+
+
+def test_what_travels_behind_the_backward_pass_is_no_part_of_the_step():
+    link = Link(1e9, 0.0, "as you said")
+    whole = over(link, 2)
+    shown = on_one_machine(backward=10.0)
+    first_bucket = 2**20 / GRADIENTS
+    added = shown.forecast(2, link=link).communication - shown.forecast(2).communication
+    assert added == pytest.approx(whole * (1 - first_bucket))
+    horovod = on_one_machine("horovod-gloo", backward=whole / 4)
+    added = horovod.forecast(2, link=link).communication - horovod.forecast(2).communication
+    assert added == pytest.approx(whole * 3 / 4)
+
+
+def test_a_forecast_for_a_link_takes_gradients_and_whole_nodes():
+    link = Link(1e9, 0.0, "as you said")
+    with pytest.raises(InvalidSpec, match="bytes of the gradients were not seen"):
+        Scaling("train", [made(n) for n in (1, 2)]).forecast(4, link=link)
+    with pytest.raises(InvalidSpec, match="cannot be divided equally among 3 nodes"):
+        on_one_machine().forecast(4, nodes=3, link=link)
 
 
 def test_one_point_gives_none():

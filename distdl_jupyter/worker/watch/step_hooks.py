@@ -16,6 +16,7 @@ import contextlib
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
@@ -119,11 +120,15 @@ def _watch_collectives(module: ModuleType) -> None:
 def _watch_parallel(module: ModuleType) -> None:
     owner = module.DistributedDataParallel
     forward, torch = owner.forward, sys.modules["torch"]
+    counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @functools.wraps(forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_compiling() and torch.is_grad_enabled():
             recorder.forward()
+            if self not in counted:
+                counted.add(self)
+                recorder.gradients(self.parameters())
         return forward(self, *args, **kwargs)
 
     owner.forward = _untraced(watched)
@@ -146,13 +151,14 @@ def _watch_backward(autograd: ModuleType) -> None:
         if not recorder.on or getattr(_inside, "backward", False) or _is_compiling():
             return backward(tensors, *args, **kwargs)
         recorder.backward()
-        arrival = _Arrival()
+        arrival, begin = _Arrival(), now()
         _inside.backward = True
         try:
             arrival.expect(tensors)
             return backward(tensors, *args, **kwargs)
         finally:
             _inside.backward = _inside.on = False
+            recorder.backward_took((arrival.at or now()) - begin)
             arrival.done()
 
     @functools.wraps(grad)
@@ -168,7 +174,7 @@ class _Arrival:
     """When the rank's own part of a backward pass is done, and it waits for the other ranks."""
 
     def __init__(self) -> None:
-        self._at = 0
+        self.at = 0  # 0: not yet, or it waits for nobody
         self._handle: Any = None
 
     def expect(self, tensors: Any) -> None:
@@ -187,15 +193,15 @@ class _Arrival:
             recorder.fail(error)
 
     def _arrived(self) -> None:
-        self._at = now()
+        self.at = now()
         _inside.on = True  # what waits from here on is a part of this wait
 
     def done(self) -> None:
         """Report the wait, which ends now."""
         if self._handle is not None:
             self._handle.remove()
-        if self._at:
-            recorder.wait(self._at)
+        if self.at:
+            recorder.wait(self.at)
 
 
 def _watch_synchronize(mpi_ops: ModuleType) -> None:
@@ -211,4 +217,18 @@ def _watch_horovod(module: ModuleType) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         owner = getattr(module, name, None)
         if owner is not None:
-            owner.synchronize = _timed(owner.synchronize, lambda begin, _: recorder.wait(begin))
+            owner.synchronize = _counted(_timed(owner.synchronize, lambda begin, _: recorder.wait(begin)))
+
+
+def _counted(synchronize: Callable[..., Any]) -> Callable[..., Any]:
+    """Let an optimizer of Horovod say once whose gradients it averages."""
+    seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @functools.wraps(synchronize)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self not in seen:
+            seen.add(self)
+            recorder.gradients(one for group in self.param_groups for one in group["params"])
+        return synchronize(self, *args, **kwargs)
+
+    return _untraced(counted)
