@@ -248,7 +248,8 @@ class JobOptions:
     )  # fmt: skip
     conda_packages: tuple[str, ...] = _option(
         (), check_packages,
-        "A package that every node installs with conda before the ranks start, such as ffmpeg=7. May be repeated",
+        "A package that every node installs with conda before the ranks start, such as conda-forge::ffmpeg=7. "
+        "May be repeated",
         flags=("--conda",), metavar="PACKAGE", repeats=True, label="conda packages", shown=", ".join,
     )  # fmt: skip
     requirements: str = _option(

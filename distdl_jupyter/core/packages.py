@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.worker.secret_patterns import mask
 
 #: The options that ask for packages.
 FIELDS = ("pip_packages", "conda_packages", "requirements")
@@ -179,9 +180,11 @@ def _check_reachable(text: str, field: str) -> None:
     """Refuse passwords: what a job asks for is kept with it and shown."""
     for address in _ADDRESS.findall(text):
         split = urlsplit(address)
-        if split.password or (split.username and not split.scheme.endswith("ssh")):
+        if split.password or (split.username and not split.scheme.endswith("ssh")) or mask(address) != address:
             raise InvalidSpec(
                 f"{field}: the address at {split.hostname} holds a password, and what a job asks for is kept with it.",
                 field=field,
-                hint="Give it as the environment variable PIP_INDEX_URL, or in pip.conf or .netrc of the nodes.",
+                hint="Give it as the environment variable CONDA_CHANNELS, or in .condarc of the nodes."
+                if field == "conda_packages"
+                else "Give it as the environment variable PIP_INDEX_URL, or in pip.conf or .netrc of the nodes.",
             )

@@ -163,11 +163,10 @@ class Environment:
         if self._asked.requirements:
             files.append(self._folder / ("pylock.toml" if is_lock(self._asked.requirements) else "requirements.txt"))
             files[-1].write_text(self._asked.requirements, encoding="utf-8")
-        uv = shutil.which("uv")
         pip = [sys.executable, "-m", "pip", "--python", python, "--no-input", "--disable-pip-version-check", "install",
                "--progress-bar", "raw", "--no-warn-script-location"]  # fmt: skip
         if not _has_pip():
-            if not uv:
+            if not (uv := _program("uv")):
                 raise Failure(f"{sys.executable} has no pip, and uv is not on the PATH.",
                               f"Install one: {sys.executable} -m ensurepip.", NAME)  # fmt: skip
             pip = [uv, "pip", "install", "--python", python]
@@ -240,7 +239,13 @@ def _has_pip() -> bool:
 def installers() -> list[str]:
     """Return the installers that are here: pip, uv, and one of conda's kind."""
     found = ["pip"] if _has_pip() else []
-    return found + [name for name in ("uv", *_CONDAS) if shutil.which(name)]
+    return found + [name for name in ("uv", *_CONDAS) if _program(name)]
+
+
+def _program(name: str) -> str | None:
+    """Return the path of a program: on the PATH, beside this interpreter, or where uv installs itself."""
+    more = (str(Path(sys.executable).parent), str(Path("~/.local/bin").expanduser()))
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))
 
 
 def is_lock(text: str) -> bool:
@@ -250,7 +255,7 @@ def is_lock(text: str) -> bool:
 
 def _conda_words(folder: Path, packages: Sequence[str]) -> list[str]:
     own = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
-    program = next((found for name in _CONDAS if (found := shutil.which(name))), own)
+    program = next((found for name in _CONDAS if (found := _program(name))), own)
     if not program:
         raise Failure("conda_packages needs conda, mamba or micromamba on the PATH.",
                       "Install one there, or name the packages in pip_packages.", NAME)  # fmt: skip

@@ -32,7 +32,7 @@ WORKERS = 16
 #: Bytes that the cache of a node may hold; without it a tenth of its disk, at most 100 GB (see node.staging.cache).
 LIMIT = "DISTDL_DATA_CACHE_BYTES"
 #: Beginnings of the names of variables by which installers of packages are set.
-_INSTALLERS = ("PIP_", "UV_", "CONDA_", "MAMBA_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
+_INSTALLERS = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
 _NONE: Mapping[str, str] = {}
 #: Seconds between two words about a source on a node.
 _QUIET = 0.5

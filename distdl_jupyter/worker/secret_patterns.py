@@ -73,6 +73,7 @@ _FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
         ("hooks.slack.com/", r"hooks\.slack\.com/[a-z]+/(?P<secret>[a-z0-9/_-]{16,})", ""),
         ("/webhooks/", r"/webhooks/(?P<secret>[a-z0-9_-]+/[a-z0-9_-]{16,})", ""),
         ("webhook.office.com/", r"webhook\.office\.com/[a-z0-9]+/(?P<secret>[a-z0-9@/_-]{16,})", ""),
+        ("/t/", r"://[^\s/]+/t/(?P<secret>[a-z0-9_-]{8,})/", "mixed"),  # a channel of conda's
         ("api.telegram.org/bot", r"api\.telegram\.org/bot(?P<secret>\d+:[a-z0-9_-]{16,})", ""),
     ),
     ("user",): (("-u", r"-u(?:ser[ =]| +)[\"']?[^\s:\"'/]+:(?P<secret>[^\s\"'/•][^\s\"'•]{5,})", "value"),),

@@ -36,10 +36,10 @@ TRAINS = """
 BEGIN = [[[0.1 * (a + b) for b in range(3)] for a in range(4)], [0.1] * 3, [[0.2], [0.3], [0.4]], [0.0]]
 
 
-def train(ranks, *, backend="torch", begin=None, compiled="", shape=""):
+def train(ranks, *, backend="torch", begin=None, compiled="", shape="", controller="horovod-gloo"):
     code = textwrap.dedent(TRAINS).strip().format(begin=begin, compiled=compiled, shape=shape)
     job = submit_source(code, options={
-        "distributed_backend": "horovod-gloo", "process_count_per_node": ranks,
+        "distributed_backend": controller, "process_count_per_node": ranks,
         "environment_variables": {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
     })  # fmt: skip
     return job.results(timeout=240)

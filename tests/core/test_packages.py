@@ -47,6 +47,14 @@ def test_no_password_is_kept_with_a_job(address, tmp_path):
     assert "hunter22" not in refused(packages.requirements, "requirements.txt", tmp_path)
 
 
+def test_no_token_of_a_conda_channel_is_kept_with_a_job():
+    channel = "https://conda.anaconda.org/t/ab-12345678-aaaa/lab"
+    said = refused(packages.check_packages, [f"{channel}::torch"], "conda_packages")
+    assert "conda.anaconda.org holds a password" in said
+    assert "12345678" not in said
+    assert packages.check_packages(["https://conda.anaconda.org/lab::torch"], "conda_packages")
+
+
 def test_a_file_of_requirements_is_read_with_what_it_includes(tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "requirements.txt").write_text(

@@ -52,6 +52,7 @@ SECRETS = {
     "https://discord.com/api/webhooks/123456789/abcdefghij-ABCDEFGHIJ": "abcdefghij-ABCDEFGHIJ",
     "https://x.webhook.office.com/webhookb2/abcdef12-3456@78/IncomingWebhook/aa11": "abcdef12-3456",
     "https://api.telegram.org/bot123456:ABCdefGHIjklMNOpqr/sendMessage": "ABCdefGHIjklMNOpqr",
+    "https://conda.anaconda.org/t/ab-12345678-aaaa/lab::torch": "ab-12345678-aaaa",
     "curl -u ada:l0velace https://x": "l0velace",
     "curl --user=ada:l0velace https://x": "l0velace",
     "BASIC_AUTH=ada:l0velace": "l0velace",

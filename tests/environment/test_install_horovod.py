@@ -118,11 +118,12 @@ import os
 import sys
 sys.path.insert(0, {repository!r})
 from tests.compat import test_horovod_keras as tests
-first, second = tests.train(2, backend="tensorflow", begin=tests.BEGIN)
 (alone,) = tests.train(1, backend="tensorflow", begin=tests.BEGIN)
-assert first["backend"] == "tensorflow"
-assert first["weights"] == second["weights"]
-tests.close(first["weights"], alone["weights"])
+for controller in ("horovod-gloo", "horovod-mpi"):
+    first, second = tests.train(2, backend="tensorflow", begin=tests.BEGIN, controller=controller)
+    assert first["backend"] == "tensorflow"
+    assert first["weights"] == second["weights"]
+    tests.close(first["weights"], alone["weights"])
 print("same weights")
 """
 TAPE = """
@@ -130,19 +131,31 @@ import os, sys
 sys.path.insert(0, {repository!r})
 from distdl_jupyter.submit_process import submit_source
 code = '''
-import tensorflow as tf, horovod.tensorflow as hvd
+import numpy as np, tensorflow as tf, horovod.tensorflow as hvd
 hvd.init()
-weight = tf.Variable([1.0, 2.0])
-hvd.broadcast_variables([weight], 0)
-with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-    loss = tf.reduce_sum(weight * (hvd.rank() + 1.0))
-(gradient,) = tape.gradient(loss, [weight])
-gradient.numpy().tolist(), float(hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum))
+data = np.random.default_rng(0).random((32, 3)).astype("float32")
+x = data[hvd.rank() :: hvd.size()]
+weights = [tf.Variable(tf.fill((3, 1), 0.1 + hvd.rank())), tf.Variable([0.5 + hvd.rank()])]
+hvd.broadcast_variables(weights, 0)
+for step in range(20):
+    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = tf.reduce_mean((x @ weights[0] + weights[1] - x.sum(1, keepdims=True)) ** 2)
+    for weight, gradient in zip(weights, tape.gradient(loss, weights)):
+        weight.assign_sub(0.1 * gradient)
+[float(number) for weight in weights for number in weight.numpy().ravel()]
 '''
+
+def train(backend, ranks):
+    options = {{"distributed_backend": backend, "process_count_per_node": ranks}}
+    return submit_source(code.strip(), options=options).results(timeout=200)
+
+(alone,) = train("horovod-gloo", 1)
+assert max(abs(number - begin) for number, begin in zip(alone, (0.1, 0.1, 0.1, 0.5))) > 0.05, alone
 for backend in ("horovod-gloo", "horovod-mpi"):
-    job = submit_source(code.strip(), options={{"distributed_backend": backend, "process_count_per_node": 2}})
-    assert job.results(timeout=200) == [([1.5, 1.5], 3.0)] * 2, backend
-print("averaged")
+    first, second = train(backend, 2)
+    assert first == second, backend
+    assert max(abs(a - b) for a, b in zip(first, alone)) < 1e-5, (backend, first, alone)
+print("one model")
 """
 
 
@@ -156,6 +169,8 @@ def test_horovod_is_built_for_tensorflow_too_and_trains_with_it(other_environmen
     assert done.stdout.startswith("Horovod 0.28.1 for torch and TensorFlow with Gloo and MPI is ")
     again = run(python, "-m", "distdl_jupyter.environment.horovod")
     assert "for torch and TensorFlow with Gloo and MPI is already installed and works" in again.stdout
-    for code, said in ((TAPE, "averaged"), (KERAS, "same weights")):
+    looked = run(python, "-m", "distdl_jupyter.cli", "doctor").stdout
+    assert re.search(r"Horovod +.*0\.28\.1 for torch and TensorFlow", looked), looked
+    for code, said in ((TAPE, "one model"), (KERAS, "same weights")):
         trained = run(python, "-c", code.format(repository=str(REPOSITORY)), timeout=600)
         assert trained.stdout.rstrip().endswith(said), trained.stdout + trained.stderr

@@ -17,7 +17,7 @@ export class Packages implements Part {
     const field = (id: string, placeholder: string, changed: (text: string) => void): TextField =>
       new TextField({ 'aria-labelledby': id, placeholder, class: 'dd-mono' }, changed);
     this.#pip = field(pip, 'numpy>=2 webdataset==1.0.2', (text) => store.set({ pip_packages: words(text) }));
-    this.#conda = field(conda, 'ffmpeg=7', (text) => store.set({ conda_packages: words(text) }));
+    this.#conda = field(conda, 'conda-forge::ffmpeg=7', (text) => store.set({ conda_packages: words(text) }));
     this.#requirements = field(requirements, 'requirements.txt', (text) => store.set({ requirements: text.trim() }));
     this.#problem = new Problem(store, ['pip_packages', 'conda_packages', 'requirements']);
     this.#fold = new Fold(__('Packages'), null,
