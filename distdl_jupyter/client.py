@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.job_table import JobRow, JobTable
     from distdl_jupyter.views.resources import ResourceTable
     from distdl_jupyter.views.stacks import StacksShown
@@ -166,7 +167,7 @@ class Job:
         """
         import plotly.graph_objects as go
 
-        from distdl_jupyter.core.figure import figure
+        from distdl_jupyter.core.figure import Mode, figure
         from distdl_jupyter.readers import CurveReader
 
         seen = CurveReader(self.folder)
@@ -175,7 +176,8 @@ class Job:
         chosen = metric if metric is not None else next(iter(names), None)
         if chosen not in names:
             raise ValueError(f"The job has reported no metric {chosen!r}; there are: {', '.join(names) or 'none yet'}.")
-        return go.Figure(figure(seen.book, chosen, mode="ranks" if each_rank else "band", log=log, standalone=True))
+        mode: Mode = "ranks" if each_rank else "band"
+        return go.Figure(figure(seen.book, chosen, mode=mode, log=log, standalone=True, earlier=seen.earlier))
 
     def cancel(self, *, now: bool = False) -> None:
         """Stop the job from anywhere: INT, TERM, KILL with a grace between; ``now`` kills at once.
@@ -292,6 +294,34 @@ class Job:
         from distdl_jupyter import rerun
 
         return Job(_begin(*rerun.resumed(self.folder, new_id(), options)))
+
+    def checkpoints(self) -> CheckpointList:
+        """Return what training code left in ``checkpoint_dir()``, the newest first.
+
+        Each has ``step``, ``metrics`` (means over ranks at that step), ``size`` in bytes, ``modified``, ``location``
+        and ``load_code``, also those that ranks have written in parts. They show themselves as a table.
+        """
+        from distdl_jupyter.core.checkpoints import of_job
+        from distdl_jupyter.readers import CurveReader
+        from distdl_jupyter.views.checkpoints import CheckpointList
+
+        reader = CurveReader(self.folder)
+        reader.catch_up()
+        return CheckpointList(of_job(self.folder, reader.book))
+
+    def fork(self, step: float | None = None, path: str | None = None, **options: Any) -> Job:
+        """Start a new job with the same code, which goes on from one checkpoint of this one; return its handle.
+
+        That is the newest one, or the one of a ``step`` or ``path`` of ``checkpoints()``; this job may still run, and
+        stays as it is. ``options`` replace those of this job, as in ``resume``.
+
+        Raises InvalidSpec when there is no such checkpoint or an option is wrong, PluginUnavailable, JobNotFound when
+        the job's files are gone.
+        """
+        from distdl_jupyter import rerun
+        from distdl_jupyter.core.checkpoints import choose
+
+        return Job(_begin(*rerun.forked(self.folder, new_id(), choose(self.checkpoints(), step, path), options)))
 
     def remove(self) -> None:
         """Delete the job's folder with its log and values, and DataFrames that were written for it.

@@ -10,16 +10,19 @@ import functools
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import parts
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.figure import Earlier
+from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.log import TAIL, LogBook
 from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.step_times import StepTimesReader
+from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.follow import SummaryReader
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event
-    from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
 
 #: Bytes of events that are read before others get a turn.
@@ -41,6 +44,18 @@ class CurveReader(SummaryReader):
         """Take one event in."""
         super().fold(event)
         self.book.apply(event)
+
+    @functools.cached_property
+    def earlier(self) -> Earlier | None:
+        """The job from whose checkpoints this one goes on, with its curves when first asked; None when it is gone."""
+        if not is_id(self.spec.resumed_from):
+            return None
+        try:
+            reader = CurveReader(JobFolder(self.folder.path.with_name(self.spec.resumed_from)))
+            reader.catch_up()
+        except DistDLError:
+            return None
+        return Earlier(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
 
 
 class Reading(CurveReader):

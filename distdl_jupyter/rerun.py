@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions, registry
+from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, size
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.core.checkpoints import Checkpoint
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
@@ -69,16 +71,26 @@ class EarlierCode:
 
 
 class ResumedCode(EarlierCode):
-    """What an earlier job ran, and the checkpoints that it left."""
+    """What an earlier job ran, and the checkpoints that it left: all of them, or a chosen one."""
+
+    def __init__(self, folder: JobFolder, spec: JobSpec, chosen: Checkpoint | None = None) -> None:
+        super().__init__(folder, spec)
+        self._chosen = chosen
 
     def write(self, folder: JobFolder) -> None:
-        """Copy payload, modules and checkpoints. Raises JobNotFound, OSError."""
+        """Copy payload, modules and checkpoints. Raises JobNotFound, InvalidSpec, OSError."""
         super().write(folder)
         try:
             _check(self._folder.checkpoints)
         except PermissionError as error:
             raise _unreadable(self._folder, error, "checkpoints") from error
-        shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True, copy_function=_copy)
+        if self._chosen is None:
+            shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True, copy_function=_copy)
+            return
+        checkpoints.copy(self._chosen, folder.checkpoints, _copy)
+        if not checkpoints.is_unchanged(self._chosen):
+            raise InvalidSpec(f"{self._chosen.path} of job {self._folder.id} is being written.", field="step",
+                              hint="Fork once more in a moment, or from an earlier checkpoint.")  # fmt: skip
 
 
 def again(folder: JobFolder, id_: str) -> tuple[JobSpec, dict[str, str], EarlierCode]:
@@ -87,7 +99,9 @@ def again(folder: JobFolder, id_: str) -> tuple[JobSpec, dict[str, str], Earlier
     Secret values come from this process's environment. Raises InvalidSpec when one is missing, JobNotFound.
     """
     earlier = folder.spec()
-    spec = dataclasses.replace(earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="")
+    spec = dataclasses.replace(
+        earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None
+    )
     return spec, _secrets(earlier, {}), EarlierCode(folder, earlier)
 
 
@@ -97,12 +111,25 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
     ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
     PluginUnavailable, JobNotFound.
     """
-    earlier = folder.spec()
     if not folder.has_checkpoints:
         raise InvalidSpec(
             f"Job {folder.id} saved no checkpoint, so there is nothing to go on from.", field="resume",
             hint="Rerun it from its start; a job goes on from what its ranks save in distdl_jupyter.checkpoint_dir().",
         )  # fmt: skip
+    return _continued(folder, id_, options, None)
+
+
+def forked(
+    folder: JobFolder, id_: str, chosen: Checkpoint, options: Mapping[str, Any]
+) -> tuple[JobSpec, dict[str, str], EarlierCode]:
+    """Return the same of a job that goes on from one checkpoint. Raises as ``resumed`` does."""
+    return _continued(folder, id_, options, chosen)
+
+
+def _continued(
+    folder: JobFolder, id_: str, options: Mapping[str, Any], chosen: Checkpoint | None
+) -> tuple[JobSpec, dict[str, str], EarlierCode]:
+    earlier = folder.spec()
     cluster = registry.get("clusters", earlier.cluster)
     if not cluster.can_restart:
         raise InvalidSpec(f"{cluster.title or cluster.name} cannot lay out checkpoints for a job.", field="resume",
@@ -111,8 +138,9 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
         spec, secrets = _changed(folder, earlier, options, id_)
     else:
         spec, secrets = earlier, _secrets(earlier, {})
-    spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from=folder.id)
-    return spec, secrets, ResumedCode(folder, earlier)
+    spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from=folder.id,
+                               forked_at=chosen.step if chosen else None)  # fmt: skip
+    return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 
 def _secrets(earlier: JobSpec, given: Mapping[str, Any]) -> dict[str, str]:

@@ -103,6 +103,18 @@ def _parser() -> argparse.ArgumentParser:
     stacks.add_to(commands, _find)
     resources.add_to(commands, _find)
 
+    one = _command(commands, "checkpoints", _checkpoints, "list the checkpoints of a job, the newest first")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("--code", action="store_true", help="print the Python that loads the newest one")
+
+    one = _command(commands, "fork", _fork, "go on from one checkpoint of a job, as a new job")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("--step", type=float, metavar="N", help="the checkpoint of this step (default: the newest)")
+    one.add_argument("--checkpoint", metavar="PATH", help="the checkpoint of this path, as distdl checkpoints lists it")
+    arguments.add_job_flags(one, by_default="as before")
+    arguments.name_backends(one)
+    one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
+
     one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
     one.add_argument("id", help="the job's id, or its last part")
     arguments.add_job_flags(one, by_default="as before")
@@ -343,6 +355,17 @@ def _warn_of_arguments(chosen: argparse.Namespace) -> None:
 
 def _resume(chosen: argparse.Namespace) -> int:
     return _started(_find(chosen.id).resume(**_given(chosen)), chosen)
+
+
+def _checkpoints(chosen: argparse.Namespace) -> int:
+    known = _find(chosen.id).checkpoints()
+    print(known[0].load_code if chosen.code and known else known)
+    return 0
+
+
+def _fork(chosen: argparse.Namespace) -> int:
+    job = _find(chosen.id)
+    return _started(job.fork(chosen.step, chosen.checkpoint, **_given(chosen)), chosen)
 
 
 def _started(job: Job, chosen: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.humanize import duration, number, processes, short_id
-from distdl_jupyter.views.card import cost_text, elsewhere, staging_bars, staging_node, staging_text
+from distdl_jupyter.views.card import cost_text, elsewhere, origin_text, staging_bars, staging_node, staging_text
 from distdl_jupyter.views.curve import label
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _troubles(view: JobView) -> Iterator[str]:
     if said := elsewhere(view):
         yield said
     if view.resumed_from:
-        yield f"goes on from the checkpoints of job {view.resumed_from}"
+        yield f"goes on from the checkpoints of job {origin_text(view)}"
     for number_, one in enumerate(view.restarts, 1):
         yield f"restart {number_} of {view.max_restarts}: {one.reason}"
     if view.stall is not None and not view.state.ended:

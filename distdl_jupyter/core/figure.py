@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core.humanize import number
 from distdl_jupyter.core.scale import Axis, log_axis, step_axis, value_axis
@@ -19,12 +19,16 @@ from distdl_jupyter.core.theme import COLOURED_RANKS, DARK, LIGHT, Theme
 from distdl_jupyter.core.traces import (
     Trace,
     band_traces,
+    branch_traces,
     end_trace,
     grey_traces,
     marks_trace,
     mean_trace,
     rank_trace,
 )
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.curves import Row
 
 Figure = dict[str, Any]
 Mode = Literal["band", "ranks"]
@@ -47,16 +51,19 @@ def figure(
     height: int | None = None,
     highlight: int | None = None,
     standalone: bool = False,
+    earlier: Earlier | None = None,
 ) -> Figure:
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``.
 
     ``mode`` "band" is the mean over ranks with a band from the lowest to the highest; "ranks" is a line per rank, in
     grey above 8 ranks but for the rank ``highlight``. ``width`` and ``height`` are pixels (None: as large as its place;
     ticks are then chosen for 430 x 202). ``theme`` goes before ``dark``. ``standalone`` adds what a panel says around
-    the curve: the metric's name, a background, and ticks that follow a zoom. An unknown metric gives an empty plot.
+    the curve: the metric's name, a background, and ticks that follow a zoom. ``earlier`` is the job from which this one
+    branches: its mean stands behind, in grey. An unknown metric gives an empty plot.
     """
     chosen = theme or (DARK if dark else LIGHT)
-    look = Look(chosen, log, width or WIDTH, height or HEIGHT, highlight)
+    branch = _branch(earlier, metric)
+    look = Look(chosen, log, width or WIDTH, height or HEIGHT, highlight, branch)
     plot = _band_plot(book, metric, look) if mode == "band" else _ranks_plot(book, metric, look)
     if metric in book.output_metrics:
         plot.note = ". ".join(filter(None, ("from the output", plot.note)))
@@ -68,6 +75,34 @@ def figure(
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """The job from which another one branches: its curves, what it is called, the step (None: at its end)."""
+
+    book: SeriesBook
+    name: str
+    step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One curve of an earlier job."""
+
+    rows: list[Row] = field(default_factory=list)
+    name: str = ""
+    step: float | None = None
+
+    @property
+    def means(self) -> list[float]:
+        """The values that have a place on an axis."""
+        return [row.mean for row in self.rows if row.mean is not None]
+
+    @property
+    def steps(self) -> list[float]:
+        """The steps of the first and the last value."""
+        return [row.step for row in (*self.rows[:1], *self.rows[-1:])]
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """How to draw: colours, logarithmic values or not, pixels, the rank to show in colour."""
 
@@ -76,6 +111,11 @@ class Look:
     width: int
     height: int
     highlight: int | None
+    branch: Branch = field(default_factory=Branch)
+
+
+def _branch(earlier: Earlier | None, metric: str) -> Branch:
+    return Branch() if earlier is None else Branch(earlier.book.band(metric).rows, earlier.name, earlier.step)
 
 
 @dataclass(slots=True)
@@ -97,7 +137,7 @@ class Plot:
 def _band_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
     band, theme = book.band(metric), look.theme
     values = [value for row in band.rows for value in (row.low, row.high) if value is not None]
-    y, note = chosen_value_axis(values, look)
+    y, note = chosen_value_axis([*values, *look.branch.means], look)
     wide = any(row.low != row.high for row in band.rows)
     label = "" if band.last is None else number(band.last)
     traces = [
@@ -105,10 +145,12 @@ def _band_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
         mean_trace(band, y, theme, with_extent=wide),
         end_trace(band, label, y, theme),
         marks_trace(band.marks, y, theme),
+        *branch_traces(look.branch.rows, look.branch.name, look.branch.step, y, theme),
     ]
     right = 9 + 7 * len(label) if label else 14
-    x = _step_axis([row.step for row in band.rows], look)
-    return Plot(traces, x, y, right, 1 if wide or band.marks else 0, note, "x unified")
+    x = _step_axis([*(row.step for row in band.rows), *look.branch.steps], look)
+    legend = bool(wide or band.marks or look.branch.rows)
+    return Plot(traces, x, y, right, int(legend), note, "x unified")
 
 
 def _ranks_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
@@ -119,14 +161,15 @@ def _ranks_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
     # Means of many values hide what single values did: the band behind them does not.
     averaged = any(line.lows != line.highs for line in lines)
     values = [value for row in band.rows for value in (row.low, row.high) if value is not None]
-    y, note = chosen_value_axis(values, look)
+    y, note = chosen_value_axis([*values, *look.branch.means], look)
     traces = [
         *band_traces(band.rows, y, theme.haze, visible=averaged),
         *([rank_trace(line, y, theme) for line in lines] if coloured else grey_traces(lines, y, theme, look.highlight)),
         marks_trace(band.marks, y, theme),
+        *branch_traces(look.branch.rows, look.branch.name, look.branch.step, y, theme),
     ]
-    x = _step_axis([step for line in lines for step in line.steps[:1] + line.steps[-1:]], look)
-    rows = _legend_rows(traces, look.width - 60) if len(lines) > 1 else 0
+    x = _step_axis([*(step for line in lines for step in line.steps[:1] + line.steps[-1:]), *look.branch.steps], look)
+    rows = _legend_rows(traces, look.width - 60) if len(lines) > 1 or look.branch.rows else 0
     return Plot(traces, x, y, 14, rows, note, "x unified" if coloured else "closest")
 
 

@@ -117,6 +117,15 @@ def _outputs(value: Any, field: str) -> str | None:
     return f"blob://{found.account}/{found.container}" + (f"/{found.prefix}" if found.prefix else "")
 
 
+def _keep_checkpoints(value: Any, field: str) -> str | None:
+    if value in (None, ""):
+        return None
+    from distdl_jupyter.core import checkpoints  # few jobs delete any
+
+    checkpoints.keep(str(value), field)
+    return str(value)
+
+
 # how they are declared --------------------------------------------------------------------------
 
 
@@ -203,6 +212,12 @@ class JobOptions:
     max_restarts: int = _option(
         0, _restarts, "Start all ranks anew after a failure, up to N times; checkpoint_dir() stays", by_default="0",
         metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
+    )  # fmt: skip
+    #: How many checkpoints stay: "" for all.
+    keep_checkpoints: str = _option(
+        "", _keep_checkpoints,
+        "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (lowest or highest may "
+        "stand before the metric)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
     #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
     min_node_count: int | None = _option(

@@ -66,6 +66,8 @@ class JobSpec(JobOptions):
     secret_variables: tuple[str, ...] = ()
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""
+    #: The step of the checkpoint with which this job leaves that one's curve, None where it goes on from all of them.
+    forked_at: float | None = None
     python: str = ""
     working_directory: str = ""
     #: Command line after the script's name, for kind "script".

@@ -114,6 +114,31 @@ def grey_traces(lines: list[Line], y: Axis, theme: Theme, highlight: int | None)
     return traces + bright
 
 
+def branch_traces(rows: list[Row], name: str, step: float | None, y: Axis, theme: Theme) -> list[Trace]:
+    """Return the curve of the job from which this one branches, and a ring at the step where it does; [] for none."""
+    if not rows:
+        return []
+    line: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "showlegend": True,
+        "legendrank": 1150,
+        "x": [row.step for row in rows],
+        "y": [drawable(row.mean, y) for row in rows],
+        "connectgaps": False,
+        "line": {"color": theme.ink_2, "width": 1},
+        "hovertemplate": f"{name}  {_field('y')}<extra></extra>",
+    }
+    before = [row for row in rows if step is not None and row.step <= step]
+    if not before:
+        return [line]
+    ring = {"symbol": "circle-open", "size": 8, "color": theme.curve, "line": {"width": 2}}
+    fork = {"type": "scatter", "mode": "markers", "x": [step], "y": [drawable(before[-1].mean, y)], "marker": ring,
+            "hoverinfo": "skip", "showlegend": False}  # fmt: skip
+    return [line, fork]
+
+
 def marks_trace(marks: list[Mark], y: Axis, theme: Theme) -> Trace:
     """Return the crosses on the axis where values were not finite."""
     kinds = dict.fromkeys(kind for mark in marks for kind in mark.kinds)

@@ -193,6 +193,7 @@ class JobView:
     pictures: list[Picture] = field(default_factory=list)
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""
+    forked_at: float | None = None
     #: Who writes the log, where only a look at another host could tell whether it lives; a reader notes it.
     elsewhere: Holder | None = None
 
@@ -215,6 +216,7 @@ class JobView:
             price_source=spec.price_source,
             max_restarts=spec.max_restarts,
             resumed_from=spec.resumed_from,
+            forked_at=spec.forked_at,
             ranks=[RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)],
         )
 

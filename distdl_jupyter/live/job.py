@@ -198,7 +198,8 @@ class LiveJob:
         return metric, book.count(metric)
 
     def _curve(self, request: CurveRequest, metric: str, count: int) -> Encoded:
-        made = curve.curve(self._reading.book, metric, mode=request.mode, log=request.log, dark=request.dark)
+        made = curve.curve(self._reading.book, metric, mode=request.mode, log=request.log, dark=request.dark,
+                           earlier=self._reading.earlier)  # fmt: skip
         message = CurveMessage(
             **_values(made), id=self.id, asked=request.metric, dark=request.dark, key=f"{metric} {count}", type="curve"
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.cluster_handles import Checks, ClusterList
     from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.stacks import StacksShown
 
 _TAIL = 200
@@ -41,6 +42,7 @@ class LineMagics:
             "dist_attach": _magic(_attach_parser(), self._attach),
             "dist_logs": _magic(_logs_parser(), self._logs),
             "dist_stacks": _magic(_stacks_parser(), self._stacks),
+            "dist_checkpoints": _magic(_checkpoints_parser(), self._checkpoints),
             "dist_cancel": _magic(_cancel_parser(), self._cancel),
             "dist_clusters": _magic(_clusters_parser(), self._clusters),
             "dist_config": _magic(_config_parser(), self._config),
@@ -75,6 +77,9 @@ class LineMagics:
         if chosen.kept is None:
             return job.stacks()
         return job.stacks(kept=True, number=chosen.kept or None)
+
+    def _checkpoints(self, chosen: argparse.Namespace) -> CheckpointList:
+        return self._session.job(chosen.id).checkpoints()
 
     def _cancel(self, chosen: argparse.Namespace) -> None:
         job = self._session.job(chosen.id)
@@ -147,6 +152,10 @@ def _stacks_parser() -> Parser:
     parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
                         help="Ask nobody, show what was taken last, or those with this number.")  # fmt: skip
     return parser
+
+
+def _checkpoints_parser() -> Parser:
+    return _with_id(Parser("%dist_checkpoints", "List the checkpoints of a job, the newest first.", places=" [ID]"))
 
 
 def _cancel_parser() -> Parser:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.state import State
-from distdl_jupyter.views.card import cost_text
+from distdl_jupyter.views.card import cost_text, origin_text
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -23,7 +23,7 @@ def facts(view: JobView, spec: JobSpec) -> list[str]:
     number = spec.source.execution_count
     found = [
         "" if number is None else f"cell [{number}]",
-        f"continues {spec.resumed_from}" if spec.resumed_from else "",
+        f"continues {origin_text(spec)}" if spec.resumed_from else "",
         view.compute_target,
         humanize.processes(view.node_count, view.process_count_per_node),
         view.distributed_backend,

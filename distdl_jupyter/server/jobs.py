@@ -13,8 +13,18 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.readers import CurveReader
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
-from distdl_jupyter.server.schema import Cancel, JobList, JobsQuery, NewJob, Prune, Result, TimeQuery
-from distdl_jupyter.views import card, job_page
+from distdl_jupyter.server.schema import (
+    Cancel,
+    CheckpointTable,
+    Fork,
+    JobList,
+    JobsQuery,
+    NewJob,
+    Prune,
+    Result,
+    TimeQuery,
+)
+from distdl_jupyter.views import card, checkpoints, job_page
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.schema import JobDetail, JobTime
 from distdl_jupyter.views.step_times import job_time
@@ -152,6 +162,30 @@ class ResumeJob(Handler):
     async def post(self, id_: str) -> JobRow:
         """Start a new job with the same code, which goes on from the checkpoints of this one."""
         return await self.slowly(lambda: _row(attached(id_).resume()))
+
+
+class CheckpointsOfJob(Handler):
+    """What a job's training left to go on from."""
+
+    @answers(CheckpointTable, refuses=(404,))
+    async def get(self, id_: str) -> CheckpointTable:
+        """List the checkpoints of a job with the metrics at their steps, the newest first."""
+        return await self.run_in_thread(_checkpoints, id_)
+
+
+def _checkpoints(id_: str) -> CheckpointTable:
+    known = attached(id_).checkpoints()
+    return CheckpointTable(tuple(checkpoints.metric_names(known)), checkpoints.rows(known))
+
+
+class ForkJob(Handler):
+    """The request to go on from one checkpoint."""
+
+    @answers(JobRow, status=201, body=Fork, refuses=(400, 404, 424, 502, 507))
+    @executes
+    async def post(self, id_: str, body: Fork) -> JobRow:
+        """Start a new job with the same code, which goes on from one checkpoint of this one."""
+        return await self.slowly(lambda: _row(attached(id_).fork(path=body.path or None)))
 
 
 class JobResult(Handler):

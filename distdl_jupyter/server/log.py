@@ -115,4 +115,5 @@ class JobCurve(Handler):
 def _curve(reading: Reading, query: CurveQuery) -> Curve:
     options: dict[str, Any] = {"width": query.width, "height": query.height}
     metric = query.metric or default_metric(reading.book.names)
-    return curve.curve(reading.book, metric, mode=query.mode, log=query.log, dark=query.dark, **options)
+    return curve.curve(reading.book, metric, mode=query.mode, log=query.log, dark=query.dark,
+                       earlier=reading.earlier, **options)  # fmt: skip

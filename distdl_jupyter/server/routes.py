@@ -15,7 +15,9 @@ from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
 from distdl_jupyter.server.jobs import (
     CancelJob,
+    CheckpointsOfJob,
     EnvironmentOfJob,
+    ForkJob,
     JobById,
     JobResult,
     Jobs,
@@ -46,6 +48,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/cancel", CancelJob),
     ("/jobs/{id}/rerun", RerunJob),
     ("/jobs/{id}/resume", ResumeJob),
+    ("/jobs/{id}/checkpoints", CheckpointsOfJob),
+    ("/jobs/{id}/fork", ForkJob),
     ("/jobs/{id}/environment", EnvironmentOfJob),
     ("/jobs/{id}/resources", JobResources),
     ("/jobs/{id}/stacks", JobStacks),

@@ -15,7 +15,7 @@ from distdl_jupyter.advice import Advice
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.views.job_table import JobRow, StateName
-from distdl_jupyter.views.schema import ComparisonRow, Curve, FailureCard, Plugin
+from distdl_jupyter.views.schema import CheckpointRow, ComparisonRow, Curve, FailureCard, Plugin
 from distdl_jupyter.views.wire import Request
 
 NodeState = Literal["idle", "busy", "down", "unknown", "starting"]
@@ -238,6 +238,20 @@ class OutputList:
     """All files below a job's outputs, in order of their paths."""
 
     outputs: tuple[Output, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTable:
+    """The checkpoints of a job, the newest first, and the names of all metrics that they have."""
+
+    metrics: tuple[str, ...]
+    checkpoints: tuple[CheckpointRow, ...]
+
+
+class Fork(Request, frozen=True):
+    """From which checkpoint a new job goes on."""
+
+    path: Annotated[str, Meta(description="as in the list of checkpoints; the newest one when none is given")] = ""
 
 
 class CompareQuery(Request, frozen=True):

@@ -20,6 +20,7 @@ from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import git, messages, resume
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
+from distdl_jupyter.supervisor.checkpoints import CheckpointKeeper
 from distdl_jupyter.supervisor.control import ControlReader, request
 from distdl_jupyter.supervisor.launch import BackgroundCall, Canceled, Launch
 from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
@@ -64,6 +65,8 @@ class Supervisor:
         self._recorder.go_on(self._history)
         self._wake = wake
         self._control = ControlReader(folder.control, folder.lock)
+        kept = self._spec.keep_checkpoints
+        self._checkpoints = CheckpointKeeper(folder, kept) if kept else None
         self._clock = Clock(self._spec.max_run_duration_seconds)
         self._launch = Launch(self._recorder, self._control, self._clock, secret_variables)
         #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
@@ -74,6 +77,8 @@ class Supervisor:
         try:
             run = self._launch_or_reattach()
             threading.Thread(target=self._record_git, daemon=True).start()  # ranks were forked: now a thread may be
+            if self._checkpoints:
+                self._checkpoints.start()
             while run is not None:
                 self._attempt(run)
                 run = self._restart() if self._will_restart else None
@@ -193,10 +198,17 @@ class Supervisor:
         self._collect(run, attempt)
         attempt.end_leftovers()
         if not self._will_restart:
+            self._tidy_checkpoints()
             self._deliver()
             self._note_remaining_costs()
             self._recorder.phase("clean", "no process left")
         attempt.close()
+
+    def _tidy_checkpoints(self) -> None:
+        if self._checkpoints:
+            self._checkpoints.close()
+            if removed := self._checkpoints.removed:
+                self._recorder.log(f"Deleted {plural(removed, 'checkpoint')}: kept are {self._spec.keep_checkpoints}")
 
     def _collect(self, run: Run, attempt: Attempt) -> None:
         self._recorder.phase("collect")

@@ -88,8 +88,14 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         can_ask_stacks=can_ask_stacks(view),
         pictures=view.pictures,
         resumed_from=view.resumed_from,
+        forked_at=view.forked_at,
         can_resume=view.state.ended and has_checkpoints,
     )
+
+
+def origin_text(of: JobSpec | JobView) -> str:
+    """Return the job from whose checkpoints this one goes on, with the step at which it was forked, "" for none."""
+    return of.resumed_from if of.forked_at is None else f"{of.resumed_from}, step {humanize.count(of.forked_at)}"
 
 
 def notice_line(view: JobView) -> NoticeLine:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.figure import Mode, figure
+from distdl_jupyter.core.figure import Earlier, Mode, figure
 from distdl_jupyter.views.schema import Curve, MetricValue
 from distdl_jupyter.views.wire import finite
 
@@ -43,10 +43,11 @@ def label(view: JobView, name: str) -> str:
 
 def curve(
     book: SeriesBook, metric: str, *, mode: Mode = "band", log: bool = False, dark: bool = False,
-    width: int | None = None, height: int | None = None,
+    width: int | None = None, height: int | None = None, earlier: Earlier | None = None,
 ) -> Curve:  # fmt: skip
     """Return a metric with its figure, its summary and its table (see ``core.figure.figure`` for the options)."""
-    drawn = figure(book, metric, mode=mode, log=log, dark=dark, width=width, height=height)
+    drawn = figure(book, metric, mode=mode, log=log, dark=dark, width=width, height=height,
+                   earlier=earlier)  # fmt: skip
     band = book.band(metric)
     return Curve(
         metric=metric,

@@ -16,7 +16,7 @@ from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.state import State
-from distdl_jupyter.views.card import card, price_text, rank_status
+from distdl_jupyter.views.card import card, origin_text, price_text, rank_status
 from distdl_jupyter.views.curve import metrics
 from distdl_jupyter.views.schema import JobDetail, LogChanges, LogRow, RankRow, SpecRow
 from distdl_jupyter.views.wire import finite
@@ -97,7 +97,7 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
         *((name, about.label, about.shown(getattr(spec, name))) for name, about in ABOUT.items()
           if about.label and getattr(spec, name) != DEFAULTS[name]),
         ("environment_variables", "Environment", _variables(spec)),
-        ("resumed_from", "Continues", spec.resumed_from),
+        ("resumed_from", "Continues", origin_text(spec)),
         ("working_directory", "Directory", spec.working_directory),
         ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
         ("script_arguments", "Arguments", " ".join(spec.script_arguments)),

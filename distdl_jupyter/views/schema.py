@@ -223,8 +223,9 @@ class Card:
     can_ask_stacks: bool
     #: Oldest first.
     pictures: list[Picture]
-    #: The job from whose checkpoints this one goes on, "" for none.
+    #: The job from whose checkpoints this one goes on, "" for none, and the step at which it leaves that job's curve.
     resumed_from: str
+    forked_at: float | None
     #: It has ended and left checkpoints.
     can_resume: bool
 
@@ -477,3 +478,29 @@ class Plugin:
     remedy: str
     #: The JSON schema of what is said of machines that this kind of cluster can make, None for one that makes none.
     wanted: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMetric:
+    """A metric at the step of a checkpoint, also as text; ``value`` is None where it is not finite."""
+
+    name: str
+    text: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One checkpoint: bytes, epoch seconds, and the Python that loads it.
+
+    ``step`` is None where it is not known, and ``is_named`` says that the file's name has it.
+    """
+
+    path: str
+    step: float | None
+    is_named: bool
+    metrics: tuple[CheckpointMetric, ...]
+    size: int
+    files: int
+    modified: float
+    load: str

@@ -67,6 +67,24 @@ def test_a_failed_job_goes_on_from_its_checkpoint(server):
     assert server.get(f"/jobs/{fresh['id']}")["card"]["resumed_from"] == id_
 
 
+def test_checkpoints_are_listed_and_a_job_forks_from_one(server):
+    id_ = server.submit(
+        "from distdl_jupyter import checkpoint_dir, log\nfound = sorted(p.name for p in checkpoint_dir().iterdir())\n"
+        "for step in (1, 2):\n    log(step=step, loss=1 / step)\n    (checkpoint_dir() / f'step-{step}.bin').touch()\n"
+        "found"
+    )
+    server.until_ended(id_)
+    table = server.get(f"/jobs/{id_}/checkpoints")
+    assert table["metrics"] == ["loss"]
+    assert [(one["path"], one["step"], one["metrics"][0]["text"]) for one in table["checkpoints"]] == [
+        ("step-2.bin", 2.0, "0.500"), ("step-1.bin", 1.0, "1")]  # fmt: skip
+    assert "no checkpoint 'step-3.bin'" in server.post(f"/jobs/{id_}/fork", {"path": "step-3.bin"}, 400)["message"]
+    fresh = server.post(f"/jobs/{id_}/fork", {"path": "step-1.bin"})
+    assert server.until_ended(fresh["id"])["values"] == ["['step-1.bin']"]
+    card = server.get(f"/jobs/{fresh['id']}")["card"]
+    assert (card["resumed_from"], card["forked_at"]) == (id_, 1.0)
+
+
 def test_there_is_nothing_to_go_on_from(server):
     story = recorded.tell("failed", JobStore())
     story.close()

@@ -23,6 +23,30 @@ SAVES = r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.sav
 SAVE = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
 #: Names of the files into which ranks write a checkpoint together: those of torch.distributed.checkpoint and DeepSpeed.
 SHARDS = r".+\.distcp|(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:optim|model)_states\.pt|mp_rank_\d+_model_states\.pt"
+#: Names of the files that make a folder one checkpoint, and of those that are pieces of one (the group is its name).
+WHOLE_FOLDER = (
+    r"\.metadata|config\.json|trainer_state\.json|adapter_config\.json|saved_model\.pb|keras_metadata\.pb|"
+    r"(?:model|pytorch_model)(?:-\d+-of-\d+)?\.(?:safetensors|bin)(?:\.index\.json)?"
+)
+PIECES = r"(.+)\.(?:index|data-\d+-of-\d+)"
+#: How a checkpoint is loaded on one process, by the names of its files; the first that fits.
+LOADS = (
+    (r"(?:bf16_)?zero_pp_rank_.+|mp_rank_\d+_model_states\.pt",
+     "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint\n"
+     "state = get_fp32_state_dict_from_zero_checkpoint({folder!r}, tag={tag!r})\nmodel.load_state_dict(state)"),
+    (r"\.metadata|.+\.distcp",
+     "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save\n"
+     'dcp_to_torch_save({path!r}, "checkpoint.pt")\n'
+     'state = torch.load("checkpoint.pt", map_location="cpu", weights_only=True)'),
+    (r"adapter_config\.json",
+     "from peft import AutoPeftModel\nmodel = AutoPeftModel.from_pretrained({path!r})"),
+    (r"config\.json", "from transformers import AutoModel\nmodel = AutoModel.from_pretrained({path!r})"),
+    (r".+\.safetensors", "from safetensors.torch import load_file\nstate = load_file({path!r})"),
+    (r".+\.weights\.h5", "model.load_weights({path!r})"),
+    (r".+\.(?:keras|h5)", "import keras\nmodel = keras.models.load_model({path!r})"),
+    (r".+\.(?:pt|pth|ckpt|bin|tar)", 'state = torch.load({path!r}, map_location="cpu", weights_only=True)'),
+    (r".+\.index", "tf.train.Checkpoint(model=model).restore({path!r}).expect_partial()"),
+)  # fmt: skip
 #: How ranks that are done with their data wait for the others.
 JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
 #: A framework that most ranks import, and the bytes of memory that it takes alone.

@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, Choice, Cluster, ClusterChecks, Comparison, Curve, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from './schema';
 import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
@@ -52,6 +52,8 @@ export class Api {
   removeJob = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/jobs/{id}`, at({ id })));
   cancelJob = (id: string, now = false): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/cancel`, { ...at({ id }), body: { now } }));
   rerunJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/rerun`, at({ id })));
+  checkpoints = async (id: string): Promise<CheckpointTable> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/checkpoints`, at({ id })))) as CheckpointTable;
+  forkJob = (id: string, path: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/fork`, { ...at({ id }), body: { path } }));
   resumeJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/resume`, at({ id })));
   askStacks = (id: string): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/stacks`, at({ id })));
   /** The stacks with a number, the newest without one. */

@@ -6,8 +6,10 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { python } from './pycolor';
 import type { components } from '../api/schema';
-import { bytes, clock, pastDay } from '../ui/format';
+import { bytes, clock, count, pastDay } from '../ui/format';
 
+export type CheckpointTable = components['schemas']['CheckpointTable'];
+type CheckpointRow = components['schemas']['CheckpointRow'];
 export type JobDetail = components['schemas']['JobDetail'];
 
 /** A file that a job wrote: its path in the job's folder, bytes, epoch seconds. */
@@ -50,6 +52,43 @@ export function capturedPart({ captured }: JobDetail): HTMLElement[] {
   return [box(__('Captured names'), said, grid([__('Name'), __('Kind'), __('What'), __('Size')], rows))];
 }
 
+/** What training left to go on from: `fork` starts a new job there. */
+export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork: (path: string) => Promise<void>): HTMLElement[] {
+  if (!checkpoints.length) return [];
+  const now = Date.now() / 1000;
+  const rows = checkpoints.map((one) => {
+    const values = new Map(one.metrics.map(({ name, text }) => [name, text]));
+    return [
+      stepWords(one), ...metrics.map((name) => values.get(name) ?? ''), bytes(one.size), when(one.modified, now),
+      h('span', { class: 'dd-mono dd-ell', title: one.path }, one.path), h('span', { class: 'dd-row' }, forkButton(one.path, fork), loadButton(one)),
+    ];
+  });
+  const said = h('span', { class: 'dd-sub dd-s12' }, _n('%1 checkpoint', '%1 checkpoints', checkpoints.length));
+  return [box(__('Checkpoints'), said, grid([__('Step'), ...metrics, __('Size'), __('Written'), __('Checkpoint'), ''], rows, metrics.length + 1))];
+}
+
+function stepWords({ step, is_named: named }: CheckpointRow): string {
+  if (step === null) return '';
+  return named ? count(step) : __('about %1', count(step));
+}
+
+function forkButton(path: string, fork: (path: string) => Promise<void>): HTMLElement {
+  const press = button('resume', __('Fork'), 'dd-small');
+  press.title = __('Start a new job that goes on from this checkpoint');
+  onClick(press, () => {
+    press.disabled = true;
+    void fork(path).finally(() => (press.disabled = false));
+  });
+  return press;
+}
+
+function loadButton({ load }: CheckpointRow): HTMLElement {
+  const press = button('copy', __('Copy code'), 'dd-small dd-quiet');
+  press.title = load;
+  onClick(press, () => void copy(load, press));
+  return press;
+}
+
 /** The files that a job wrote, each to be downloaded from `address`. */
 export function outputsPart(files: OutputFile[], address: (path: string) => string): HTMLElement[] {
   if (!files.length) return [empty(__('No files yet. What a rank writes into the folder $DISTDL_JOB_DIR/outputs is kept here.'))];
@@ -83,9 +122,9 @@ export function empty(text: string): HTMLElement {
   return h('p', { class: 'dd-empty dd-sub' }, text);
 }
 
-/** A table; sizes stand at the right of their column. */
-function grid(titles: string[], rows: Child[][]): HTMLElement {
-  const look = (at: number): { class: string } => ({ class: titles[at] === __('Size') ? 'dd-right dd-num' : '' });
+/** A table; sizes, and the `numbers` first columns, stand at the right of their column. */
+function grid(titles: string[], rows: Child[][], numbers = 0): HTMLElement {
+  const look = (at: number): { class: string } => ({ class: at < numbers || titles[at] === __('Size') ? 'dd-right dd-num' : '' });
   const head = h('tr', {}, ...titles.map((title, at) => h('th', { scope: 'col', ...look(at) }, title)));
   const body = rows.map((row) => h('tr', {}, ...row.map((cell, at) => h('td', look(at), cell))));
   return h('div', { class: 'dd-tablebox' }, h('table', { class: 'dd-grid' }, h('thead', {}, head), h('tbody', {}, ...body)));

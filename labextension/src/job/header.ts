@@ -187,18 +187,18 @@ export class Header {
     const words = [...places(card), ...more];
     const { origin = [] } = this.extras;
     const cost = card.cost ? costWords(card.cost, card.ended, this.clock.now()) : '';
-    const earlier = card.resumed_from ? this.#continues(card.resumed_from) : null;
+    const earlier = card.resumed_from ? this.#continues(card.resumed_from, card.forked_at) : null;
     fill(this.#meta, [...words, cost, card.resumed_from].join('|'), () => [...words.map((word) => h('span', {}, word)), cost && h('span', { title: costSource(card.cost) }, cost), earlier, ...origin]);
     drawHosts(this.#hosts, mode === 'running' ? card.hosts : [], card.stall?.ranks ?? []);
   }
 
   /** From whose checkpoints the job goes on. */
-  #continues(id: string): HTMLElement {
+  #continues(id: string, step: number | null): HTMLElement {
     const { openJob } = this.actions;
     const name = openJob
       ? onClick(h('button', { type: 'button', class: 'dd-link dd-mono', title: id }, shortId(id)), () => openJob(id))
       : h('span', { class: 'dd-mono', title: id }, shortId(id));
-    return h('span', { class: 'dd-origin' }, ...around(__('continues %1', HERE), name));
+    return h('span', { class: 'dd-origin' }, ...around(step === null ? __('continues %1', HERE) : __('forked from %1 at step %2', HERE, count(step)), name));
   }
 
   #drawWork(card: Card): void {

@@ -2,7 +2,7 @@
  * A job's own page: head, tabs, and below them the overview (failure, curve, ranks, log), the whole log, the spec, the
  * captured names, the files. It knows no JupyterLab; a `PageHost` brings what it shows and carries out what is pressed.
  */
-import { capturedPart, empty, outputsPart, specPart, type JobDetail, type OutputFile } from './detail';
+import { capturedPart, checkpointsPart, empty, outputsPart, specPart, type CheckpointTable, type JobDetail, type OutputFile } from './detail';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { button } from './header';
 import { icon } from '../ui/icons';
@@ -29,6 +29,9 @@ export interface PageHost extends JobHost {
   tryNow(): void;
   detail(): Promise<JobDetail>;
   outputs(): Promise<OutputFile[]>;
+  checkpoints(): Promise<CheckpointTable>;
+  /** Start a new job that goes on from one checkpoint, and show it. */
+  fork(path: string): Promise<void>;
   outputAddress(path: string): string;
   logAddress(rank: number | null): string;
   compare(): void;
@@ -187,10 +190,21 @@ export class JobPageView {
   }
 
   #loadOutputs(): void {
-    this.host.outputs().then(
-      (files) => fill(this.#outputs, JSON.stringify(files), () => outputsPart(files, (path) => this.host.outputAddress(path))),
+    Promise.all([this.host.outputs(), this.host.checkpoints()]).then(
+      ([files, table]) => fill(this.#outputs, JSON.stringify([files, table]), () => [
+        ...checkpointsPart(table, (path) => this.#fork(path)),
+        ...outputsPart(files, (path) => this.host.outputAddress(path)),
+      ]),
       (error: unknown) => this.#outputs.replaceChildren(problem(error)),
     );
+  }
+
+  async #fork(path: string): Promise<void> {
+    try {
+      await this.host.fork(path);
+    } catch (error) {
+      this.say(error instanceof Error ? error.message : String(error));
+    }
   }
 
   #reach(cell: number | null): ((line: number) => void) | null {

@@ -95,6 +95,8 @@ export class JobPage extends Widget {
       tryNow: () => this.distdl.live.tryNow(),
       detail: () => api.job(id),
       outputs: () => api.outputs(id),
+      checkpoints: () => api.checkpoints(id),
+      fork: async (path) => void commands.execute(OPEN_JOB, { id: (await api.forkJob(id, path)).id }),
       outputAddress: (path) => api.outputUrl(id, path),
       logAddress: (rank) => api.logUrl(id, rank),
       compare: () => void commands.execute(COMPARE, { ids: [id], add: true }),
