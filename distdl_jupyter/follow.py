@@ -178,7 +178,7 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
         last, spec = reader.view, reader.spec
         if last.state.ended:
             return False
-        if _far(spec.cluster) and not resume.is_hopeless(latest, last.lines):
+        if (_far(spec.cluster) or resume.is_waiting(latest)) and not resume.is_hopeless(latest, last.lines):
             # Other machines take seconds to ask; a new supervisor does it, and finds the job again where it can.
             _write(folder, "resume", lines=last.lines)
             with contextlib.suppress(OSError, LaunchFailed):

@@ -16,11 +16,12 @@ from distdl_jupyter.backends.base import Package
 from distdl_jupyter.core import packages, redact
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.data import sources
-from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, PluginUnavailable
 from distdl_jupyter.core.options import ABOUT, check_count, check_name, checked
 from distdl_jupyter.core.plan import with_ports
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,6 +68,9 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
     vm_size = _vm_size(given.pop("vm_size", None))
     rate = _rate(given.pop("price_per_hour", None), vm_size, cluster, cluster_given)
+    given |= _slots(given, cluster)
+    if given.get("after"):
+        given["after"] = _predecessors(given["after"])
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
     _refuse_packages(given, cluster)
     _refuse_more_than_all(given.get("min_node_count"), nodes)
@@ -221,6 +225,27 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
         raise InvalidSpec(f"The data source {source.name} names {path}, which is not here.", field="data",
                           hint="Check the path; one that only the nodes see is written as shared:/path.")  # fmt: skip
     return dataclasses.replace(source, path=str(path.resolve()))
+
+
+def _slots(given: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """Return what follows from ``gpus``. Raises InvalidSpec where the cluster has no queue that takes these options."""
+    field = next((name for name in ("gpus", "cores", "memory", "priority") if given.get(name)), "")
+    if field and not cluster.slots:
+        raise InvalidSpec(f"{cluster.title or cluster.name} has a queue of its own, which {field} does not reach.",
+                          field=field, hint="Leave it out, and say it with the cluster's own options.")  # fmt: skip
+    each, use_gpu = given.get("gpus"), given.get("use_gpu")
+    if each and use_gpu is False:
+        raise InvalidSpec(f"gpus is {each}, but use_gpu is False.", field="gpus", hint="Give one of them.")
+    return {} if each is None else {"use_gpu": each > 0}
+
+
+def _predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Return whole ids of the jobs after which one is to start. Raises InvalidSpec."""
+    store = JobStore()
+    try:
+        return tuple(store.find(id_).id for id_ in ids)
+    except JobNotFound as error:
+        raise InvalidSpec(f"after: {error.message}", field="after", hint="'distdl ls' lists the jobs.") from None
 
 
 def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:

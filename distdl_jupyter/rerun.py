@@ -100,7 +100,7 @@ def again(folder: JobFolder, id_: str) -> tuple[JobSpec, dict[str, str], Earlier
     """
     earlier = folder.spec()
     spec = dataclasses.replace(
-        earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None
+        earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None, after=()
     )
     return spec, _secrets(earlier, {}), EarlierCode(folder, earlier)
 
@@ -139,7 +139,7 @@ def _continued(
     else:
         spec, secrets = earlier, _secrets(earlier, {})
     spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from=folder.id,
-                               forked_at=chosen.step if chosen else None)  # fmt: skip
+                               forked_at=chosen.step if chosen else None, after=())  # fmt: skip
     return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 

@@ -124,8 +124,10 @@ def common_environment(placement: Placement, place: RankSlot) -> dict[str, str]:
 def _visible_gpus(placement: Placement, place: RankSlot) -> str:
     """Return the GPUs of the rank's node in order of local rank, so that ``set_device(local_rank)`` finds its own.
 
-    Where ranks share GPUs each sees only the one it was given.
+    Where ranks share GPUs, or have several each, each sees only those that it was given.
     """
+    if len(place.gpus) > 1:
+        return ",".join(map(str, place.gpus))
     gpus = [str(other.gpu) for other in placement.ranks if other.node == place.node]
     return ",".join(gpus) if len(set(gpus)) == len(gpus) else str(place.gpu)
 

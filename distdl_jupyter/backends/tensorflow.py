@@ -89,5 +89,5 @@ def _environment(placement: Placement, place: RankSlot, workers: list[str]) -> d
     own = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(placement.cores_of(place))}
     if place.gpu is not None:
         # A worker trains on every GPU that it sees, and takes its memory.
-        own["CUDA_VISIBLE_DEVICES"] = str(place.gpu)
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, place.gpus or (place.gpu,)))
     return common_environment(placement, place) | own

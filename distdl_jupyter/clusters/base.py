@@ -18,6 +18,7 @@ from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.node.stacks import Answer
@@ -224,6 +225,10 @@ class Run(ABC):
     def started(self) -> list[Start]:
         """Return the processes that were started directly (a launcher's ranks report themselves)."""
 
+    def expect(self, seconds: float | None) -> None:
+        """Take in how many seconds the job goes on for, as it is expected now; None: that is not known."""
+        return
+
     def waiting(self) -> str:
         """Return why the ranks have not been started yet ("pending: Resources"), "" when they were."""
         return ""
@@ -316,6 +321,8 @@ class Cluster(ABC):
     far: ClassVar[bool] = False
     #: Whether a job can wait there for its turn, with no process started yet.
     queues: ClassVar[bool] = False
+    #: Whether jobs hold GPUs, cores and memory there (``turn``), and wait for what others hold.
+    slots: ClassVar[bool] = False
     #: Whether it brings data sources to its nodes before ranks start (``Context.staging``).
     stages: ClassVar[bool] = False
     #: Whether it installs a job's packages on its nodes before ranks start.
@@ -426,13 +433,16 @@ class Cluster(ABC):
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Return where the ranks would run, without ports and without reserving anything. Raises InvalidSpec."""
 
-    def turn(self, spec: JobSpec, options: Any) -> str:
-        """Take what the job must have alone there, and return ""; or return for what and whom it has to wait.
+    def turn(
+        self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
+    ) -> QueueView | None:
+        """Take what the job must have alone there, and return None; or return for what and whom it has to wait.
 
-        It is asked from time to time until it says "", then the job is placed; what was taken is held until the run is
-        closed or ``give_back``. Raises LaunchFailed for a job that does not want to wait.
+        It is asked from time to time until it returns None, then the job is placed; what was taken is held until the
+        run is closed or ``give_back``. A job that is ``blocked`` cannot start yet and only keeps its place; ``number``
+        is the place by time that it had before. Raises LaunchFailed for a job that does not want to wait.
         """
-        return ""
+        return None
 
     def give_back(self) -> None:
         """Give back what was taken for a job that has not been started."""

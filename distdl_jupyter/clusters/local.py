@@ -17,22 +17,29 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters import queueing
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.humanize import listing, plural, short_id
+from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.node import gpu_locks
+from distdl_jupyter.node import headroom, slots
 from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distdl_jupyter.clusters.base import Staging
     from distdl_jupyter.clusters.stagers import Staged
+    from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.node.devices import Gpu
+    from distdl_jupyter.node.schedule import Need
 
 
+_NO_WAIT = "Leave wait=False out to wait, or ask for less, as with use_gpu=False."
 #: Where ranks on one machine meet.
 _ADDRESS = "127.0.0.1"
 
@@ -46,7 +53,7 @@ class LocalOptions:
         metadata={"help": "start more processes than one machine takes unasked: 8 for each core, 64 in any case"},
     )
     wait: bool = field(
-        default=True, metadata={"help": "wait for GPUs that other jobs hold; without it such a job has failed"}
+        default=True, metadata={"help": "wait for what other jobs hold, as GPUs; without it such a job has failed"}
     )
 
 
@@ -58,10 +65,11 @@ class LocalCluster(Cluster):
     Options = LocalOptions
     stages = True
     installs = True
+    slots = True
 
     def __init__(self) -> None:
         self._ports = Ports()
-        self._held = gpu_locks.HeldGpus()
+        self._slot: slots.Slot | None = None
         #: The numbers of the GPUs that were taken for the job, None before it was its turn.
         self._taken: list[int] | None = None
         self._staged: dict[int, Staged] = {}
@@ -137,40 +145,42 @@ class LocalCluster(Cluster):
     def _devices(self, spec: JobSpec) -> list[int]:
         return gpus.visible() if spec.use_gpu is not False else []
 
-    def turn(self, spec: JobSpec, options: Any) -> str:
-        """Hold a GPU for each rank, or all where there are fewer; a job may wait for those that others hold."""
+    def turn(
+        self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
+    ) -> QueueView | None:
+        """Hold the GPUs, cores and memory that each process is to have; a job may wait for what others hold."""
         found = gpus.devices() if spec.use_gpu is not False else ()
-        _check_gpus(spec, [gpu.number for gpu in found])
-        count = min(spec.process_count, len(found))
-        if not count:
-            return ""
-        numbers = {gpu.uuid: gpu.number for gpu in found}
-        try:
-            taken = self._held.take(list(numbers), count, f"{spec.name} ({short_id(spec.id)})")
-            owners = [] if taken else gpu_locks.owners(numbers)
-        except OSError as error:
-            raise LaunchFailed(f"GPUs cannot be held for the job: {error}.") from error
-        if taken:
-            self._taken = [numbers[uuid] for uuid in taken]
-            return ""
-        if any(map(_has_begun_this_one, owners)):
-            return ""
-        if owners and not getattr(options, "wait", True):
-            raise LaunchFailed(
-                f"Too few GPUs are free for this job, which takes {count}: the others are held by {listing(owners)}.",
-                hint="Leave wait=False out to wait for them, or set use_gpu=False.",
-            )
-        return f"waiting for {plural(count, 'GPU')}" + (f", held by {listing(owners)}" if owners else "")
+        need = _need(spec, found)
+        if not need and not blocked and self._slot is None:
+            return None
+        if self._slot is None:
+            if not blocked and any(map(_has_begun_this_one, slots.entries())):
+                return None
+            self._slot = slots.Slot(spec.id, spec.name, number=number)
+        turn = self._slot.ask(need, priority=spec.priority, lasts=spec.max_run_duration_seconds, blocked=blocked)
+        if turn is None:
+            numbers = {gpu.uuid: gpu.number for gpu in found}
+            self._taken = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None
+            return None
+        view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in found}, spec.priority)
+        if not blocked and not turn.problem and not getattr(options, "wait", True):
+            self.give_back()
+            raise LaunchFailed(f"The job does not wait, but it is {view.why}.", hint=_NO_WAIT)
+        return view
 
     def give_back(self) -> None:
-        """Give back the GPUs of a job that has not been started."""
-        self._held.release()
+        """Give back what was taken for a job that has not been started, or its place."""
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
 
     def _placed(self, spec: JobSpec, options: Any, devices: list[int]) -> Placement:
         oversubscribe = getattr(options, "oversubscribe", False)
         if (crowd := limits.crowd(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             raise InvalidSpec(f"{crowd.says}.", field="process_count_per_node", hint=crowd.remedy)
         _check_gpus(spec, devices)
+        _check_room(spec)
+        each = spec.gpus or 1
         emulated = spec.node_count > 1
         here = socket.gethostname()
         places = tuple(
@@ -179,7 +189,8 @@ class LocalCluster(Cluster):
                 node=rank // spec.process_count_per_node,
                 host=f"node-{rank // spec.process_count_per_node}" if emulated else here,
                 local_rank=rank % spec.process_count_per_node,
-                gpu=devices[rank % len(devices)] if devices else None,
+                gpu=devices[rank * each % len(devices)] if devices else None,
+                gpus=tuple(devices[rank * each : (rank + 1) * each]) if each > 1 else (),
             )
             for rank in range(spec.process_count)
         )
@@ -188,7 +199,7 @@ class LocalCluster(Cluster):
             address=_ADDRESS,
             ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",
-            cores_per_rank=max(1, cores() // spec.process_count),
+            cores_per_rank=spec.cores or max(1, cores() // spec.process_count),
             emulated=emulated,
             remote_shell=_remote_shell() if emulated else (),
         )
@@ -198,7 +209,7 @@ class LocalCluster(Cluster):
         from distdl_jupyter.clusters.agents import run as agent_run
         from distdl_jupyter.clusters.local_node import LocalNodes
 
-        nodes = LocalNodes(spec, context, self._ports, self._held, self._staged)
+        nodes = LocalNodes(spec, context, self._ports, self._slot, self._staged)
         nodes.notices += self._notices
         return agent_run.start(placement, plan, context, nodes)
 
@@ -242,18 +253,41 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
     return stagers.run(begun, staging, context.report)
 
 
-def _has_begun_this_one(owner: str) -> bool:
-    """Say whether this job was submitted by a rank of another one, which may wait for it: they share their GPUs."""
+def _has_begun_this_one(entry: slots.Entry) -> bool:
+    """Say whether this job was submitted by a rank of another one, which may wait for it: they share what it holds."""
     first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  a name, no file is looked at
-    return bool(first) and owner.endswith(f"({short_id(first)})")
+    return entry.holds and entry.own and entry.job == first
 
 
-def _check_gpus(spec: JobSpec, devices: list[int]) -> None:
-    if spec.use_gpu and len(devices) < spec.process_count:
+def _need(spec: JobSpec, found: Sequence[Gpu]) -> Need:
+    """Return what the job holds of this machine: without ``gpus`` one for each process, or all if there are fewer."""
+    each = spec.gpus if spec.use_gpu is not False else 0
+    count = min(spec.process_count, len(found)) if each is None else each * spec.process_count
+    return queueing.need(spec, spec.process_count, count, [gpu.uuid for gpu in found])
+
+
+def _check_room(spec: JobSpec) -> None:
+    """Raise InvalidSpec for a job that this machine can never hold."""
+    each = {"cores": spec.cores, "memory": spec.memory}
+    there = {"cores": headroom.cores(), "memory": headroom.memory_limit()}
+    for name, amount in each.items():
+        most = there[name]
+        if amount and most is not None and amount * spec.process_count > most:
+            words = (plural(amount, "core"), plural(most, "core")) if name == "cores" else (size(amount), size(most))
+            raise InvalidSpec(
+                f"{name} asks for {words[0]} for each of {plural(spec.process_count, 'process')}, but this machine has "
+                f"{words[1]}.", field=name, hint="Ask for less, or use fewer processes.",
+            )  # fmt: skip
+
+
+def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
+    each = spec.gpus or (1 if spec.use_gpu else 0)
+    if len(devices) < each * spec.process_count:
+        asks = f"gpus asks for {plural(each, 'GPU')}" if spec.gpus else "use_gpu asks for a GPU"
         raise InvalidSpec(
-            f"use_gpu asks for a GPU for each of {spec.process_count} processes, but this machine has {len(devices)}.",
-            field="use_gpu",
-            hint="Use fewer processes, or leave use_gpu out.",
+            f"{asks} for each of {plural(spec.process_count, 'process')}, but this machine has {len(devices)}.",
+            field="gpus" if spec.gpus else "use_gpu",
+            hint="Use fewer processes, or leave it out.",
         )
 
 

@@ -17,7 +17,7 @@ from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core import gpus
-from distdl_jupyter.node import children, processes, requests, spawn
+from distdl_jupyter.node import children, processes, requests, slots, spawn
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.workdir import Workdir
 from distdl_jupyter.worker import import_recorder
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.node.channels import Source
     from distdl_jupyter.node.devices import Gpu
-    from distdl_jupyter.node.gpu_locks import HeldGpus
     from distdl_jupyter.node.ports import Ports
+    from distdl_jupyter.node.slots import Slot
     from distdl_jupyter.node.stacks import Answer, Asking
 
 _READ = 64 * 1024
@@ -195,14 +195,14 @@ class LocalNodes(Nodes[Node]):
     """This machine, on which all nodes of a job are emulated. ``staged`` is what each node's ranks get."""
 
     def __init__(
-        self, spec: JobSpec, context: Context, ports: Ports, held: HeldGpus, staged: Mapping[int, stagers.Staged]
+        self, spec: JobSpec, context: Context, ports: Ports, slot: Slot | None, staged: Mapping[int, stagers.Staged]
     ) -> None:
         self._agent = LocalAgent(spec, context.folder.path)
         folder = str(context.folder.path)
         super().__init__([Node(self._agent, folder, directory=spec.working_directory, run=str(self._agent.run))])
         self._context = context
         self._ports = ports
-        self._held = held
+        self._slot = slot
         self._staged = staged
         for one in staged.values():  # all nodes are this machine: they have one environment
             self.nodes[0].python = one.python
@@ -210,6 +210,11 @@ class LocalNodes(Nodes[Node]):
     def of(self, place: RankSlot) -> Node:
         """Return this machine."""
         return self.nodes[0]
+
+    def expect(self, seconds: float | None) -> None:
+        """Say in the machine's queue when what the job holds gets free."""
+        if self._slot is not None:
+            self._slot.beat(None if seconds is None else slots.clock() + seconds)
 
     def environment(self, node: Node) -> dict[str, str]:
         """Return the environment of the supervisor with that of the job."""
@@ -246,9 +251,10 @@ class LocalNodes(Nodes[Node]):
         return {}
 
     def close(self) -> None:
-        """End everything and free ports and GPUs."""
+        """End everything, and give back ports and what the job held of the machine."""
         self._agent.close()
         self._ports.release()
-        self._held.release()
+        if self._slot is not None:
+            self._slot.release()
         if self._staged:
             stagers.forget(self._context.folder.id)

@@ -19,6 +19,7 @@ Types of events and their fields (all carry ``v``, ``t`` in seconds since the ep
 =========  ==================================================================================================
 state      ``state``, ``reason`` (a sentence, may be "")
 phase      ``phase`` (one of core.state.PHASES), ``detail``; starting a phase ends the one before it
+queue      while it waits for its turn: the fields of core.queue.QueueView
 handle     ``cluster``, ``data``, ``nonce``: what attaching needs after a supervisor died
 resume     a new supervisor was started because the one before had died; ``lines`` of the log until then
 rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,

@@ -23,6 +23,9 @@ Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
 #: Restarts beyond this are a loop and no remedy.
 MOST_RESTARTS = 1000
+#: The most that a process can ask for, and how far a job can be moved in a queue.
+MOST_GPUS, MOST_CORES, MOST_PRIORITY = 1024, 65_536, 1_000_000
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 
 
@@ -75,6 +78,40 @@ def _positive(value: Any, field: str) -> float | None:
 
 def _bytes(value: Any, field: str) -> int | None:
     return None if (found := _positive(value, field)) is None else int(found)
+
+
+def _most(most: int, fewest: int = 0) -> Check:
+    def check(value: Any, field: str) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value <= most:
+            raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from {fewest} to {most:,}.",
+                              field=field)  # fmt: skip
+        return value
+
+    return check
+
+
+def _memory(value: Any, field: str) -> int | None:
+    """Return bytes for a number of them or a text such as "24 GB" (powers of 1000) or "24 GiB" (of 1024)."""
+    if value in (None, ""):
+        return None
+    found = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
+    if found:
+        value = float(found[1]) * (1024 if found[3] else 1000) ** "bkmgt".index((found[2] or "b").lower())
+    elif isinstance(value, str):
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a size.", field=field, hint='Example: "24 GB".')
+    return _bytes(value, field)
+
+
+def _jobs(value: Any, _field: str) -> tuple[str, ...] | None:
+    """Return the ids of one job or several, each given as a Job or as its id."""
+    if value in (None, "", (), []):
+        return None
+    several = value if isinstance(value, list | tuple | set) else [value]
+    if isinstance(value, str):
+        several = value.split(",")
+    return tuple(dict.fromkeys(str(getattr(one, "id", one)).strip() for one in several))
 
 
 def _restarts(value: Any, field: str) -> int | None:
@@ -197,6 +234,32 @@ class JobOptions:
     use_gpu: bool | None = _option(
         None, _yes_or_no, "Whether ranks get a GPU each", by_default="where there are", switch=True,
         aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
+    )  # fmt: skip
+    #: GPUs, cores and bytes of memory of one process, which the job holds as long as it runs. GPUs are never shared:
+    #: without ``gpus`` each process gets one, and where a machine has fewer than processes they share all of them.
+    #: Cores and memory count only where a job asks for them, among those that do: a small job beside others starts at
+    #: once, as processes do, and what a training needs of them nobody can know before.
+    gpus: int | None = _option(
+        None, _most(MOST_GPUS), "GPUs of each process, held while it runs; 0 for none",
+        by_default="one for each, as far as there are", metavar="N", word=int, label="GPUs each",
+    )  # fmt: skip
+    cores: int | None = _option(
+        None, _most(MOST_CORES, 1), "Cores of each process, held while it runs", by_default="not counted", metavar="N",
+        word=int, label="Cores each",
+    )  # fmt: skip
+    memory: int | None = _option(
+        None, _memory, 'Memory of each process, held while it runs: "24 GB"', by_default="not counted",
+        metavar="SIZE", label="Memory each", shown=humanize.size,
+    )  # fmt: skip
+    #: Among the waiting jobs of one user; those of other users keep their places.
+    priority: int = _option(
+        0, _most(MOST_PRIORITY, -MOST_PRIORITY), "Jobs of a higher priority start before your others that wait",
+        by_default="0", metavar="N", word=int, label="Priority",
+    )  # fmt: skip
+    after: tuple[str, ...] = _option(
+        (), _jobs, "Start when this job has completed; if it does not, this one is canceled. May be repeated",
+        metavar="ID", repeats=True, label="Starts after", shown=lambda ids: ", ".join(map(humanize.short_id, ids)),
+        kept=False,
     )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
         None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",),

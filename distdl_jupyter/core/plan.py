@@ -29,6 +29,8 @@ class RankSlot:
     host: str
     local_rank: int
     gpu: int | None = None
+    #: All devices that it owns, where it was promised several.
+    gpus: tuple[int, ...] = ()
     interface: str = ""
     cores: int = 0
     address: str = ""

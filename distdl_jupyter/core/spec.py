@@ -105,7 +105,7 @@ class JobSpec(JobOptions):
         kept["source"] = Source(**known_fields(Source, kept.get("source") or {}))
         kept["captured"] = tuple(Captured(**known_fields(Captured, c)) for c in kept.get("captured") or ())
         kept["data"] = tuple(DataSource(**known_fields(DataSource, one)) for one in kept.get("data") or ())
-        for name in ("secret_variables", "script_arguments", "findings", "pip_packages", "conda_packages"):
+        for name in ("secret_variables", "script_arguments", "findings", "pip_packages", "conda_packages", "after"):
             kept[name] = tuple(kept.get(name) or ())
         return cls(**kept)
 

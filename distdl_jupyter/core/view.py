@@ -14,6 +14,7 @@ from typing import Any
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.failure import Failure, first_failure
 from distdl_jupyter.core.locks import Holder
+from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.sparkline import Trail
 from distdl_jupyter.core.spec import JobSpec
@@ -194,6 +195,8 @@ class JobView:
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""
     forked_at: float | None = None
+    #: Its place while it waits for its turn, None at other times and where the place is not known.
+    queue: QueueView | None = None
     #: Who writes the log, where only a look at another host could tell whether it lives; a reader notes it.
     elsewhere: Holder | None = None
 
@@ -286,6 +289,7 @@ class JobView:
             "stop": dataclasses.asdict(self.stop) if self.stop else None,
             "staging": [dataclasses.asdict(one) for one in self.staging],
             "restarts": [dataclasses.asdict(one) for one in self.restarts],
+            "queue": self.queue.to_json() if self.queue else None,
             "stall": dataclasses.asdict(self.stall) if self.stall else None,
             "stacks": [dataclasses.asdict(one) for one in self.stacks],
             "elsewhere": self.elsewhere._asdict() if self.elsewhere else None,
@@ -302,6 +306,7 @@ def _state(view: JobView, event: Event) -> None:
     if not may_follow(view.state, state):
         return
     view.state, view.reason = state, event.get("reason", "")
+    view.queue = None
     if state in (State.STARTING, State.RUNNING) and view.placed is None:
         view.placed = event["t"]
     if state is State.RUNNING:
@@ -309,6 +314,11 @@ def _state(view: JobView, event: Event) -> None:
     if state.ended:
         view.ended, view.elsewhere = event["t"], None
         _end_phase(view, event["t"])
+
+
+def _queue(view: JobView, event: Event) -> None:
+    if view.state is State.QUEUED:
+        view.queue = QueueView.from_json(event)
 
 
 def _phase(view: JobView, event: Event) -> None:
@@ -492,6 +502,7 @@ def _picture(view: JobView, event: Event) -> None:
 _FOLDS = {
     "state": _state,
     "phase": _phase,
+    "queue": _queue,
     "rank": _rank,
     "log": _log,
     "count": _count,

@@ -6,6 +6,7 @@ fold to.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 _TICK = 0.1
+#: Seconds between two forecasts of the job's end.
+_EXPECT = 1.0
 #: Seconds after which ranks that never meet are taken to be training all the same.
 _MEET_TIMEOUT = 15.0
 #: The same once one of them has printed something.
@@ -60,6 +63,11 @@ class Clock:
     def seconds(self) -> float:
         """Seconds until now."""
         return self._before + time.monotonic() - self._began
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until its limit, None without one."""
+        return None if self._limit is None else max(0.0, self._limit - self.seconds)
 
     def over(self) -> str:
         """Return why the job has to end now, "" before its limit is reached."""
@@ -96,6 +104,7 @@ class Attempt:
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
         self._all_connected_at: float | None = None
         self._printed_at: float | None = None
+        self._expected_at = -math.inf
         self._stopper: stop.Stopper | None = None
         self._unkillable = stop.UnkillableProcesses(run)
         #: Why it was stopped: user, time (and whatever else ends a job for good), hang, failure, or "" while it was
@@ -120,6 +129,7 @@ class Attempt:
                         self._record_exit(exit_)
             self.record_notices()
             self._recorder.take_samples(run.samples())
+            self._expect_end()
             self._follow_phases()
             self._obey_requests()
             self._notice_time_limit()
@@ -132,6 +142,13 @@ class Attempt:
             self._recorder.tick()
         if (why := run.gave_up()) and self.stopped_by in ("", "failure"):
             self.stopped_by, self.reason = "time", why
+
+    def _expect_end(self) -> None:
+        """Let other jobs that wait know when this one ends: by its progress, or by its time limit."""
+        if (now := time.monotonic()) - self._expected_at >= _EXPECT:
+            self._expected_at = now
+            left = (self._recorder.view.remaining(time.time()), self._clock.left)
+            self._run.expect(min((one for one in left if one is not None), default=None))
 
     def _record_replaced(self) -> None:
         """Record processes that ended while the job goes on; one that is replaced is a restart of its rank."""

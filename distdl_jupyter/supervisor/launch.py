@@ -22,6 +22,7 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.stager import packages
 from distdl_jupyter.supervisor import messages, resume
+from distdl_jupyter.supervisor.queueing import Predecessors, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,7 @@ class Launch:
         #: What an earlier supervisor has recorded of ranks that it has not started.
         self._handle: Mapping[str, Any] | None = None
         self._in_queue = False
+        self._wait = Wait(recorder)
         self.cluster: Cluster
         self.backend: Backend
 
@@ -118,9 +120,20 @@ class Launch:
         return run
 
     def _await_turn(self, cluster_options: Any) -> None:
-        """Wait until the cluster has what the job must have alone; this is no running, and no preparing yet."""
-        while why := self.cluster.turn(self._spec, cluster_options):
-            self._recorder.phase("stage", why)
+        """Wait until other jobs have completed, where the job asks for that, and the cluster has what it is to hold.
+
+        This is no running, and no preparing yet.
+        """
+        before = Predecessors(self._folder, () if self._recorder.view.restart_count else self._spec.after)
+        while True:
+            names = before.waiting()
+            if before.failure:
+                raise Canceled("user", before.failure)
+            spec = dataclasses.replace(self._spec, priority=self._wait.priority)
+            view = self.cluster.turn(spec, cluster_options, blocked=bool(names), number=self._wait.number)
+            if view is None and not names:
+                return
+            self._wait.note(view, names)
             self._clock.restart()
             self.raise_if_canceled()
             time.sleep(_POLL_SECONDS)
@@ -167,6 +180,9 @@ class Launch:
         Ranks that were to be restarted are started. Raises DistDLError when that fails, Canceled.
         """
         self._load_plugins()
+        if resume.is_waiting(history.events):
+            self._recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
+            return self.start()
         if self.cluster.can_attach and resume.is_between_attempts(history.events):
             with contextlib.suppress(DistDLError):
                 self.cluster.sweep(self._spec.id, {})
@@ -250,7 +266,9 @@ class Launch:
 
     def raise_if_canceled(self) -> None:
         """Raise Canceled when the job was canceled, or its time is over, before it has begun."""
-        if any(request["type"] == "cancel" for request in self._control.read()):
+        requests = self._control.read()
+        self._wait.obey(requests)
+        if any(request["type"] == "cancel" for request in requests):
             raise Canceled("user")
         # In a queue the time has not begun.
         if (over := self._clock.over()) and self._recorder.view.state is not State.QUEUED:

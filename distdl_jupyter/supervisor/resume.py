@@ -120,6 +120,13 @@ def is_takeover(history: Sequence[Event]) -> bool:
     return bool(history) and history[-1]["type"] == "resume"
 
 
+def is_waiting(history: Sequence[Event]) -> bool:
+    """Say whether the job still waited for its turn: nothing of it was started, and it may begin anew."""
+    kinds = {event["type"] for event in history}
+    queued = all(event.get("state") == State.QUEUED for event in history if event["type"] == "state")
+    return "queue" in kinds and queued and not kinds & {"handle", "rank", "restart"}
+
+
 def is_hopeless(history: Sequence[Event], lines: int) -> bool:
     """Say whether several supervisors died in a row without any event or line of the job between them.
 

@@ -1,0 +1,117 @@
+"""A job that waits for its turn: its place, for what and whom it waits, and when it can start. Values and words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from distdl_jupyter.core.humanize import count, duration, listing, plural, size
+
+#: The word of what is lacking: all is free, but kept for jobs that come before.
+ORDER = "order"
+#: The word of what is lacking where a job waits for the end of another.
+AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one running job holds of a machine. ``user`` is "" for this one; ``ends`` epoch seconds, None: unknown."""
+
+    job: str
+    name: str
+    user: str = ""
+    gpus: tuple[str, ...] = ()
+    cores: float = 0
+    memory: float = 0
+    ends: float | None = None
+
+    @property
+    def called(self) -> str:
+        """Its name, and whose it is where it is another user's."""
+        return f"{self.name} of {self.user}" if self.user else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """A waiting job's place, from 1, among ``of`` that wait; ``start`` in epoch seconds, None: unknown.
+
+    ``needs``, ``free`` and ``total`` are amounts by name (gpus, cores, memory in bytes), those that the job asks for.
+    ``lacks`` says what of it is not free ("gpus", ...), ``ORDER``, or ``AFTER``; ``names`` who has it, who is before
+    it, or who has to complete; ``why`` all of that in words. ``holding`` is what runs on the machine, ``host`` its name
+    where it is another one, ``number`` the job's own by time.
+    """
+
+    place: int = 1
+    of: int = 1
+    why: str = ""
+    start: float | None = None
+    priority: int = 0
+    needs: dict[str, float] = field(default_factory=dict)
+    free: dict[str, float] = field(default_factory=dict)
+    total: dict[str, float] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    holding: tuple[Holding, ...] = ()
+    host: str = ""
+    number: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> QueueView:
+        """Return it from plain data; what a newer version wrote besides is ignored."""
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        names = Holding.__dataclass_fields__
+        known["holding"] = tuple(
+            Holding(**{**{name: one[name] for name in names if name in one}, "gpus": tuple(one.get("gpus") or ())})
+            for one in known.get("holding") or ()
+        )
+        for name in ("lacks", "names"):
+            known[name] = tuple(known.get(name) or ())
+        return cls(**known)
+
+    def estimate(self, now: float) -> str:
+        """Return when it can start: "about 6 min", "any moment", "" when that is unknown."""
+        if self.start is None:
+            return ""
+        left = self.start - now
+        return "any moment" if left < 10 else f"about {duration(left if left < 60 else 60 * round(left / 60))}"
+
+    def same(self, other: QueueView | None) -> bool:
+        """Say whether a reader would see no difference: another start by a few seconds is none."""
+        if other is None or dataclasses.replace(self, start=None, holding=()) != dataclasses.replace(
+            other, start=None, holding=()
+        ):
+            return False
+        ends = [[(one.job, one.gpus, one.ends is None) for one in view.holding] for view in (self, other)]
+        if ends[0] != ends[1] or (self.start is None) != (other.start is None):
+            return False
+        return self.start is None or other.start is None or abs(self.start - other.start) < _BY_SECONDS
+
+
+#: Seconds by which an estimate may move without being said anew.
+_BY_SECONDS = 15.0
+
+
+def amount(name: str, value: float) -> str:
+    """Return an amount in words: "2 GPUs", "4 cores", "24 GB of memory"."""
+    if name == "gpus":
+        return plural(value, "GPU")
+    if name == "cores":
+        return plural(value, "core")
+    return f"{size(value)} of memory" if name == "memory" else f"{count(value)} {name}"
+
+
+def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str]) -> str:
+    """Return why a job waits: "waiting for 2 GPUs, held by digits"."""
+    lacks, who = tuple(lacks), list(names)
+    if lacks == (ORDER,):
+        return f"waiting for its turn, after {listing(who)}" if who else "waiting for its turn"
+    if lacks == (AFTER,):
+        return f"waiting until {listing(who)} {'has' if len(who) == 1 else 'have'} completed"
+    what = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a place"])
+    return f"waiting for {what}" + (f", held by {listing(who)}" if who else "")

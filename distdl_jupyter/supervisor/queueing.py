@@ -1,0 +1,142 @@
+"""A job that has not started yet: which jobs it waits for, and what is written of its place while it waits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import registry
+from distdl_jupyter.core import events
+from distdl_jupyter.core.errors import DistDLError, JobNotFound
+from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.queue import AFTER, QueueView, reason
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.view import JobView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.supervisor.recorder import EventRecorder
+
+#: Seconds between two looks at a job that this one waits for, and for which one without a supervisor may be taken over.
+_LOOK, _TAKEOVER = 0.5, 10.0
+#: Seconds between two events of the place: when it has changed for the first jobs in a queue, and for others.
+_NOTE, _NOTE_BEHIND, _FRONT = 1.0, 10.0, 8
+
+
+class Wait:
+    """What is written of a job's place in the queue, and what its user asks for meanwhile."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+        self.priority = recorder.spec.priority
+        #: Its number in the queue, when it waited before: it does not go to the end once more.
+        self.number: int | None = None
+        if recorder.view.queue is not None:
+            self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
+        self._shown: QueueView | None = None
+        self._noted = -math.inf
+
+    def obey(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Take another priority, where one is asked for."""
+        for request in requests:
+            if request["type"] == "priority" and isinstance(request.get("priority"), int):
+                self.priority = request["priority"]
+                self._noted = -math.inf
+
+    def note(self, view: QueueView | None, before: Sequence[str]) -> None:
+        """Write the place where it has changed; ``before`` are the jobs that have to complete first."""
+        view = view or QueueView()
+        if before:
+            names = tuple(before)
+            view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names), start=None)
+        view = dataclasses.replace(view, priority=self.priority)
+        self.number = view.number if view.number is not None else self.number
+        self._recorder.phase("stage", view.why)
+        pause = _NOTE if view.place <= _FRONT else _NOTE_BEHIND
+        if time.monotonic() - self._noted > pause and not view.same(self._shown):
+            self._noted, self._shown = time.monotonic(), view
+            self._recorder.write("queue", **view.to_json())
+
+
+class Predecessors:
+    """The jobs that have to complete before a job starts."""
+
+    def __init__(self, folder: JobFolder, ids: Sequence[str]) -> None:
+        store = JobStore(folder.path.parent.parent)
+        self._left = {id_: _Predecessor(store.folder(id_)) for id_ in ids}
+        self._looked_at = -math.inf
+        #: Why the job cannot start any more, one sentence; "" while it can.
+        self.failure = ""
+
+    def waiting(self) -> list[str]:
+        """Return the names of those that have not completed yet."""
+        if self._left and time.monotonic() - self._looked_at >= _LOOK:
+            self._looked_at = time.monotonic()
+            for id_, one in list(self._left.items()):
+                one.look()
+                if one.state is State.COMPLETED:
+                    del self._left[id_]
+                elif one.failure and not self.failure:
+                    self.failure = one.failure
+        return [one.name for one in self._left.values()]
+
+
+class _Predecessor:
+    """Another job, followed until its end."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._cursor = 0
+        self._silent: float | None = None
+        self._view: JobView | None = None
+        self.name = short_id(folder.id)
+        self.failure = ""
+
+    @property
+    def state(self) -> State | None:
+        """Its state, None when it cannot be read."""
+        return self._view.state if self._view is not None else None
+
+    def look(self) -> None:
+        """Read what is new of it."""
+        try:
+            if self._view is None:
+                self._view = JobView.of(self._folder.spec())
+                self.name = f"{self._view.name} ({self.name})"
+            found, self._cursor = events.read_file(self._folder.events, self._cursor)
+        except (JobNotFound, FileNotFoundError):
+            self.failure = f"{self.name}, after which it was to start, was removed."
+            return
+        except OSError:
+            return
+        for event in found:
+            self._view.apply(event)
+        state = self._view.state
+        if state.ended and state is not State.COMPLETED:
+            self.failure = f"{self.name}, after which it was to start, {_ENDS[state]}."
+        elif not state.ended and self._is_abandoned(found=bool(found)):
+            self.failure = f"{self.name}, after which it was to start, was lost: its supervisor has gone."
+
+    def _is_abandoned(self, *, found: bool) -> bool:
+        """Say whether it has had no supervisor for a while, and no other one can take it over."""
+        if found or not self._folder.supervisor().is_dead:
+            self._silent = None
+            return False
+        now = time.monotonic()
+        self._silent = self._silent or now
+        return now - self._silent > _TAKEOVER and not _may_come_back(self._folder)
+
+
+_ENDS = {State.FAILED: "has failed", State.CANCELED: "was canceled", State.LOST: "was lost"}
+
+
+def _may_come_back(folder: JobFolder) -> bool:
+    try:
+        return bool(registry.get("clusters", folder.spec().cluster).can_attach)
+    except DistDLError:
+        return False

@@ -1,0 +1,450 @@
+"""The queue of a machine: nothing is held twice, whoever dies and whatever is deleted, and strangers cannot disturb."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter.node import processes, slots
+from distdl_jupyter.node.schedule import Need
+from distdl_jupyter.node.slots import Slot
+from tests.conftest import wait_for
+
+GPUS = ("GPU-a", "GPU-b", "MIG-GPU-c/1/0")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path):
+    """Where all queues are, that of this test alone."""
+    return tmp_path / "queue"
+
+
+@pytest.fixture
+def slot():
+    """Return ``slot(name)``, whose files are given back at the end."""
+    made = []
+
+    def make(name, **more):
+        made.append(Slot(f"20260101-000000-{name}", name, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.release()
+
+
+def gpus(count, among=GPUS):
+    return Need(count, among)
+
+
+def takes(one, need, **more):
+    """Ask until it is the job's turn."""
+    wait_for(lambda: one.ask(need, **more) is None, 10, "the job's turn")
+    return one.gpus
+
+
+def own_files(folder):
+    return sorted(path for path in (folder / f"distdl-queue-{os.getuid()}").iterdir() if path.name[0] != ".")
+
+
+def test_free_gpus_come_first_and_are_given_back(slot):
+    first, second, third = slot("first"), slot("second"), slot("third")
+    assert first.ask(gpus(1)) is None
+    assert second.ask(gpus(2)) is None
+    assert (first.gpus, second.gpus) == (("GPU-a",), ("GPU-b", "MIG-GPU-c/1/0"))
+    turn = third.ask(gpus(2))
+    assert (turn.place.place, turn.of, turn.place.lacks, turn.place.start) == (1, 1, ("gpus",), None)
+    assert turn.place.holders == ("20260101-000000-first", "20260101-000000-second")
+    first.release()
+    assert third.ask(gpus(2)) is not None
+    second.release()
+    assert takes(third, gpus(2)) == ("GPU-a", "GPU-b")
+
+
+def test_cores_and_memory_are_amounts_and_a_known_end_is_an_estimate(slot, monkeypatch):
+    monkeypatch.setattr(slots, "limits", lambda: {"cores": 4, "memory": 100})
+    first, second, third = slot("first"), slot("second"), slot("third")
+    assert first.ask(Need(amounts={"cores": 3.0, "memory": 60.0}), lasts=60.0) is None
+    assert second.ask(Need(amounts={"cores": 1.0, "memory": 40.0})) is None
+    turn = third.ask(Need(amounts={"cores": 2.0}))
+    assert turn.place.lacks == ("cores",)
+    assert 50 < turn.place.start - slots.clock() < 61
+    assert turn.place.free == {"cores": 0}
+    first.beat(slots.clock() + 30)
+    time.sleep(0.6)
+    assert 20 < third.ask(Need(amounts={"cores": 2.0})).place.start - slots.clock() < 31
+
+
+def test_the_order_is_that_of_coming_and_another_priority_changes_it(slot):
+    holder, early, late = slot("holder"), slot("early"), slot("late")
+    holder.ask(gpus(3))
+    assert early.ask(gpus(3)).place.place == 1
+    assert late.ask(gpus(1)).place.place == 2
+    assert late.ask(gpus(1), priority=1).place.place == 1
+    time.sleep(0.6)
+    turn = early.ask(gpus(3))
+    assert turn.place.place == 2
+    holder.release()
+    assert takes(late, gpus(1), priority=1) == ("GPU-a",)
+    assert early.ask(gpus(3)).place.place == 1
+
+
+def test_a_job_with_its_number_takes_its_place_again(slot):
+    holder, first, again = slot("holder"), slot("first"), slot("again", number=0)
+    holder.ask(gpus(3))
+    first.ask(gpus(1))
+    assert again.ask(gpus(1)).place.place == 1
+
+
+def test_a_blocked_job_only_keeps_its_place(slot):
+    first, second = slot("first"), slot("second")
+    assert first.ask(gpus(3), blocked=True).place.place == 1
+    assert second.ask(gpus(3)) is None
+    second.release()
+    assert takes(first, gpus(3)) == GPUS
+
+
+def test_jobs_of_a_group_are_as_many_as_it_allows(slot):
+    one, two, three = slot("one"), slot("two"), slot("three")
+    need, limits = Need(amounts={"sweep": 1.0}), {"sweep": 2.0}
+    assert one.ask(need, limits=limits) is None
+    assert two.ask(need, limits=limits) is None
+    assert three.ask(need, limits=limits).place.lacks == (f"{os.getuid()}:sweep",)
+    one.release()
+    takes(three, need, limits=limits)
+
+
+CODE = """
+import sys, time
+from distdl_jupyter.node.slots import Slot
+from distdl_jupyter.node.schedule import Need
+slot = Slot(sys.argv[1], "it")
+while slot.ask(Need(int(sys.argv[2]), ("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))) is not None:
+    time.sleep(0.05)
+print(*slot.gpus, time.monotonic(), flush=True)
+time.sleep(float(sys.argv[3]))
+slot.release()
+"""
+
+
+def process(job, count, seconds):
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, job, str(count), str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.fault("queue", "what a killed supervisor held is free within a second, and its file goes")
+def test_what_a_killed_process_held_is_free_and_its_place_too(slot, folder):
+    holder, waiting = process("holder", 3, 600), None
+    try:
+        assert holder.stdout.readline().startswith("GPU-a")
+        waiting = process("waiting", 3, 600)
+        wait_for(lambda: len(slots.entries(fresh=True)) == 2, 30, "the second process")
+        mine = slot("mine")
+        assert mine.ask(gpus(1)).place.place == 2
+        waiting.send_signal(signal.SIGKILL)
+        waiting.wait()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        began = time.monotonic()
+        takes(mine, gpus(1))
+        assert time.monotonic() - began < 5
+        assert [path.name.partition(".")[0] for path in own_files(folder)] == ["20260101-000000-mine"]
+    finally:
+        for one in filter(None, (holder, waiting)):
+            one.kill()
+            one.wait()
+            one.stdout.close()
+
+
+def test_gpus_are_free_although_a_forked_process_has_inherited_the_lock(slot):
+    held, other = slot("held"), slot("other")
+    held.ask(gpus(3))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    held.release()
+    assert other.ask(gpus(3)) is None
+    os.close(write)
+    os.close(read)
+    os.waitpid(child, 0)
+
+
+# what goes wrong --------------------------------------------------------------------------------
+
+
+def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_twice(slot, folder, monkeypatch):
+    holder, waiting = slot("holder"), slot("waiting")
+    holder.ask(gpus(3))
+    waiting.ask(gpus(1))
+    monkeypatch.setattr(slots, "_job_of", lambda _pid: b"DISTDL_JOB_ID=holder")
+    shutil.rmtree(folder)
+    until = time.monotonic() + 3.5
+    while time.monotonic() < until:
+        assert waiting.ask(gpus(1)) is not None
+        if time.monotonic() > until - 2.5:
+            holder.beat()
+        time.sleep(0.05)
+    assert waiting.ask(gpus(1)).place.lacks == ("gpus",)
+    assert len(own_files(folder)) == 2
+    holder.release()
+    takes(waiting, gpus(1))
+
+
+@pytest.mark.fault("queue", "a full disk keeps jobs waiting, with the reason, and they start when there is room")
+def test_a_folder_that_cannot_be_written_is_a_reason_to_wait(slot, monkeypatch):
+    def full(*_args, **_more):
+        raise OSError(28, "No space left on device")
+
+    one = slot("one")
+    with monkeypatch.context() as patched:
+        patched.setattr(slots, "_write_all", full)
+        turn = one.ask(gpus(1))
+        assert turn.problem.startswith("The queue cannot be written: No space left on device")
+    assert takes(one, gpus(1)) == ("GPU-a",)
+
+
+def test_a_file_is_written_over_without_more_room(slot, folder):
+    one = slot("one")
+    one.ask(gpus(1))
+    [path] = own_files(folder)
+    before = path.stat()
+    one.beat(slots.clock() + 1000)
+    after = path.stat()
+    assert (before.st_size, before.st_ino) == (after.st_size, after.st_ino) == (4096, before.st_ino)
+    assert slots.entries()[0].ends > slots.clock() + 900
+
+
+@pytest.mark.fault("queue", "a job of before the machine's restart holds nothing, whatever its file says")
+def test_a_file_of_another_boot_or_without_a_lock_says_nothing(slot, folder, monkeypatch):
+    holder, other = slot("holder"), slot("other")
+    with monkeypatch.context() as patched:
+        patched.setattr(slots, "_boot", lambda: "an earlier one")
+        holder._said["boot"] = "an earlier one"
+        holder.ask(gpus(3))
+    assert other.ask(gpus(3)) is None
+    left = own_files(folder)[0].with_name("20250101-000000-dead.0000")
+    shutil.copy(own_files(folder)[0], left)
+    assert [one.name for one in slots.entries(fresh=True)] == ["other"]
+    assert not left.exists()
+
+
+@pytest.mark.fault("queue", "a wall clock that jumps changes neither order nor estimates")
+def test_a_clock_that_jumps_changes_no_order(slot, monkeypatch):
+    holder, early, late = slot("holder"), slot("early"), slot("late")
+    holder.ask(gpus(3), lasts=100.0)
+    early.ask(gpus(3))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 86_400)
+    turn = late.ask(gpus(3))
+    assert turn.place.place == 2
+    monkeypatch.setattr(time, "time", lambda: now + 86_400)
+    time.sleep(0.6)
+    turn = early.ask(gpus(3))
+    assert turn.place.place == 1
+    assert 90 < turn.place.start - slots.clock() < 101
+
+
+# other users ------------------------------------------------------------------------------------
+
+
+def test_what_is_not_what_it_says_it_is_is_left_out(slot, folder, tmp_path):
+    mine = slot("mine")
+    mine.ask(gpus(1))
+    own = folder / f"distdl-queue-{os.getuid()}"
+    for name, content in (("junk", b"junk"), ("none", b""), ("nan", slots._packed({"boot": slots._boot()}))):
+        (own / name).write_bytes(content)
+    (own / "link").symlink_to(own_files(folder)[0])
+    os.mkfifo(own / "pipe")
+    (own / "folder").mkdir()
+    (folder / "distdl-queue-4711").mkdir()  # not 4711's
+    shutil.copy(own_files(folder)[0], folder / "distdl-queue-4711" / "x")
+    (folder / "distdl-queue-0.link").symlink_to(own)
+    (folder / "distdl-queue-").write_text("")
+    assert [one.name for one in slots.entries(fresh=True)] == ["mine"]
+
+
+@pytest.mark.parametrize("change", [
+    {"number": 10**30}, {"number": float("inf")}, {"number": None}, {"amounts": {"cores": -1}}, {"amounts": []},
+    {"amounts": {"cores": float("nan")}}, {"lasts": -5.0}, {"lasts": float("nan")}, {"name": "a\x1b[2Jb\n"},
+    {"priority": float("nan")}, {"limits": {"sweep": 0}}, {"among": None}, {"count": -3}, {"since": "x"},
+    {"name": "x" * 10_000}, {"ends": 1e308}, {"extra": [[[]]] * 1000},
+])  # fmt: skip
+def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(slot, change):
+    other, mine, third = slot("other"), slot("mine"), slot("third")
+    other.ask(gpus(1), blocked=True)
+    other._said |= change
+    other._write()
+    assert mine.ask(Need(2, GPUS, {"sweep": 1.0}), limits={"sweep": 1.0}) is None
+    assert third.ask(gpus(3)) is not None
+    assert all(one.name.isprintable() and len(one.name) <= 120 for one in slots.entries(fresh=True))
+
+
+USER = 4711
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+
+
+@pytest.fixture
+def stranger(folder, tmp_path, monkeypatch):
+    """Return ``stranger(function)``, which runs in a process of another user and returns what that returns."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)
+    for path in (tmp_path, *list(tmp_path.parents)[:3]):
+        path.chmod(path.stat().st_mode | 0o011)
+
+    def run(function):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.close(read)
+                os.setgroups([])
+                os.setgid(USER)
+                os.setuid(USER)
+                os.write(write, json.dumps(function()).encode())
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(write)
+        with os.fdopen(read) as said:
+            text = said.read()
+        assert os.waitpid(child, 0)[1] == 0
+        return json.loads(text)
+
+    return run
+
+
+@as_root
+@pytest.mark.fault("queue", "two users of one machine never hold the same GPU, and see each other wait")
+def test_two_users_never_get_the_same_gpu(slot, stranger):
+    mine = slot("mine")
+    assert mine.ask(gpus(2)) is None
+
+    def theirs():
+        other = Slot("theirs", "theirs")
+        first = other.ask(gpus(1)) is None
+        waits = Slot("waits", "waits").ask(gpus(1))
+        return [first, list(other.gpus), waits.place.lacks, [(one.name, one.user, one.own) for one in waits.entries]]
+
+    first, got, lacks, seen = stranger(theirs)
+    assert (first, got, lacks) == (True, ["MIG-GPU-c/1/0"], ["gpus"])
+    assert ["mine", "root", False] in seen
+    assert ["theirs", f"user {USER}", True] in seen
+
+
+@as_root
+def test_another_user_can_neither_delete_nor_change_nor_hide_what_is_held(slot, stranger, folder):
+    mine = slot("mine")
+    mine.ask(gpus(3))
+    [file], own = own_files(folder), folder / f"distdl-queue-{os.getuid()}"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o755
+
+    def attack():
+        refused = 0
+        for deed in (
+            file.unlink,
+            lambda: file.write_text("x"),
+            lambda: own.rename(folder / "away"),
+            lambda: (own / "new").write_text("x"),
+        ):
+            try:
+                deed()
+            except PermissionError:
+                refused += 1
+        return [refused, Slot("theirs", "theirs").ask(gpus(1)) is None]
+
+    assert stranger(attack) == [4, False]
+
+
+@as_root
+def test_names_and_locks_that_another_user_has_taken_keep_nobody_from_starting(slot, stranger, folder, monkeypatch):
+    monkeypatch.setattr(slots, "_PATIENCE", 0.2)
+
+    (folder / "distdl-queue-0").rmdir()
+
+    def squat():
+        (folder / "distdl-queue-0").mkdir()
+        (folder / "distdl-queue-0" / "x").write_text("x")
+        (folder / "distdl-queue.lock").symlink_to("/etc/passwd")
+        (folder / f"distdl-queue-{USER}").mkdir(mode=0o700)
+        (folder / f"distdl-queue-{USER}" / "secret").write_text("x")
+        return True
+
+    assert stranger(squat)
+    first, second = slot("first"), slot("second")
+    assert takes(first, gpus(2)) == ("GPU-a", "GPU-b")
+    assert second.ask(gpus(2)) is not None
+    assert [one.name for one in slots.entries(fresh=True)] == ["first", "second"]
+
+
+def test_without_the_machines_lock_the_one_behind_steps_back(slot, folder, monkeypatch):
+    """Both have looked before either wrote: each waits until it sees the other."""
+    monkeypatch.setattr(slots, "_lock_file", lambda: None)
+    first, second = slot("first"), slot("second")
+    looked = slots.Slot._found
+
+    def both(one, **more):
+        found = looked(one, **more)
+        if one is second and not first.holds:
+            with monkeypatch.context() as patched:
+                patched.setattr(slots.Slot, "_found", looked)
+                assert first.ask(gpus(2)) is None
+        return found
+
+    first.ask(gpus(2), blocked=True)
+    monkeypatch.setattr(slots.Slot, "_found", both)
+    turn = second.ask(gpus(2))
+    assert first.holds
+    assert not second.holds
+    assert turn is not None
+
+
+@pytest.mark.full
+@pytest.mark.fault("many", "two hundred jobs wait at once; each starts once, in order, and none holds what another has")
+def test_two_hundred_jobs_at_once(tmp_path):
+    """Four processes have fifty jobs each, which write down when they began and ended with which GPUs."""
+    code = (
+        "import sys, time\n"
+        "from distdl_jupyter.node.slots import Slot\n"
+        "from distdl_jupyter.node.schedule import Need\n"
+        "jobs = [Slot(f'{sys.argv[1]}-{number}', 'n') for number in range(50)]\n"
+        "running = {}\n"
+        "while jobs or running:\n"
+        "    for number, slot in enumerate(list(jobs)):\n"
+        "        if slot.ask(Need(1 + len(slot._job) % 2, ('a', 'b', 'c', 'd'))) is None:\n"
+        "            jobs.remove(slot); running[slot] = time.monotonic()\n"
+        "    for slot, began in list(running.items()):\n"
+        "        if time.monotonic() > began + 0.05:\n"
+        "            print(began, time.monotonic(), *slot.gpus, flush=True)\n"
+        "            slot.release(); del running[slot]\n"
+        "    time.sleep(0.05)\n"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(number)], stdout=subprocess.PIPE, text=True)
+        for number in range(4)
+    ]
+    lines = [line.split() for one in started for line in one.communicate(timeout=500)[0].splitlines()]
+    assert len(lines) == 200
+    for gpu in "abcd":
+        spans = sorted((float(began), float(ended)) for began, ended, *held in lines if gpu in held)
+        assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
+
+
+def test_a_place_among_many_is_found_in_a_file_of_the_system(monkeypatch, tmp_path):
+    monkeypatch.delenv("DISTDL_QUEUE")
+    base = slots.base()
+    seen = base.stat()
+    assert seen.st_uid == 0
+    assert seen.st_mode & stat.S_ISVTX
+    assert processes.boot()
