@@ -60,7 +60,7 @@ def _fixed_path(call: Call, code: Code) -> str | None:
     path = None if call.one_rank else _written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)
-    if path is None or not _is_text(path) or speaks_of_rank(path):
+    if path is None or not _is_text(path) or speaks_of_rank(path, code.ranks):
         return None
     return ast.unparse(path)[:60]
 

@@ -9,7 +9,7 @@ import ast
 import re
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distdl_jupyter.preflight.model import CapturedCode, Text
@@ -60,6 +60,8 @@ class Code:
     imports: set[str] = field(default_factory=set)
     #: Names that are set once or more, with the last expression.
     assigned: dict[str, ast.expr] = field(default_factory=dict)
+    #: Names of variables that hold the rank.
+    ranks: set[str] = field(default_factory=set)
     read: int = 0
     #: Labels of the training code itself, without modules that travel beside it.
     own: set[str] = field(default_factory=set)
@@ -148,7 +150,8 @@ def _read(draft: CapturedCode) -> Code:
         code.imports.update(name.partition(".")[0] for name in _aliases(tree).values())
         code.words.update(_words(tree))
         code.assigned.update(_assigned(tree))
-        code.calls.extend(_calls(tree, aliases, piece.label, piece.first_line - 1))
+        code.ranks.update(_ranks(_assigned(tree)))
+        code.calls.extend(_calls(tree, aliases, code.ranks, piece.label, piece.first_line - 1))
     code.imports.update(name.partition(".")[0] for name in draft.aliases.values())
     guarded = {call.last for call in code.calls if call.one_rank}
     code.calls = [c if not c.function or c.function not in guarded else _only_one(c) for c in code.calls]
@@ -219,8 +222,26 @@ def dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:
     return ""
 
 
-def _calls(tree: ast.Module, aliases: Mapping[str, str], label: str, shift: int) -> Iterator[Call]:
-    walk = _Walk(aliases, label, shift)
+def _ranks(assigned: Mapping[str, ast.expr]) -> Iterator[str]:
+    """Yield the names that hold the rank, or a test of it: ``r = int(os.environ["RANK"])``, ``main = rank == 0``."""
+    for name, value in assigned.items():
+        inner = (
+            value.args[0] if isinstance(value, ast.Call) and dotted(value.func, {}) == "int" and value.args else value
+        )
+        # Other calls only take the rank, as a sampler does.
+        told = inner.func if isinstance(inner, ast.Call) and not _reads_variable(inner) else inner
+        if isinstance(inner, ast.Call | ast.Subscript | ast.Compare) and speaks_of_rank(told):
+            yield name
+
+
+def _reads_variable(call: ast.Call) -> bool:
+    return dotted(call.func, {}).rpartition(".")[2] in ("get", "getenv")
+
+
+def _calls(
+    tree: ast.Module, aliases: Mapping[str, str], ranks: Collection[str], label: str, shift: int
+) -> Iterator[Call]:
+    walk = _Walk(aliases, ranks, label, shift)
     walk.body(tree.body, one_rank=False, function="")
     return iter(walk.calls)
 
@@ -228,15 +249,19 @@ def _calls(tree: ast.Module, aliases: Mapping[str, str], label: str, shift: int)
 class _Walk:
     """Finds calls while keeping in mind whether a test of the rank holds at this point."""
 
-    def __init__(self, aliases: Mapping[str, str], label: str, shift: int) -> None:
+    def __init__(self, aliases: Mapping[str, str], ranks: Collection[str], label: str, shift: int) -> None:
         self.calls: list[Call] = []
-        self._aliases, self._label, self._shift = aliases, label, shift
+        self._aliases, self._ranks, self._label, self._shift = aliases, ranks, label, shift
 
     def body(self, statements: Iterable[ast.stmt], *, one_rank: bool, function: str) -> None:
         """Walk a block; behind ``if rank != 0: return`` only one rank goes on."""
         for statement in statements:
             self.node(statement, one_rank=one_rank, function=function)
-            if isinstance(statement, ast.If) and speaks_of_rank(statement.test) and _leaves(statement.body):
+            if (
+                isinstance(statement, ast.If)
+                and speaks_of_rank(statement.test, self._ranks)
+                and _leaves(statement.body)
+            ):
                 one_rank = True
 
     def node(self, node: ast.AST, *, one_rank: bool, function: str) -> None:
@@ -246,7 +271,7 @@ class _Walk:
             self.calls.append(Call(name, node, self._label, node.lineno + self._shift, one_rank, function))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function = node.name
-        if isinstance(node, ast.If | ast.IfExp | ast.While) and speaks_of_rank(node.test):
+        if isinstance(node, ast.If | ast.IfExp | ast.While) and speaks_of_rank(node.test, self._ranks):
             one_rank = True
         for _, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
@@ -257,12 +282,12 @@ class _Walk:
                         self.node(child, one_rank=one_rank, function=function)
 
 
-def speaks_of_rank(node: ast.AST) -> bool:
-    """Say whether an expression depends on the rank, by the words in it."""
+def speaks_of_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
+    """Say whether an expression depends on the rank, by the words in it; ``names`` are known to hold it."""
     for part in ast.walk(node):
         word = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
         word = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else word
-        if _RANK.search(word):
+        if _RANK.search(word) or word in names:
             return True
     return False
 

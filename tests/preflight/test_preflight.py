@@ -238,10 +238,11 @@ def test_a_sampler_that_never_hears_of_epochs():
         ("def save():\n    torch.save(model, 'm.pt')\nsave()", "'m.pt'"),
         ("for epoch in range(2):\n    plt.savefig('a.png')", "'a.png'"),
         ("from joblib import dump\ndump(model, 'm.joblib')", "'m.joblib'"),
+        ("s = Sampler(rank=hvd.rank())\nif s: torch.save(model, 'm.pt')", "'m.pt'"),
     ],
 )
 def test_files_that_every_rank_writes(line, path):
-    names = dict.fromkeys(("torch", "model", "np", "x", "out", "frame", "Path", "plt", "epoch"), 1)
+    names = dict.fromkeys(("torch", "model", "np", "x", "out", "frame", "Path", "plt", "epoch", "Sampler"), 1)
     code = f"import horovod.torch as hvd\nhvd.init()\n{line}"
     assert f"would write {path} in line" in problems(code, namespace=names)["shared-file"].text
 
@@ -260,6 +261,9 @@ def test_files_that_every_rank_writes(line, path):
         "def save():\n    torch.save(model, 'm.pt')\nif hvd.rank() == 0:\n    save()",
         "hvd.rank() == 0 and print('x')\nopen('/dev/null', 'w')",
         "x = save(model, 'm.pt') if rank == 0 else None",
+        "import os\nr = int(os.environ['RANK'])\nif r == 0 and epoch > 3:\n    torch.save(model, 'm.pt')",
+        "me = hvd.rank()\ntorch.save(model, f'm-{me}.pt')",
+        "first = hvd.rank() == 0\nif first:\n    torch.save(model, 'm.pt')",
     ],
 )
 def test_writes_that_are_fine(line):
