@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles import add_cluster, clusters
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.correctness import check
     from distdl_jupyter.retention import prune
     from distdl_jupyter.scaling import scale
     from distdl_jupyter.widgets import azure_sign_in, launcher, panel, timeline
@@ -38,6 +39,7 @@ _HOMES = {
     "add_cluster": "cluster_handles",
     "attach": "client",
     "azure_sign_in": "widgets",
+    "check": "correctness",
     "checkpoint_dir": "worker.checkpoints",
     "data_path": "worker.data",
     "distributed": "client",
@@ -65,6 +67,7 @@ __all__ = [
     "add_cluster",
     "attach",
     "azure_sign_in",
+    "check",
     "checkpoint_dir",
     "clusters",
     "data_path",

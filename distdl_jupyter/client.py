@@ -430,19 +430,30 @@ def submit(
     return launch(draft, **options)
 
 
-def launch(draft: CapturedCode, **options: Any) -> Job:
-    """Make a job of captured code and start its supervisor.
+def launch(draft: CapturedCode, *, check: Mapping[str, Any] | None = None, **options: Any) -> Job:
+    """Make a job of captured code and start its supervisor; with ``check`` its first steps are recorded.
 
     Raises InvalidSpec, PluginUnavailable, DiskRefused, LaunchFailed.
     """
     from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
 
     spec, secret_values = jobspec.build(draft, options, id_=new_id())
+    spec = dataclasses.replace(spec, check=dict(check or {}))
     try:
         return Job(_begin(spec, secret_values, draft))
     except BaseException:
         _release(JobStore(), spec)
         raise
+
+
+def launch_again(job: Job, *, check: Mapping[str, Any], **options: Any) -> Job:
+    """Start a job with the code of another one and other options, whose first steps are recorded (see ``launch``).
+
+    Raises InvalidSpec, PluginUnavailable, JobNotFound when the job's files are gone.
+    """
+    from distdl_jupyter import rerun
+
+    return Job(_begin(*rerun.checked(job.folder, new_id(), options, check)))
 
 
 def _release(store: JobStore, spec: JobSpec) -> None:

@@ -143,6 +143,19 @@ def _continued(
     return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 
+def checked(
+    folder: JobFolder, id_: str, options: Mapping[str, Any], check: Mapping[str, Any]
+) -> tuple[JobSpec, dict[str, str], EarlierCode]:
+    """Return spec, secret values and code of a job that records the first steps of an earlier one's code.
+
+    Raises InvalidSpec, PluginUnavailable, JobNotFound.
+    """
+    earlier = folder.spec()
+    spec, secrets = _changed(folder, earlier, options, id_)
+    more: dict[str, Any] = {"created": time.time(), "capture_seconds": 0.0, "resumed_from": "", "check": dict(check)}
+    return dataclasses.replace(spec, id=id_, **more), secrets, EarlierCode(folder, earlier)
+
+
 def _secrets(earlier: JobSpec, given: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the earlier job's secret variables: those given now, else of this process's environment."""
     missing = [name for name in earlier.secret_variables if name not in given and name not in os.environ]

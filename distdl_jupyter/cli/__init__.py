@@ -139,6 +139,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--csv", action="store_true", help="print a line for each number of processes, times in seconds")
     _add_script_flags(one)
+    one = _command(commands, "check", _check, "check by short runs whether a script, or a job's code, is right")
+    one.add_argument("--steps", type=int, default=3, metavar="N", help="training steps of each run (default: 3)")
+    one.add_argument("--json", action="store_true", help="print the findings as JSON")
+    _add_script_flags(one)
     clusters.add_to(commands)
     azure.add_to(commands)
     vm_sizes.add_to(commands)
@@ -315,6 +319,21 @@ def _scale(chosen: argparse.Namespace) -> int:
     found = scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds)
     print(found.table.to_csv(index=False).rstrip() if chosen.csv else found)
     return 0
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter import capture, correctness
+
+    _understand_launchers(chosen)
+    if chosen.script is None:
+        raise InvalidSpec("distdl check takes a script, or a job's id.", hint="Example: distdl check -p 2 train.py")
+    if Path(chosen.script).suffix or Path(chosen.script).exists():
+        draft = capture.capture_script(chosen.script, None, chosen.arguments)
+        found = correctness.of_draft(draft, steps=chosen.steps, **_options(chosen))
+    else:
+        found = correctness.of_job(_find(chosen.script), steps=chosen.steps, **_options(chosen))
+    print(json.dumps(found.to_json(), indent=1) if chosen.json else found)
+    return 0 if found.is_right else 1
 
 
 def _understand_launchers(chosen: argparse.Namespace) -> None:

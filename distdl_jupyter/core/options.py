@@ -122,6 +122,14 @@ def _restarts(value: Any, field: str) -> int | None:
     return value
 
 
+def _steps(value: Any, field: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a number of steps, 0 for never.", field=field)
+    return value
+
+
 def _yes_or_no(value: Any, field: str) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
@@ -298,6 +306,13 @@ class JobOptions:
         default=True, check=_yes_or_no, by_default="yes", switch=True,
         help_="Whether metrics and progress are read in what ranks print, until they report their own",
         label="Printed metrics", shown=lambda wanted: "read" if wanted else "not read",
+    )  # fmt: skip
+    #: Replicated weights that depart from each other are told (worker.watch.weight_check).
+    weight_check_steps: int = _option(
+        100, _steps,
+        "Compare the weights that all ranks are to have alike every N steps of an optimizer of torch; 0: never",
+        by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
+        shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(

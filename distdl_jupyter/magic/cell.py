@@ -23,6 +23,7 @@ from distdl_jupyter.magic.session import Session, short_errors
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
+    from distdl_jupyter.views.correctness import ComparisonShown
     from distdl_jupyter.views.scaling import ScalingShown
 
 #: Seconds after which a cell says what it does before its job starts.
@@ -75,6 +76,8 @@ class CellMagic:
             return self._on_ranks(draft, chosen, out)
         if getattr(chosen, "scale", ""):
             return self._scale(draft, chosen.scale, options, out)
+        if getattr(chosen, "check", False):
+            return self._check(draft, options, out)
         with_panel = getattr(chosen, "panel", True)
         if not with_panel:
             _say(f"Captured {draft.summary()}")
@@ -94,6 +97,15 @@ class CellMagic:
         from distdl_jupyter import scaling
 
         found = scaling.of_options(draft, scaling.numbers(processes), options)
+        if out:
+            self._session.keep(out, found)
+        return found
+
+    def _check(self, draft: CapturedCode, options: dict[str, Any], out: str | None) -> ComparisonShown:
+        """Check whether the cell is right on several ranks."""
+        from distdl_jupyter import correctness
+
+        found = correctness.of_draft(draft, **options)
         if out:
             self._session.keep(out, found)
         return found

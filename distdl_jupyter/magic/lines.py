@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles import Checks, ClusterList
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.views.checkpoints import CheckpointList
+    from distdl_jupyter.views.correctness import ComparisonShown
     from distdl_jupyter.views.stacks import StacksShown
 
 _TAIL = 200
@@ -41,6 +42,7 @@ class LineMagics:
             "dist_jobs": _magic(_jobs_parser(), self._jobs),
             "dist_attach": _magic(_attach_parser(), self._attach),
             "dist_logs": _magic(_logs_parser(), self._logs),
+            "dist_check": _magic(_check_parser(), self._check),
             "dist_stacks": _magic(_stacks_parser(), self._stacks),
             "dist_checkpoints": _magic(_checkpoints_parser(), self._checkpoints),
             "dist_cancel": _magic(_cancel_parser(), self._cancel),
@@ -71,6 +73,11 @@ class LineMagics:
             _say(f"{plural(left_out, 'earlier line')} left out; --tail 0 prints all")
         for line in job.logs(chosen.rank, follow=chosen.follow, tail=tail):
             _say(_line(line, many=many))
+
+    def _check(self, chosen: argparse.Namespace) -> ComparisonShown:
+        from distdl_jupyter import correctness
+
+        return correctness.of_job(self._session.job(chosen.id), steps=chosen.steps)
 
     def _stacks(self, chosen: argparse.Namespace) -> StacksShown:
         job = self._session.job(chosen.id)
@@ -143,6 +150,17 @@ def _logs_parser() -> Parser:
         "--tail", type=int, metavar="N", default=_TAIL, help=f"The last N lines; 0: all (default {_TAIL})."
     )
     parser.add_argument("-f", "--follow", action="store_true", help="Go on until the job has ended.")
+    return parser
+
+
+def _check_parser() -> Parser:
+    text = """
+    Check by short runs, on several ranks and on one process, whether the code of a job is right.
+
+    ``%%distributed --check`` does so with a cell before it becomes a job.
+    """
+    parser = _with_id(Parser("%dist_check", text, places=" [ID]"))
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="Training steps of each run (default 3).")
     return parser
 
 

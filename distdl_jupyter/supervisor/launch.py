@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import threading
 import time
@@ -286,6 +287,10 @@ class Launch:
             "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
             "PYTHONUNBUFFERED": "1",
         }
+        if self._spec.weight_check_steps:
+            own["DISTDL_WEIGHT_CHECK"] = str(self._spec.weight_check_steps)
+        if self._spec.check:
+            own["DISTDL_CHECK"] = json.dumps(self._spec.check)
         own |= self.backend.job_environment(self._spec, restart_count)
         return own | self._spec.environment_variables | self._secrets
 

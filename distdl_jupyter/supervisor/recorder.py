@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.resources import ResourceRecorder
     from distdl_jupyter.supervisor.resume import History, Key
     from distdl_jupyter.supervisor.step_times import StepTimesWriter
+    from distdl_jupyter.supervisor.weight_check import WeightCheck
 
 #: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most. All
 #: of them are read by who opens the job, who needs the last one.
@@ -102,6 +103,7 @@ class EventRecorder:
         self.shards_told: set[str] = set()
         self._resources: ResourceRecorder | None = None
         self.step_times: StepTimesWriter | None = None
+        self.weight_check: WeightCheck | None = None
         self._origin: dict[str, int] = {}
         #: Bytes of kept streams of which the log says that they were read.
         self._noted: dict[Stream, int] = {}

@@ -191,6 +191,12 @@ def _valid_steps(report: Fields) -> bool:
     )
 
 
+def _valid_weights(report: Fields) -> bool:
+    return all(_is_whole(report.get(name)) for name in ("optimizer", "step")) and all(
+        _is_text(report.get(name), _NAME) for name in ("sum", "device")
+    )
+
+
 _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "metric": _valid_metric,
     "progress": _valid_progress,
@@ -202,6 +208,7 @@ _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "picture": _valid_picture,
     "shard": _valid_shard,
     "steps": _valid_steps,
+    "weights": _valid_weights,
 }
 
 
@@ -289,6 +296,14 @@ def _on_steps(recorder: EventRecorder, rank: int, report: Fields) -> None:
     recorder.step_times.take(rank, report)
 
 
+def _on_weights(recorder: EventRecorder, rank: int, report: Fields) -> None:
+    if recorder.weight_check is None:
+        from distdl_jupyter.supervisor.weight_check import WeightCheck  # many jobs train nothing
+
+        recorder.weight_check = WeightCheck(recorder)
+    recorder.weight_check.take(rank, report)
+
+
 def _on_exec(recorder: EventRecorder, rank: int, _report: Fields) -> None:
     recorder.replaced_programs.add(rank)
 
@@ -312,5 +327,6 @@ HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
     "picture": _on_picture,
     "shard": _on_shard,
     "steps": _on_steps,
+    "weights": _on_weights,
     "result": _on_result,
 }

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from distdl_jupyter.worker import (
     channel,
+    check_record,
     execute,
     import_recorder,
     installed,
@@ -51,8 +52,10 @@ def main() -> int:
         _report("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
                 packages=installed.packages())  # fmt: skip
     _report_exec()
+    check_record.start(identity.folder, identity.rank, identity.world_size)
     listen.start()
     code = _run(identity, Sources())
+    check_record.close()
     import_recorder.record()
     return code
 

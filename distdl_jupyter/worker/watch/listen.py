@@ -2,6 +2,8 @@
 
 from distdl_jupyter.worker.watch import (
     accelerate,
+    check_keras,
+    check_torch,
     deepspeed,
     device,
     display,
@@ -12,11 +14,12 @@ from distdl_jupyter.worker.watch import (
     step_hooks,
     tensorboard,
     transformers,
+    weight_check,
 )
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
-_PARTS = (device, display, rendezvous, step_hooks, keras, lightning, transformers, accelerate, deepspeed, ray_train,
-          tensorboard)  # fmt: skip
+_PARTS = (device, display, rendezvous, step_hooks, check_torch, check_keras, keras, lightning, transformers, accelerate,
+          deepspeed, ray_train, tensorboard, weight_check)  # fmt: skip
 
 
 def start() -> PostImport:

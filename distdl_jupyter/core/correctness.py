@@ -1,0 +1,526 @@
+"""Compares the first training steps of several ranks with each other and with one process that had all their samples.
+
+What is compared was recorded by ``worker.check_record``: ``check/rank-<n>.json`` of a job's folder has, beside facts of
+loaders, layers and weights (``names``, ``shapes``), for each step::
+
+    {"batches": [{"loader", "pass", "at", "size", "samples": [hash], "indices": []}], "inputs": [hash],
+     "losses": [number], "random": bool,
+     "optimizers": [{"index", "rates", "before": [hash], "weights": [sketch], "gradients": [sketch or None],
+                     "bits": [hash], "own": [sketch or None], "after": [hash], "weights_after": [sketch]}]}
+
+Sketches are linear, so the sketch of a mean gradient is the mean of the sketches, and the norm of a difference is that
+of the sketches' difference, to some 25 %. ``own`` are the gradients of the rank's own samples, before any averaging.
+
+What follows from another finding is no finding of its own; the first cause comes first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from distdl_jupyter.core.humanize import count, listing, plural
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Sketch = Sequence[float]
+Level = Literal["error", "warning", "info"]
+#: Relative differences up to which gradients are the same: sums in another order, in single and in half precision.
+_SAME, _SAME_HALF = 0.02, 0.1
+#: A tensor whose gradient is a smaller share of all is not looked at alone: it is what rounding left.
+_TINY = 1e-4
+#: The share of a rank's samples that another rank has too, from which they are the same, and of the data set in a pass.
+_SHARED, _WHOLE = 0.5, 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that differs: ``text`` says what, ``remedy`` the line to change, ``example`` as code.
+
+    ``step`` is from 0; ``tensor`` is the name of a parameter; ``size`` is relative (0.5: by half). Where one does not
+    apply it is None or "".
+    """
+
+    level: Level
+    code: str
+    text: str
+    remedy: str = ""
+    example: str = ""
+    step: int | None = None
+    tensor: str = ""
+    size: float | None = None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What was found. ``compared`` says in sentences what was compared, ``left_out`` what was not and why."""
+
+    processes: int
+    steps: int
+    findings: list[Difference] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing but infos was found."""
+        return self.steps > 0 and all(one.level == "info" for one in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**dataclasses.asdict(self), "is_right": self.is_right}
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """Return what the ranks of a job have recorded, in order of ranks."""
+    found = []
+    for path in (folder / "check").glob("rank-*.json"):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+    return sorted(found, key=lambda one: one["rank"])
+
+
+def compare(ranks: Sequence[Mapping[str, Any]], one: Mapping[str, Any] | None = None) -> Comparison:
+    """Compare what all ranks have recorded, and what ``one`` process has with the samples of them all."""
+    steps = min((len(rank["steps"]) for rank in ranks), default=0)
+    found = Comparison(len(ranks), steps)
+    if problem := next((rank["problem"] for rank in ranks if rank.get("problem")), ""):
+        found.left_out.append(f"A rank could not be recorded any more ({problem}).")
+    if not steps:
+        sharded = next((rank["sharded"] for rank in ranks if rank.get("sharded")), "")
+        found.left_out.append(_divided(sharded) if sharded else
+                              "No step of an optimizer was seen, so there is nothing to compare.")  # fmt: skip
+        return found
+    _Ranks(ranks, one, found).compare()
+    return found
+
+
+class _Ranks:
+    """One comparison."""
+
+    def __init__(self, ranks: Sequence[Mapping[str, Any]], one: Mapping[str, Any] | None, found: Comparison) -> None:
+        self._ranks, self._one, self._found = ranks, one, found
+        self._size = len(ranks)
+        self._steps = found.steps
+        half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
+        self._same = _SAME_HALF if half else _SAME
+        self._hvd = any(rank.get("horovod") for rank in ranks)
+
+    def compare(self) -> None:
+        self._compare_samples()
+        self._compare_order()
+        if sharded := next((rank["sharded"] for rank in self._ranks if rank.get("sharded")), ""):
+            self._found.left_out.append(_divided(sharded))
+            return
+        if not self._match():
+            self._found.left_out.append(
+                "The ranks' optimizers have different weights (as in pipeline or tensor parallel training), so weights "
+                "and gradients were not compared."
+            )
+            return
+        self._compare_start()
+        averaged = self._compare_gradients()
+        self._compare_one(averaged=averaged)
+        self._compare_rates()
+
+    def _add(self, level: Level, code: str, text: str, remedy: str = "", example: str = "", **more: Any) -> None:
+        self._found.findings.append(Difference(level, code, text, remedy, example, **more))
+
+    # samples ------------------------------------------------------------------------------------
+
+    def _compare_samples(self) -> None:
+        known = False
+        for step in range(self._steps):
+            samples = [_samples(rank["steps"][step]) for rank in self._ranks]
+            known = known or all(samples)
+            for first, second in _pairs(self._size):
+                mine, others = samples[first], samples[second]
+                shared = len(set(mine) & set(others))
+                if mine and others and shared >= _SHARED * min(len(set(mine)), len(set(others))):
+                    text = (f"Ranks {first} and {second} train on the same samples: {count(shared)} of the "
+                            f"{count(len(set(mine)))} of step {step} are the same.")  # fmt: skip
+                    self._add("error", "same-samples", text, *_DIVIDE, step=step, size=shared / len(set(mine)))
+                    return
+        if known:
+            self._found.compared.append("the samples of each step (no two ranks have the same)")
+        else:
+            self._found.left_out.append("No rank's samples were seen, so they were not compared.")
+        self._compare_passes()
+
+    def _compare_passes(self) -> None:
+        """Find that each rank goes through all of the data, in an order of its own."""
+        for loader, mine in self._ranks[0].get("loaders", {}).items():
+            every = [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
+            alone = (self._one or {}).get("loaders", {}).get(loader)
+            length, size = mine.get("samples"), _batch_size(self._ranks[0], loader)
+            if not self._trains(loader) or not length or alone is None or alone.get("samples") != length:
+                continue
+            if all((about.get("batches") or 0) * size >= _WHOLE * length for about in every):
+                text = (f"Each rank goes through all {count(length)} samples of the data set, in its own order: an "
+                        f"epoch trains on every sample {count(self._size)} times.")  # fmt: skip
+                self._add("error", "same-samples", text, *_DIVIDE)
+                return
+
+    def _trains(self, loader: str) -> bool:
+        return any(str(batch["loader"]) == loader for step in self._ranks[0]["steps"] for batch in step["batches"])
+
+    def _compare_order(self) -> None:
+        for loader, about in self._ranks[0].get("loaders", {}).items():
+            if not about.get("shuffles") or not self._trains(loader):
+                continue
+            epochs = about.get("epochs", [])
+            remedy = ("Call set_epoch at the start of each epoch.", "for epoch in range(epochs):\n    "
+                      "sampler.set_epoch(epoch)")  # fmt: skip
+            if len(epochs) > 1 and epochs[0] == epochs[1]:
+                text = (
+                    f"The {about['sampler']} shuffles epoch 1 in the same order as epoch 0: set_epoch was not called."
+                )
+                self._add("warning", "no-set-epoch", text, *remedy)
+            elif len(epochs) == 1 and not about.get("set_epoch"):
+                text = (f"set_epoch of the {about['sampler']} was not called before the first epoch: without it "
+                        "all epochs have the same order.")  # fmt: skip
+                self._add("warning", "no-set-epoch", text, *remedy)
+
+    # weights and gradients among the ranks --------------------------------------------------------
+
+    def _match(self) -> bool:
+        shapes = [rank.get("shapes") for rank in self._ranks]
+        return bool(shapes[0]) and all(one == shapes[0] for one in shapes)
+
+    def _compare_start(self) -> None:
+        """Find weights that are not the same on all ranks before the first step."""
+        for _, names, found in self._optimizers(0):
+            bad = [at for at in range(len(names)) if len({one["before"][at] for one in found}) > 1]
+            if not bad:
+                continue
+            sizes = {at: _largest([one["weights"][at] for one in found]) for at in bad}
+            worst = max(bad, key=lambda at: sizes[at])
+            text = (f"The ranks begin with different weights: {_named(names, bad, worst)} by "
+                    f"{_percent(sizes[worst])} before the first step.")  # fmt: skip
+            self._add("error", "different-start", text,
+                      "Send the weights of rank 0 to all before the first step, or seed all ranks alike.",
+                      "hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Horovod\n"
+                      "model = DistributedDataParallel(model)  # torch: it sends them",
+                      step=0, tensor=names[worst], size=sizes[worst])  # fmt: skip
+            return
+        self._found.compared.append("the weights before the first step (the same on all ranks, bit by bit)")
+
+    def _compare_gradients(self) -> bool:
+        """Find gradients that differ among the ranks; True when all ranks step with the same ones."""
+        for step in range(self._steps):
+            for _, names, found in self._optimizers(step):
+                bad = [at for at in range(len(names)) if self._differ(found, at)]
+                if not bad:
+                    continue
+                if self._agree_after(found):
+                    self._found.left_out.append(
+                        "The ranks step with different gradients, but have the same weights after the step: they are "
+                        "averaged there, which was not compared with one process."
+                    )
+                    return False
+                sizes = {at: _largest([one["gradients"][at] or [0.0] for one in found]) for at in bad}
+                worst = max(bad, key=lambda at: sizes[at])
+                own = all(_close(one["gradients"][at], one["own"][at], self._same) for one in found for at in bad
+                          if one["own"][at] is not None)  # fmt: skip
+                why = (
+                    "each rank steps with the gradient of its own samples"
+                    if own
+                    else "the ranks step with different ones"
+                )
+                text = (f"Gradients are not averaged over the ranks: {why}. In step {step} those of "
+                        f"{_named(names, bad, worst)} by {_percent(sizes[worst])}: each rank trains a model of its "
+                        "own.")  # fmt: skip
+                self._add("error", "gradients-not-averaged", text, *self._average(), step=step, tensor=names[worst],
+                          size=sizes[worst])  # fmt: skip
+                return False
+        self._found.compared.append("the gradients of each step (the same on all ranks)")
+        self._compare_after()
+        return True
+
+    def _differ(self, found: Sequence[Mapping[str, Any]], at: int) -> bool:
+        if len({one["bits"][at] for one in found}) == 1:
+            return False
+        values = [one["gradients"][at] for one in found]
+        if any(value is None for value in values):
+            return True
+        largest = max(map(_total, (one["gradients"] for one in found)))
+        gap = max(_norm(_minus(values[0], value)) for value in values[1:])
+        return gap > max(1e-5 * max(map(_norm, values)), 1e-9 * largest)
+
+    def _agree_after(self, found: Sequence[Mapping[str, Any]]) -> bool:
+        start = all(one["before"] == found[0]["before"] for one in found)
+        return start and all(one.get("after") == found[0].get("after") for one in found) and bool(found[0].get("after"))
+
+    def _compare_after(self) -> None:
+        """Find the first step after which weights differ although the gradients were the same."""
+        if any(one.code == "different-start" for one in self._found.findings):
+            return
+        for step in range(self._steps):
+            for _, names, found in self._optimizers(step):
+                bad = [
+                    at for at in range(len(names)) if len({one.get("after", one["before"])[at] for one in found}) > 1
+                ]
+                if bad:
+                    sizes = {at: _largest([one["weights_after"][at] for one in found]) for at in bad}
+                    worst = max(bad, key=lambda at: sizes[at])
+                    rates = {tuple(one["rates"]) for one in found}
+                    why = (
+                        f" Their learning rates are {listing([_number(one[0]) for one in sorted(rates)])}."
+                        if len(rates) > 1
+                        else ""
+                    )
+                    text = (f"From step {step} on the ranks have different weights, although they step with the same "
+                            f"gradients: {_named(names, bad, worst)} by {_percent(sizes[worst])}.{why}")  # fmt: skip
+                    self._add("error", "weights-depart", text,
+                              "Give the optimizers of all ranks the same settings and the same state.",
+                              "hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Horovod",
+                              step=step, tensor=names[worst], size=sizes[worst])  # fmt: skip
+                    return
+
+    def _average(self) -> tuple[str, str]:
+        if self._ranks[0].get("framework") == "keras":
+            return ("Horovod 0.28 averages nothing under Keras 3: use the package that does.",
+                    "import distdl_jupyter.compat.horovod.keras as hvd\n"
+                    "optimizer = hvd.DistributedOptimizer(optimizer)")  # fmt: skip
+        if self._hvd:
+            return ("Wrap the optimizer in Horovod's.",
+                    "optimizer = hvd.DistributedOptimizer(\n"
+                    "    optimizer, named_parameters=model.named_parameters()\n)")  # fmt: skip
+        return ("Wrap the model, and call the wrapped one.",
+                "model = torch.nn.parallel.DistributedDataParallel(model)")  # fmt: skip
+
+    # one process --------------------------------------------------------------------------------
+
+    def _compare_one(self, *, averaged: bool) -> None:
+        """Compare the steps with those of one process, as far as they are of the same samples and weights."""
+        if self._one is None:
+            self._found.left_out.append(
+                "No process trained on all samples alone, so sums and means were not told apart."
+            )
+            return
+        reason = self._incomparable()
+        if any(one.code == "different-start" for one in self._found.findings):
+            reason = "the ranks began with different weights"
+        if reason:
+            self._found.left_out.append(f"Losses and gradients were not compared with one process: {reason}.")
+        elif averaged:
+            self._compare_scale()
+        if self._ranks[0].get("layers"):
+            self._found.left_out.append(
+                f"Batch statistics ({listing(self._ranks[0]['layers'])}) are of each rank's own samples, as is usual."
+            )
+
+    def _incomparable(self) -> str:
+        assert self._one is not None
+        if not self._one.get("steps"):
+            return "one process made no step"
+        if problem := self._one.get("replay_problem") or self._one.get("problem"):
+            return str(problem)
+        if self._one.get("shapes") != self._ranks[0].get("shapes"):
+            return "the optimizer of one process has other weights"
+        steps = [rank["steps"][0] for rank in self._ranks]
+        alone = self._one["steps"][0]
+        if any(step["random"] for step in (*steps, alone)):
+            return "the model draws random numbers (dropout or the like), which differ from run to run"
+        if len({len(_samples(step)) for step in steps}) > 1:
+            return "the ranks have batches of different sizes, which they average as if they were equal"
+        have = sorted(one for step in steps for one in _samples(step))
+        if have != sorted(_samples(alone)):
+            if not alone["batches"]:
+                return "the training makes its batches itself, and one process makes others"
+            return "one process had other samples"
+        mine, ours = alone["optimizers"], steps[0]["optimizers"]
+        if [one["before"] for one in mine] != [one["before"] for one in ours]:
+            return "one process began with other weights (seed them to compare these)"
+        return ""
+
+    def _compare_scale(self) -> None:
+        assert self._one is not None
+        last = min(self._steps, len(self._one["steps"]))
+        for step in range(last):
+            for place, (_, names, found) in enumerate(self._optimizers(step)):
+                alone = self._one["steps"][step]["optimizers"][place]
+                if any(one["before"] != alone["before"] for one in found) or self._one["steps"][step]["random"]:
+                    continue
+                ours, single = found[0]["gradients"], alone["gradients"]
+                factor, rest = _fit(ours, single)
+                if rest > self._same:
+                    self._tell_rest(step, names, ours, single, rest)
+                    return
+                if abs(factor - 1) > self._same:
+                    self._tell_factor(step, names, factor)
+                    return
+        self._found.compared.append(
+            "losses and gradients with one process that had the samples of all ranks, "
+            f"in {plural(last, 'step')} (the same)"
+        )
+
+    def _tell_factor(self, step: int, names: Sequence[str], factor: float) -> None:
+        assert self._one is not None
+        losses = [sum(rank["steps"][step]["losses"]) for rank in self._ranks]
+        mean, alone = statistics.fmean(losses), sum(self._one["steps"][step]["losses"])
+        more: dict[str, Any] = {"step": step, "tensor": names[0], "size": abs(factor - 1)}
+        if (
+            abs(factor * self._size - 1) < self._same * self._size
+            and alone
+            and abs(mean * self._size / alone - 1) < 0.05
+        ):
+            text = (f"The loss is a sum over samples, not their mean: {_number(alone)} for all samples of step {step}, "
+                    f"{_number(mean)} in the mean of the ranks. Averaged over the ranks, gradients are "
+                    f"1/{self._size} of those of one process, and change with the number of processes.")  # fmt: skip
+            self._add("warning", "loss-no-mean", text,
+                      "Take the mean over the samples, or sum gradients over the ranks.",
+                      'loss = torch.nn.functional.cross_entropy(output, target, reduction="mean")', **more)  # fmt: skip
+        elif abs(factor / self._size - 1) < self._same:
+            text = (f"Gradients are summed over the ranks instead of averaged: in step {step} all are "
+                    f"{count(self._size)} times those of one process with the same samples.")  # fmt: skip
+            remedy = "Divide the sum by the number of ranks, or ask for the average."
+            example = ("optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)" if self._hvd else
+                       "dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()")  # fmt: skip
+            self._add("error", "gradients-summed", text, remedy, example, **more)
+        else:
+            text = (f"Gradients are {_number(factor)} times those of one process with the same samples in step {step}; "
+                    f"the loss is {_number(mean)} in the mean of the ranks and {_number(alone)} there.")  # fmt: skip
+            self._add("warning", "gradients-scaled", text,
+                      "Let each rank take the mean over its samples, and average gradients over the ranks.",
+                      **more)  # fmt: skip
+
+    def _tell_rest(
+        self, step: int, names: Sequence[str], ours: Sequence[Any], single: Sequence[Any], rest: float
+    ) -> None:
+        gaps = {at: _relative(ours[at], single[at]) for at in range(len(names)) if ours[at] and single[at]}
+        total = _total(single)
+        large = {at: gap for at, gap in gaps.items() if _norm(single[at]) > _TINY * total} or gaps
+        worst = max(large, key=lambda at: large[at])
+        if layers := self._ranks[0].get("layers"):
+            text = (f"{listing(layers)} takes its statistics from each rank's own samples: in step {step} gradients "
+                    f"differ by {_percent(rest)} from one process, most in {names[worst]}. That is usual.")  # fmt: skip
+            self._add("info", "batch-norm", text, "Where a rank has few samples, share the statistics.",
+                      "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)", step=step, tensor=names[worst],
+                      size=rest)  # fmt: skip
+            return
+        text = (f"In step {step} gradients differ by {_percent(rest)} from those of one process with the same samples "
+                f"and weights, most in {names[worst]} ({_percent(large[worst])}).")  # fmt: skip
+        self._add("error", "gradients-differ", text,
+                  "Look for what a rank does with its samples or gradients and one process does not.",
+                  step=step, tensor=names[worst], size=rest)  # fmt: skip
+
+    def _compare_rates(self) -> None:
+        """Say where the learning rate stays although a step has more samples than that of one process."""
+        if self._one is None or not self._one.get("steps") or self._found.findings:
+            return
+        ours = [one["rates"][0] for one in self._ranks[0]["steps"][0]["optimizers"]]
+        alone = [one["rates"][0] for one in self._one["steps"][0]["optimizers"]]
+        more = self._samples_more()
+        if ours and ours == alone and ours[0] and more > 1.5:
+            text = (f"The learning rate is {_number(ours[0])} on {count(self._size)} processes as on one, but a step "
+                    f"has {_number(more)} times the samples.")  # fmt: skip
+            self._add("info", "rate-not-scaled", text,
+                      f"The linear rule (Goyal et al., 2017) suggests {_number(ours[0] * more)}, after a warm-up.",
+                      "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world_size)")  # fmt: skip
+
+    def _samples_more(self) -> float:
+        """Return how many times the samples of one process a step has."""
+        assert self._one is not None
+        ours = sum(len(_samples(rank["steps"][0])) for rank in self._ranks)
+        own = next((one["own_size"] for one in self._one.get("loaders", {}).values() if one.get("own_size")), 0)
+        alone = own or len(_samples(self._one["steps"][0]))
+        return ours / alone if alone else 1.0
+
+    def _optimizers(self, step: int) -> Iterator[tuple[str, list[str], list[Mapping[str, Any]]]]:
+        """Yield number, names of the weights and the records of all ranks of each optimizer that has stepped."""
+        for one in self._ranks[0]["steps"][step]["optimizers"]:
+            index = one["index"]
+            found = [
+                next((other for other in rank["steps"][step]["optimizers"] if other["index"] == index), None)
+                for rank in self._ranks
+            ]
+            if all(other is not None for other in found):
+                yield str(index), self._ranks[0]["names"][str(index)], found  # type: ignore[misc]
+
+
+_DIVIDE = (
+    "Give each rank its own part of the data set.",
+    "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
+    "loader = DataLoader(dataset, batch_size=32, sampler=sampler)",
+)
+
+
+def _divided(by: str) -> str:
+    return (f"The weights are divided among the ranks ({by}), so no two ranks have the same: weights and "
+            "gradients were not compared.")  # fmt: skip
+
+
+def _samples(step: Mapping[str, Any]) -> list[str]:
+    """Return the hashes of a step's samples: those of its batches, else those that went into the model."""
+    return [one for batch in step["batches"] for one in batch["samples"]] or list(step["inputs"])
+
+
+def _batch_size(rank: Mapping[str, Any], loader: str) -> int:
+    sizes = [b["size"] for step in rank["steps"] for b in step["batches"] if str(b["loader"]) == loader]
+    return max(sizes, default=0)
+
+
+def _pairs(size: int) -> Iterable[tuple[int, int]]:
+    return ((first, second) for first in range(size) for second in range(first + 1, size))
+
+
+def _named(names: Sequence[str], bad: Sequence[int], worst: int) -> str:
+    if len(bad) == 1:
+        return f"{names[worst]} differs"
+    which = f"all {count(len(bad))} tensors differ" if len(bad) == len(names) else (
+        f"{count(len(bad))} of {count(len(names))} tensors differ")  # fmt: skip
+    return f"{which}, {names[worst]} most,"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _percent(size: float) -> str:
+    return f"{100 * size:.3g} %" if size < 10 else f"{size:.3g} times"
+
+
+def _minus(one: Sketch, other: Sketch, factor: float = 1.0) -> list[float]:
+    return [a - factor * b for a, b in zip(one, other, strict=True)] if len(one) == len(other) else list(one)
+
+
+def _norm(one: Sketch) -> float:
+    return math.sqrt(math.fsum(value * value for value in one))
+
+
+def _total(sketches: Iterable[Sketch | None]) -> float:
+    return math.sqrt(math.fsum(value * value for one in sketches if one for value in one))
+
+
+def _relative(one: Sketch, other: Sketch) -> float:
+    """Return the norm of the difference as a share of the larger one."""
+    return _norm(_minus(one, other)) / (max(_norm(one), _norm(other)) or 1.0)
+
+
+def _largest(sketches: Sequence[Sketch]) -> float:
+    return max(_relative(sketches[0], one) for one in sketches[1:])
+
+
+def _close(one: Sketch | None, other: Sketch | None, same: float) -> bool:
+    return one is not None and other is not None and _relative(one, other) <= same
+
+
+def _fit(ours: Sequence[Sketch | None], single: Sequence[Sketch | None]) -> tuple[float, float]:
+    """Return the factor that makes one process's gradients most like the ranks', and what differs still (relative)."""
+    both = [(a, b) for a, b in zip(ours, single, strict=True) if a and b]
+    dot = math.fsum(x * y for a, b in both for x, y in zip(a, b, strict=True))
+    square = math.fsum(y * y for _, b in both for y in b)
+    if not square:
+        return 1.0, 0.0 if not _total(ours) else 1.0
+    factor = dot / square
+    rest = _total([_minus(a, b, factor) for a, b in both])
+    return factor, rest / (_total(ours) or 1.0)

@@ -1,0 +1,205 @@
+"""``check(train)``: is distributed training code right? Its first steps on several ranks, and on one process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import capture, client, jobspec, registry
+from distdl_jupyter.core import atomic_write, correctness
+from distdl_jupyter.core.aliases import ALIASES, TOTALS
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
+from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.state import State
+from distdl_jupyter.views.correctness import displayable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.client import Job
+    from distdl_jupyter.views.correctness import ComparisonShown
+
+#: Steps and seconds of each of the two runs at most; ranks where a job had more.
+MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4
+#: Seconds after the first run in which the second one begins.
+_PATIENCE = 10.0
+#: Seconds between two looks at a run.
+_LOOK = 0.2
+
+
+def check(
+    function: Callable[..., Any] | Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    steps: int = 3,
+    **options: Any,
+) -> ComparisonShown:
+    """Run the first training steps of a function on several ranks and on one process, and say what differs.
+
+    The function runs as it is, on two ranks unless ``options`` (those of ``submit``) say more, and ends after
+    ``steps`` steps of its optimizer, as ``sys.exit()`` would end it. Then one process does the same steps with the
+    batches of all ranks that ``DataLoader`` handed out there, from the same weights. Compared are samples, losses,
+    gradients and weights; ``.findings`` says what is wrong and which line to change.
+
+    Instead of a function it takes a job, whose code and values it runs.
+
+    Raises InvalidSpec, JobFailed where the function fails, and what ``submit`` raises.
+    """
+    if isinstance(function, client.Job):
+        return of_job(function, steps=steps, **options)
+    draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
+    return of_draft(draft, steps=steps, **options)
+
+
+def of_draft(draft: CapturedCode, *, steps: int = 3, **options: Any) -> ComparisonShown:
+    """Do what ``check`` does with captured code."""
+    job = start(draft, steps=steps, **options)
+    return _finished(job)
+
+
+def of_job(job: Job, *, steps: int = 3, **options: Any) -> ComparisonShown:
+    """Do what ``check`` does with the code and the values of a job; ``options`` replace those of that job."""
+    return _finished(start_again(job, steps=steps, **options))
+
+
+def start(draft: CapturedCode, *, steps: int = 3, **options: Any) -> Job:
+    """Start the run on several ranks; ``finish`` does the rest."""
+    found = _several(options, steps)
+    name = str(found.pop("name", draft.name))
+    return client.launch(draft, check={"steps": steps, "replay": ""}, **found, name=f"{name}, check"[-120:])
+
+
+def start_again(job: Job, *, steps: int = 3, **options: Any) -> Job:
+    """Start the run on several ranks with the code of a job, on as many as it had, from 2 to ``_MOST_RANKS``."""
+    spec = job.spec
+    if spec.kind == "ranks":
+        raise InvalidSpec("Ranks that stay between cells train nothing by themselves.", field="check",
+                          hint="Put %%distributed --check on top of the cell that trains.")  # fmt: skip
+    ranks = min(max(2, spec.process_count), _MOST_RANKS)
+    given = {"process_count_per_node": ranks, "node_count": 1, "compute_target": "local", **jobspec.resolved(options)}
+    if spec.distributed_backend == registry.SINGLE:
+        given.setdefault("distributed_backend", registry.DEFAULT)
+    found = {**_several(given, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
+    return client.launch_again(job, check={"steps": steps, "replay": ""}, **found)
+
+
+def finish(job: Job) -> Job | None:
+    """Wait for the run on several ranks and let one process do its steps; return that job, None where nothing is left.
+
+    An interrupt ends the run.
+    """
+    _follow(job)
+    if job.state is not State.COMPLETED:
+        return None
+    one = {"node_count": 1, "process_count_per_node": 1, "name": f"{job.name} on one process"[-120:]}
+    check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
+    single = client.launch_again(job, check=check, **one)
+    atomic_write.write(_note(job), {"single": single.id})
+    _follow(single)
+    return single
+
+
+def standing(job: Job) -> Standing:
+    """Return how far the check of a job is, and what it has found so far."""
+    if not job.spec.check or job.spec.check.get("replay"):
+        raise JobNotFound(f"Job {job.id} is no check.", hint="distdl check ID checks the code of a job.")
+    single = _single(job)
+    if not job.state.ended:
+        return Standing("several", "", _nothing(job))
+    if job.state is not State.COMPLETED:
+        return Standing("failed", job.view().reason, _nothing(job))
+    if single is not None and not single.state.ended:
+        return Standing("one", "", of_jobs(job), single.id)
+    if single is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
+        return Standing("one", "", of_jobs(job))
+    return Standing("done", "", of_jobs(job, single), single.id if single is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A check: ``state`` is "several" or "one" while its runs last, "failed" with a ``reason``, or "done".
+
+    ``single`` is the id of the run on one process, "" before it begins.
+    """
+
+    state: str
+    reason: str
+    found: ComparisonShown
+    single: str = ""
+
+
+def of_jobs(job: Job, single: Job | None = None) -> ComparisonShown:
+    """Compare the records of a checked job, and of the one process that did its steps."""
+    alone = correctness.read(single.folder.path) if single is not None else []
+    return displayable(correctness.compare(correctness.read(job.folder.path), alone[0] if alone else None), job.id)
+
+
+def _finished(job: Job) -> ComparisonShown:
+    steps = plural(int(job.spec.check["steps"]), "step")
+    _say(f"{steps} on {plural(job.spec.process_count, 'process')}, then on one with the same samples")
+    single = finish(job)
+    for one in (job, single):
+        if one is not None and one.state is not State.COMPLETED:
+            one.result()
+            raise JobFailed(one.view().reason)
+    return of_jobs(job, single)
+
+
+def _nothing(job: Job) -> ComparisonShown:
+    return displayable(correctness.Comparison(job.spec.process_count, 0), job.id)
+
+
+def _note(job: Job) -> Path:
+    return job.folder.path / "check" / "single.json"
+
+
+def _single(job: Job) -> Job | None:
+    try:
+        return client.attach(str(json.loads(_note(job).read_text(encoding="utf-8"))["single"]))
+    except (OSError, ValueError, KeyError, JobNotFound):
+        return None
+
+
+def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """Return the options of the run on several ranks. Raises InvalidSpec."""
+    if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
+        raise InvalidSpec(f"steps is {steps!r}, but it takes a whole number from 1 to {MOST_STEPS}.", field="steps")
+    found = jobspec.resolved(options)
+    if not {ALIASES.get(name, name) for name in found} & {"process_count_per_node", "node_count", *TOTALS}:
+        found["process_count_per_node"] = 2
+    if _count(found) < 2:
+        raise InvalidSpec("A check compares several processes with one.", field="process_count_per_node",
+                          hint="Give it two: -p 2.")  # fmt: skip
+    if (found.get("compute_target") or "local") != "local":
+        raise InvalidSpec("A check runs on this machine, where it compares what the ranks have recorded.",
+                          field="compute_target", hint="Leave compute_target out.")  # fmt: skip
+    found.setdefault("distributed_backend", registry.DEFAULT)
+    found.setdefault("max_run_duration_seconds", _SECONDS)
+    return {**found, "max_restarts": 0, "outputs": "", "weight_check_steps": 0}
+
+
+def _count(options: Mapping[str, Any]) -> int:
+    nodes, each = options.get("node_count", 1), options.get("process_count_per_node", 1)
+    return nodes * each if isinstance(nodes, int) and isinstance(each, int) else 2
+
+
+def _follow(job: Job) -> None:
+    """Wait for the end of a run; an interrupt ends it."""
+    try:
+        while not job.state.ended:
+            time.sleep(_LOOK)
+    finally:
+        if not job.state.ended:
+            job.cancel()
+            job.wait()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"Check: {text}.\n")
+    sys.stderr.flush()

@@ -1,0 +1,468 @@
+"""Records the steps of a check for training with torch and Horovod (``check_record``); does nothing in other jobs.
+
+* A batch is seen where ``DataLoader`` hands it out; in the one process the batches of all ranks stand in its place.
+* A rank's own gradient is what reaches a leaf tensor, before DistributedDataParallel or Horovod average it; the
+  gradient of the step is that which the innermost ``Optimizer.step`` finds.
+* Random numbers that are drawn between the first forward call and the backward pass make a step incomparable with one
+  process: dropout, stochastic depth and the like.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Concatenate, ParamSpec
+
+from distdl_jupyter.worker import channel, check_record
+from distdl_jupyter.worker.check_record import BUCKETS, CHUNK, MOST_SAMPLES, Recording
+from distdl_jupyter.worker.watch.hooks import PostImport
+
+P = ParamSpec("P")
+
+#: Chunks whose signs are kept; those behind them have the same.
+_KEPT_SIGNS = 16
+#: Classes of layers whose result for a sample depends on the other samples.
+_BATCH_NORM = "_BatchNorm"
+
+
+def watch(finder: PostImport) -> None:
+    """Ask to be told when the modules are imported in which steps can be seen, in a job in check mode."""
+    recording = check_record.current()
+    if recording is None:
+        return
+    hooks = _Hooks(recording)
+    finder.after("torch.optim.optimizer", hooks.watch_optimizers)
+    finder.after("torch.utils.data.dataloader", hooks.watch_loaders)
+    finder.after("torch.utils.data.distributed", hooks.watch_samplers)
+    finder.after("torch.nn.modules.module", hooks.watch_forward)
+    finder.after("torch.autograd", hooks.watch_backward)
+    finder.after("torch._dynamo.config", _compile_nothing)
+
+
+def _compile_nothing(module: ModuleType) -> None:
+    module.disable = True  # type: ignore[attr-defined]  # hooks see nothing of what is compiled
+
+
+def _harmless(method: Callable[Concatenate[_Hooks, P], None]) -> Callable[Concatenate[_Hooks, P], None]:
+    """Let a failure of ours end the recording, not the training; ``Finished`` is none."""
+
+    @functools.wraps(method)
+    def guarded(self: _Hooks, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if self.off:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  see above
+            self.fail(error)
+
+    return guarded
+
+
+class _Hooks:
+    """The hooks of one rank. What they keep by optimizer has its number in the order in which they were made."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._record = recording
+        self.off = False
+        self._optimizers: list[Any] = []
+        self._depth: dict[int, int] = {}
+        self._stepped: set[int] = set()
+        self._usual: set[int] = set()
+        #: Of the rank's own gradients of the running step, by the id of the leaf.
+        self._own: dict[int, list[float]] = {}
+        self._hooked: dict[int, weakref.ref[Any]] = {}
+        self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self._loader_count = itertools.count()
+        self._state = b""
+        self._began = False
+        self._loaded = -1
+
+    def fail(self, error: Exception) -> None:
+        """Stop recording and say so."""
+        self.off = True
+        self._record.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
+        if (out := channel.current()) is not None:
+            out.note("warning", f"The check records no more steps: {type(error).__name__} was raised ({error!s:.200}).",
+                     "check")  # fmt: skip
+
+    # batches ------------------------------------------------------------------------------------
+
+    def watch_loaders(self, module: Any) -> None:
+        iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001
+        begin, following, index = loader.__iter__, iterator.__next__, iterator._next_index  # noqa: SLF001
+
+        @functools.wraps(begin)
+        def watched_begin(this: Any) -> Any:
+            self._next_step()
+            if (again := getattr(this, "_iterator", None)) is not None:  # persistent workers
+                again.__dict__["_distdl_indices"] = []
+            made = begin(this)
+            if this not in self._loaders:
+                self._loaders[this] = [next(self._loader_count), -1]
+            self._loaders[this][1] += 1
+            number, passed = self._loaders[this]
+            made.__dict__["_distdl_check"] = [number, passed, 0]
+            self._describe(number, this, passed)
+            return made
+
+        @functools.wraps(index)
+        def watched_index(this: Any) -> Any:
+            found = index(this)  # those of several batches, before the first is there, where processes load them
+            this.__dict__.setdefault("_distdl_indices", []).append(
+                [one if type(one) is int else str(one) for one in found] if isinstance(found, list) else []
+            )
+            return found
+
+        @functools.wraps(following)
+        def watched_next(this: Any) -> Any:
+            place = getattr(this, "_distdl_check", None)
+            if place is None:
+                return following(this)
+            self._next_step()
+            self._began = False  # of a forward call that no backward pass follows
+            batch = self._fetched(lambda: following(this), tuple(place))
+            indices = getattr(this, "_distdl_indices", [])
+            self._saw_batch(tuple(place), batch, indices[place[2]] if place[2] < len(indices) else [])
+            place[2] += 1
+            return batch
+
+        loader.__iter__, iterator.__next__, iterator._next_index = watched_begin, watched_next, watched_index  # noqa: SLF001
+
+    @_harmless
+    def _describe(self, number: int, loader: Any, passed: int) -> None:
+        """Keep what a loader goes through in one pass."""
+        about = self._record.about["loaders"].setdefault(str(number), {"epochs": []})
+        sampler = getattr(loader, "sampler", None)
+        for name, length in (("batches", loader), ("samples", getattr(loader, "dataset", None))):
+            try:
+                about[name] = len(length)  # type: ignore[arg-type]
+            except Exception:  # noqa: BLE001  a stream has none
+                about[name] = None
+        about["batch_size"] = loader.batch_size
+        about["sampler"] = type(sampler).__name__
+        about["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
+        about["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
+        about["epochs"] = [*about["epochs"][:passed], getattr(sampler, "epoch", None)]
+
+    def watch_samplers(self, module: Any) -> None:
+        original = module.DistributedSampler.set_epoch
+
+        @functools.wraps(original)
+        def watched(this: Any, epoch: int) -> None:
+            this.__dict__["_distdl_set_epoch"] = getattr(this, "_distdl_set_epoch", 0) + 1
+            original(this, epoch)
+
+        module.DistributedSampler.set_epoch = watched
+
+    def _fetched(self, fetch: Any, place: tuple[int, int, int]) -> Any:
+        """Return the next batch: in the one process that of all ranks."""
+        replay = self._record.replay
+        if replay is None:
+            return fetch()
+        parts = replay.parts(place)
+        if not parts and replay.ended(place):
+            raise StopIteration
+        try:
+            own = fetch()
+        except StopIteration:
+            if not parts:
+                raise
+            own = None
+        if not parts:
+            return own
+        self._record.about["loaders"][str(place[0])].setdefault("own_size", _size(own))
+        torch = _torch()
+        try:
+            return check_record.joined(parts, torch.Tensor, torch.cat)
+        except Exception as error:  # noqa: BLE001  a batch may be anything
+            replay.problem = f"the batches of the ranks cannot be put together ({type(error).__name__}: {error!s:.100})"
+            return own if own is not None else parts[0]
+
+    @_harmless
+    def _saw_batch(self, place: tuple[int, int, int], batch: Any, indices: list[Any]) -> None:
+        torch = _torch()
+        tensors = check_record.leaves(batch, torch.Tensor)
+        if self._record.size > 1 and not self._record.is_over:
+            kept = _copied(batch, torch)
+            self._record.keep_batch(place, kept, sum(one.numel() * one.element_size() for one in tensors))
+        if torch.is_grad_enabled():
+            self._record.step.batches[place[0]] = {
+                "pass": place[1], "at": place[2], "size": _size(batch), "samples": _samples(tensors),
+                "indices": indices[:MOST_SAMPLES],
+            }  # fmt: skip
+
+    # forward and backward -----------------------------------------------------------------------
+
+    def watch_forward(self, module: Any) -> None:
+        module.register_module_forward_pre_hook(self._forward)
+
+    @_harmless
+    def _forward(self, module: Any, inputs: Any) -> None:
+        if self._began or not module.training or not _torch().is_grad_enabled():
+            return
+        self._next_step()
+        self._began = True
+        self._prepare()
+        self._state = _random_state()
+        if self._record.about["framework"] != "keras":
+            self._record.step.inputs += _samples(check_record.leaves(inputs, _torch().Tensor))
+
+    def watch_backward(self, autograd: Any) -> None:
+        backward = autograd.backward
+
+        @functools.wraps(backward)
+        def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self._next_step()
+            self._backward_begins([tensors] if hasattr(tensors, "numel") else list(tensors))
+            return backward(tensors, *args, **kwargs)
+
+        autograd.backward = watched
+
+    @_harmless
+    def _backward_begins(self, roots: list[Any]) -> None:
+        if self._began and self._state != _random_state() and self._record.about["framework"] != "keras":
+            self._record.step.random = True
+        self._began = False
+        self._record.step.losses += [float(one.detach()) for one in roots if one.numel() == 1]
+
+    @_harmless
+    def _prepare(self) -> None:
+        """Follow the gradients of all leaves; in the one process take the weights that the ranks had."""
+        for optimizer in self._live():
+            for leaf in _leaves(optimizer):
+                self._follow(leaf)
+        replay, number = self._record.replay, len(self._record.steps)
+        if replay is None or self._loaded >= number or number >= len(replay.weights):
+            return
+        self._loaded = number
+        torch = _torch()
+        free = self._live()
+        for weights in replay.weights[number].values():
+            shapes = [tuple(one.shape) for one in weights]
+            same = [one for one in free if [tuple(leaf.shape) for leaf in _leaves(one)] == shapes]
+            if same:
+                free = [one for one in free if not set(map(id, _leaves(one))) & set(map(id, _leaves(same[0])))]
+                with torch.no_grad():
+                    for leaf, value in zip(_leaves(same[0]), weights, strict=True):
+                        leaf.copy_(value)
+
+    def _live(self) -> list[Any]:
+        return [one for made in self._optimizers if (one := made()) is not None]
+
+    def _follow(self, leaf: Any) -> None:
+        known = self._hooked.get(id(leaf))
+        if leaf.requires_grad and leaf.is_leaf and (known is None or known() is not leaf):
+            self._hooked[id(leaf)] = weakref.ref(leaf)
+            leaf.register_hook(functools.partial(self._arrived, weakref.ref(leaf)))
+
+    @_harmless
+    def _arrived(self, leaf: Any, gradient: Any) -> None:
+        if self._record.is_over or (this := leaf()) is None:
+            return
+        before = self._own.get(id(this))
+        if before is None:  # what is there already was averaged, or was not, in an earlier step
+            before = [0.0] if this.grad is None else sketch(this.grad)
+        added = sketch(gradient)
+        self._own[id(this)] = added if before == [0.0] else [a + b for a, b in zip(before, added, strict=True)]
+
+    # optimizers ---------------------------------------------------------------------------------
+
+    def watch_optimizers(self, module: Any) -> None:
+        original = module.Optimizer.__init__
+
+        @functools.wraps(original)
+        def made(this: Any, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            self._optimizers.append(weakref.ref(this))
+            for leaf in _leaves(this):
+                self._follow(leaf)
+
+        module.Optimizer.__init__ = made
+        module.register_optimizer_step_pre_hook(self._before)
+        module.register_optimizer_step_post_hook(self._after)
+
+    def _number(self, optimizer: Any) -> int:
+        for number, made in enumerate(self._optimizers):
+            if made() is optimizer:
+                return number
+        self._optimizers.append(weakref.ref(optimizer))
+        return len(self._optimizers) - 1
+
+    @_harmless
+    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Keep what a step finds; inside Horovod's ``step`` is the one of the optimizer itself, which comes last."""
+        number = self._number(optimizer)
+        self._depth[number] = self._depth.get(number, 0) + 1
+        if self._record.is_over:
+            return
+        found = _leaves(optimizer)
+        if sharded := _sharded(found):
+            self._record.about["sharded"] = sharded
+            return
+        if str(number) not in self._record.about["names"]:
+            self._describe_weights(number, found)
+        weights = [one.detach() for one in found]
+        self._record.step.optimizers[number] = {
+            "rates": [float(group.get("lr", 0.0)) for group in optimizer.param_groups],
+            "before": [_digest(one) for one in weights],
+            "weights": [sketch(one) for one in weights],
+            "gradients": [None if one.grad is None else sketch(one.grad) for one in found],
+            "bits": ["" if one.grad is None else _digest(one.grad) for one in found],
+            "norms": [None if one.grad is None else float(one.grad.detach().double().norm()) for one in found],
+            "own": [self._own.get(id(one)) for one in found],
+        }
+        if self._depth[number] == 1:
+            copies = [one.cpu().clone() for one in weights]
+            self._record.keep_weights(number, copies, sum(one.numel() * one.element_size() for one in copies))
+
+    @_harmless
+    def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        number = self._number(optimizer)
+        self._depth[number] -= 1
+        if self._depth[number] or self._record.is_over:
+            return
+        if (step := self._record.step.optimizers.get(number)) is not None:
+            found = _leaves(optimizer)
+            step["after"] = [_digest(one.detach()) for one in found]
+            step["weights_after"] = [sketch(one.detach()) for one in found]
+        self._stepped.add(number)
+        if self._usual and self._stepped >= self._usual:
+            self._end_step()
+
+    def _next_step(self) -> None:
+        """Close the step before, where an optimizer has stepped."""
+        if self._stepped:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._usual, self._stepped, self._own, self._began = set(self._stepped), set(), {}, False
+        self._record.end_step()
+
+    def _describe_weights(self, number: int, found: list[Any]) -> None:
+        """Find the names by which the model knows an optimizer's weights, and the layers that it has."""
+        torch = _torch()
+        self._record.about["framework"] = "torch"
+        self._record.about["horovod"] = "horovod.torch" in sys.modules
+        names: dict[int, str] = {}
+        layers: set[str] = set()
+        mine = set(map(id, found))
+        modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+        for module in sorted(modules, key=lambda one: -sum(1 for _ in one.modules())):
+            inside = list(module.named_parameters())
+            if not any(id(one) in mine and id(one) not in names for _, one in inside):
+                continue
+            for name, one in inside:
+                names.setdefault(id(one), name.removeprefix("module.").removeprefix("_orig_mod."))
+            for one in module.modules():
+                kinds = {kind.__name__ for kind in type(one).__mro__}
+                if one.training and _BATCH_NORM in kinds and type(one).__name__ != "SyncBatchNorm":
+                    layers.add(type(one).__name__)
+        self._record.about["names"][str(number)] = [
+            names.get(id(one), f"weight {at}") for at, one in enumerate(found)
+        ]  # fmt: skip
+        self._record.about["shapes"][str(number)] = [list(one.shape) for one in found]
+        self._record.about["layers"] = sorted({*self._record.about["layers"], *layers})
+        self._record.about["dtypes"] = sorted({str(one.dtype).removeprefix("torch.") for one in found})
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _leaves(optimizer: Any) -> list[Any]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def _sharded(found: list[Any]) -> str:
+    """Return by what weights are divided among the ranks, "" where each rank has all of them."""
+    for one in found:
+        kind = type(one).__name__
+        if kind == "FlatParameter" or hasattr(one, "_is_flat_param") or kind == "DTensor" or hasattr(one, "placements"):
+            return "FullyShardedDataParallel or DTensor"
+        if hasattr(getattr(one, "data", None), "placements"):
+            return "FullyShardedDataParallel or DTensor"
+        if hasattr(one, "ds_id") or hasattr(one, "_hp_mapping"):
+            return "DeepSpeed's ZeRO"
+    return ""
+
+
+def _random_state() -> bytes:
+    torch = _torch()
+    state = _digest(torch.get_rng_state())
+    if torch.cuda.is_initialized():
+        state += _digest(torch.cuda.get_rng_state())
+    return state.encode()
+
+
+def _size(batch: Any) -> int:
+    for one in check_record.leaves(batch, _torch().Tensor):
+        if len(one.shape):
+            return int(one.shape[0])
+    return 0
+
+
+def _copied(batch: Any, torch: Any) -> Any:
+    """Return a batch with copies of its tensors, on the processor: training code may write into its own."""
+    return check_record.joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
+
+
+def _samples(tensors: list[Any]) -> list[str]:
+    """Return a hash of each sample: of its rows of all tensors that have as many rows as the first."""
+    tensors = [one.detach() for one in tensors if len(one.shape)]
+    if not tensors:
+        return []
+    size = min(len(tensors[0]), MOST_SAMPLES)
+    rows = [b""] * size
+    for tensor in tensors:
+        if len(tensor) == len(tensors[0]):
+            for at, row in enumerate(tensor[:size]):
+                rows[at] += _bytes(row)
+    return [check_record.digest(row) for row in rows]
+
+
+def _bytes(tensor: Any) -> bytes:
+    dense = tensor.to_dense() if tensor.is_sparse else tensor
+    flat = dense.detach().cpu().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())  # numpy may not be there
+
+
+def _digest(tensor: Any) -> str:
+    return check_record.digest(_bytes(tensor))
+
+
+_signs: dict[int, Any] = {}
+
+
+def _signs_of(chunk: int) -> Any:
+    torch = _torch()
+    chunk %= _KEPT_SIGNS
+    if chunk not in _signs:
+        generator = torch.Generator().manual_seed(chunk + 1)
+        _signs[chunk] = torch.randint(0, 2, (CHUNK,), generator=generator, dtype=torch.int8) * 2 - 1
+    return _signs[chunk]
+
+
+def sketch(tensor: Any) -> list[float]:
+    """Return the sketch of a tensor, its elements where these are few (``check_record``)."""
+    torch = _torch()
+    with torch.no_grad():
+        flat = tensor.detach()
+        flat = (flat.to_dense() if flat.is_sparse else flat).reshape(-1)
+        flat = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).cpu().double()
+        if flat.numel() <= BUCKETS:
+            return list(flat.tolist())
+        found = torch.zeros(BUCKETS, dtype=torch.double)
+        for chunk, begin in enumerate(range(0, flat.numel(), CHUNK)):
+            part = flat[begin : begin + CHUNK]
+            part = part * _signs_of(chunk)[: part.numel()]
+            part = torch.nn.functional.pad(part, (0, -part.numel() % BUCKETS))
+            found += part.reshape(-1, BUCKETS).sum(0)
+        return list(found.tolist())

@@ -1,0 +1,133 @@
+"""``check`` with real jobs on this machine: right code has no findings, each mistake exactly its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter import check, jobs, submit
+from distdl_jupyter.cli import main
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
+from distdl_jupyter.core.state import State
+from distdl_jupyter.correctness import standing
+from tests.client import checked, scaled
+
+pytestmark = pytest.mark.timeout(600)
+
+#: What each mistake is to be found as.
+FOUND = {
+    "": [], "same-data": ["same-samples"], "all-data": ["same-samples"], "no-wrapper": ["gradients-not-averaged"],
+    "sum": ["gradients-summed"], "unseeded": ["different-start"], "no-set-epoch": ["no-set-epoch"],
+    "sum-loss": ["loss-no-mean"], "batch-norm": ["batch-norm"], "dropout": [], "rate": ["rate-not-scaled"],
+    "one-rank-rate": ["weights-depart"], "own-batches": [], "own-same": ["same-samples"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [({"steps": 0}, "steps"), ({"np": 1}, "process_count_per_node"), ({"compute_target": "ray"}, "compute_target")],
+)
+def test_what_cannot_be_checked_is_said_before_anything_is_started(distdl_home, given, field):
+    with pytest.raises(InvalidSpec) as refused:
+        check(scaled.sleeps, **given)
+    assert refused.value.field == field
+    assert not jobs()
+
+
+def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
+    found = check(checked.trains, ("no-wrapper", "torch"), steps=2)
+    assert [one.code for one in found.findings] == ["gradients-not-averaged"]
+    assert found.findings[0].tensor in ("0.weight", "0.bias", "2.weight", "2.bias")
+    assert "DistributedDataParallel(model)" in found.findings[0].example
+    assert found.steps == 2
+    assert "Check: 2 steps on 2 processes" in capsys.readouterr().err
+    single, several = jobs()
+    assert [job.state for job in (single, several)] == [State.COMPLETED] * 2
+    assert standing(several).single == single.id
+    assert standing(several).found.to_json()["findings"][0]["code"] == "gradients-not-averaged"
+    with pytest.raises(JobNotFound, match="is no check"):
+        standing(single)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mistake", FOUND)
+@pytest.mark.parametrize("backend", ["torch", "horovod"])
+def test_each_mistake_is_found_as_what_it_is(distdl_home, mistake, backend):
+    label = "horovod-gloo" if backend == "horovod" else "torch"
+    found = check(checked.trains, (mistake, backend), backend=label)
+    assert [one.code for one in found.findings] == FOUND[mistake], str(found)
+    assert found.steps == 3
+    if mistake == "":
+        assert "in 3 steps (the same)" in found.compared[-1]
+    if mistake == "dropout":
+        assert any("draws random numbers" in one for one in found.left_out)
+
+
+@pytest.mark.full
+def test_a_function_that_fails_or_trains_nothing_says_so(distdl_home):
+    with pytest.raises(JobFailed, match="no such file of data"):
+        check(scaled.fails, backend="torch")
+    found = check(scaled.returns, backend="torch")
+    assert str(found) == "Nothing could be compared.\nNo step of an optimizer was seen, so there is nothing to compare."
+
+
+@pytest.mark.full
+def test_a_script_and_a_job_are_checked_from_a_terminal(distdl_home, tmp_path, capsys, monkeypatch):
+    code = (
+        f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\nfrom tests.client.checked import trains\ntrains('sum')\n"
+    )
+    (tmp_path / "train.py").write_text(code)
+    assert main(["check", "-p", "2", "--json", str(tmp_path / "train.py")]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "gradients-summed"
+    assert main(["check", jobs()[1].id]) == 1
+    assert "Gradients are summed over the ranks" in capsys.readouterr().out
+    assert len(jobs()) == 4
+
+
+def keras(averages):
+    import importlib
+
+    import keras
+    import numpy as np
+
+    hvd = importlib.import_module("distdl_jupyter.compat.horovod.keras")
+    hvd.init()
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.05 * hvd.size())
+    model.compile(hvd.DistributedOptimizer(optimizer) if averages else optimizer, "mse")
+    x = np.random.default_rng(0).normal(size=(256, 8)).astype("float32")
+    mine = x[hvd.rank() :: hvd.size()]
+    model.fit(mine, mine[:, :1] * 2 + 0.3, batch_size=8, epochs=3, verbose=0, shuffle=False)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+def test_keras_that_averages_nothing_is_found_by_its_gradients(distdl_home, backend):
+    pytest.importorskip("keras")
+    pytest.importorskip(backend)
+    given = {"backend": "horovod-gloo", "environment_variables": {"KERAS_BACKEND": backend}}
+    assert [one.code for one in check(keras, (False,), **given).findings] == ["gradients-not-averaged"]
+    right = check(keras, (True,), **given)
+    assert not right.findings
+    assert "in 3 steps (the same)" in right.compared[-1], str(right)
+
+
+def departed(job):
+    return [note["text"] for note in job.wait().view().notes if note["code"] == "weights-depart"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", "horovod-mpi"])
+def test_during_a_run_the_step_is_named_after_which_a_rank_departs(distdl_home, backend):
+    given = {"process_count_per_node": 3, "distributed_backend": backend, "weight_check_steps": 10}
+    found = departed(submit(checked.departs, (backend, 13), **given))
+    assert len(found) == 1, found
+    assert found[0].startswith(
+        "Rank 1 of 3 has other weights than the rest after step 20, and the same after step 10: "
+    )
+    right = submit(checked.departs, (backend,), **given)
+    assert departed(right) == []
+    first, *others = right.results()
+    assert all((a == b).all() for other in others for a, b in zip(first, other, strict=True))  # bit by bit
+    assert departed(submit(checked.departs, (backend, 0), {"every_own": True}, **given)) == []

@@ -1,0 +1,172 @@
+"""The comparison of a check, without any job: records as ranks write them."""
+
+import copy
+
+import pytest
+
+from distdl_jupyter.core.correctness import compare
+from distdl_jupyter.views.correctness import displayable
+
+NAMES = ["body.weight", "body.bias"]
+
+
+def step(samples, gradients, *, loss=1.0, own=None, weights=(5.0, 2.0), rate=0.1, random=False):
+    """One step of one optimizer with two weights of one element each."""
+    sketches = [[float(one)] for one in gradients]
+    after = [w - rate * g for w, g in zip(weights, gradients, strict=True)]
+    return {
+        "batches": [{"loader": 0, "pass": 0, "at": 0, "size": len(samples), "samples": list(samples), "indices": []}],
+        "inputs": [], "losses": [loss], "random": random,
+        "optimizers": [{
+            "index": 0, "rates": [rate], "before": [str(w) for w in weights], "weights": [[w] for w in weights],
+            "gradients": sketches, "bits": [str(g) for g in gradients],
+            "own": [[float(one)] for one in own] if own else [None, None],
+            "after": [str(w) for w in after], "weights_after": [[w] for w in after],
+        }],
+    }  # fmt: skip
+
+
+def rank(number, *steps, **about):
+    return {"rank": number, "size": 2, "framework": "torch", "steps": list(steps), "names": {"0": NAMES},
+            "shapes": {"0": [[1], [1]]}, "layers": [], "loaders": {}, "sharded": "", **about}  # fmt: skip
+
+
+RIGHT = [rank(0, step("ab", (3, 4), own=(2, 4))), rank(1, step("cd", (3, 4), own=(4, 4)))]
+ONE = rank(0, step("abcd", (3, 4)), loaders={"0": {"own_size": 4}})
+
+
+def changed(ranks=RIGHT, **changes):
+    """Return the ranks with other fields of the first optimizer of their first step."""
+    found = copy.deepcopy(ranks)
+    for name, values in changes.items():
+        for one, value in zip(found, values, strict=True):
+            one["steps"][0]["optimizers"][0][name] = value
+    return found
+
+
+def codes(ranks, one=ONE):
+    return [found.code for found in compare(ranks, one).findings]
+
+
+def test_ranks_that_do_as_one_process_does_have_no_findings():
+    found = compare(RIGHT, ONE)
+    assert not found.findings
+    assert found.is_right
+    assert len(found.compared) == 4
+    assert str(displayable(found)).startswith("No mistake found in 1 step of 2 ranks.\nCompared: the samples of each")
+
+
+def test_a_sum_names_factor_and_line():
+    summed = [rank(n, step(s, (6, 8))) for n, s in enumerate(("ab", "cd"))]
+    (found,) = compare(summed, ONE).findings
+    assert (found.code, found.level, found.step, found.size) == ("gradients-summed", "error", 0, 1.0)
+    assert "2 times those of one process" in found.text
+    assert "/= dist.get_world_size()" in found.example
+    assert "op=hvd.Average" in compare([{**one, "horovod": True} for one in summed], ONE).findings[0].example
+
+
+def test_a_sum_of_losses_is_told_from_gradients_that_are_scaled_otherwise():
+    one = rank(0, step("abcd", (6, 8), loss=2.0))
+    assert codes(RIGHT, one) == ["loss-no-mean"]
+    assert codes(RIGHT, rank(0, step("abcd", (9, 12), loss=3.0))) == ["gradients-scaled"]
+
+
+def test_gradients_of_own_samples_are_named_with_their_tensor_and_hide_what_follows():
+    apart = [rank(0, step("ab", (2, 4), own=(2, 4))), rank(1, step("cd", (4, 4), own=(4, 4)))]
+    (found,) = compare(apart, ONE).findings
+    assert (found.code, found.tensor, found.size) == ("gradients-not-averaged", "body.weight", 0.5)
+    assert "each rank steps with the gradient of its own samples" in found.text
+    assert "body.weight differs" in found.text
+    keras = [{**one, "framework": "keras"} for one in apart]
+    assert "distdl_jupyter.compat.horovod.keras" in compare(keras, ONE).findings[0].example
+
+
+def test_rounding_is_no_difference():
+    close = changed(bits=[["1", "2"], ["3", "4"]], gradients=[[[3.0], [4.0]], [[3.0 + 1e-6], [4.0]]])
+    assert codes(close) == []
+
+
+def test_weights_that_are_averaged_after_the_step_are_not_compared():
+    apart = changed([rank(0, step("ab", (2, 4))), rank(1, step("cd", (4, 4)))], after=[["1", "2"]] * 2)
+    found = compare(apart, ONE)
+    assert not found.findings
+    assert "have the same weights after the step" in found.left_out[0]
+
+
+def test_other_weights_at_the_start_are_the_only_finding():
+    apart = changed(before=[["5.0", "2.0"], ["6.0", "2.0"]], weights=[[[5.0], [2.0]], [[6.0], [2.0]]],
+                    after=[["1", "2"], ["3", "2"]])  # fmt: skip
+    (found,) = compare(apart, ONE).findings
+    assert (found.code, found.tensor, round(found.size, 3)) == ("different-start", "body.weight", 0.167)
+
+
+def test_ranks_that_depart_by_their_rates_are_told_by_these():
+    apart = [rank(0, step("ab", (3, 4)), step("ef", (1, 1))), rank(1, step("cd", (3, 4), rate=0.2), step("gh", (2, 2)))]
+    apart[1]["steps"][1]["optimizers"][0]["before"] = ["other", "other"]
+    found = compare([apart[0], {**apart[1], "steps": apart[1]["steps"][:1]}], ONE).findings
+    assert [one.code for one in found] == ["weights-depart"]
+    assert "0.1 and 0.2" in found[0].text
+
+
+def test_the_same_samples_are_found_by_content_and_by_what_a_pass_has():
+    (found,) = compare([RIGHT[0], rank(1, step("ab", (3, 4)))], None).findings
+    assert (found.code, found.step) == ("same-samples", 0)
+    assert "2 of the 2" in found.text
+    everything = {"0": {"samples": 8, "batches": 4, "epochs": [None]}}
+    every = [{**one, "loaders": everything} for one in RIGHT]
+    alone = {**ONE, "loaders": {"0": {"samples": 8, "batches": 4, "own_size": 2}}}
+    assert codes(every, alone) == ["same-samples"]
+    halves = [{**one, "loaders": {"0": {**everything["0"], "batches": 2}}} for one in RIGHT]
+    assert "same-samples" not in codes(halves, alone)
+
+
+def test_an_order_that_does_not_change_is_found_by_the_sampler():
+    about = {
+        "samples": 8,
+        "batches": 2,
+        "sampler": "DistributedSampler",
+        "shuffles": True,
+        "set_epoch": 0,
+        "epochs": [0],
+    }
+    assert codes([{**one, "loaders": {"0": about}} for one in RIGHT]) == ["no-set-epoch"]
+    assert codes([{**one, "loaders": {"0": {**about, "set_epoch": 1}}} for one in RIGHT]) == []
+    twice = {**about, "set_epoch": 1, "epochs": [1, 1]}
+    assert codes([{**one, "loaders": {"0": twice}} for one in RIGHT]) == ["no-set-epoch"]
+
+
+def test_batch_statistics_are_usual_and_other_differences_are_not():
+    other = rank(0, step("abcd", (3, 1)))
+    (found,) = compare([{**one, "layers": ["BatchNorm1d"]} for one in RIGHT], other).findings
+    assert (found.code, found.level, found.tensor) == ("batch-norm", "info", "body.bias")
+    assert codes(RIGHT, other) == ["gradients-differ"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "one", "why"),
+    [
+        (RIGHT, rank(0, step("abcd", (1, 1), random=True)), "draws random numbers"),
+        (RIGHT, rank(0, step("abce", (1, 1))), "other samples"),
+        (RIGHT, rank(0, step("abcd", (1, 1), weights=(1.0, 1.0))), "began with other weights"),
+        ([RIGHT[0], rank(1, step("c", (3, 4)))], ONE, "batches of different sizes"),
+        (RIGHT, rank(0), "made no step"),
+        (RIGHT, {**ONE, "replay_problem": "the batches cannot be put together"}, "cannot be put together"),
+        ([{**one, "sharded": "DeepSpeed's ZeRO"} for one in RIGHT], ONE, "divided among the ranks"),
+        ([RIGHT[0], {**RIGHT[1], "shapes": {"0": [[2], [1]]}}], ONE, "pipeline or tensor parallel"),
+        ([rank(0), rank(1)], ONE, "No step of an optimizer was seen"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_said_and_no_finding(ranks, one, why):
+    found = compare(ranks, one)
+    assert not found.findings
+    assert any(why in text for text in found.left_out), found.left_out
+
+
+def test_a_rate_that_stays_with_more_samples_is_information():
+    one = {**ONE, "loaders": {"0": {"own_size": 2}}}
+    (found,) = compare(RIGHT, one).findings
+    assert (found.code, found.level) == ("rate-not-scaled", "info")
+    assert "suggests 0.2" in found.remedy
+    shown = displayable(compare(RIGHT, one))
+    assert shown.is_right
+    assert "lr=0.1 * world_size)</pre>" in shown._repr_html_()
