@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter import capture, client, jobspec, registry
 from distdl_jupyter.core import atomic_write, correctness
@@ -105,8 +106,13 @@ def finish(job: Job) -> Job | None:
     return single
 
 
+def finish_later(job: Job) -> None:
+    """Do what ``finish`` does in a thread of this process; should it end before, the ranks are compared alone."""
+    threading.Thread(target=finish, args=(job,), name="check", daemon=True).start()
+
+
 def standing(job: Job) -> Standing:
-    """Return how far the check of a job is, and what it has found so far."""
+    """Return how far the check of a job is, and what it has found so far. Raises JobNotFound for any other job."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(f"Job {job.id} is no check.", hint="distdl check ID checks the code of a job.")
     single = _single(job)
@@ -128,7 +134,7 @@ class Standing:
     ``single`` is the id of the run on one process, "" before it begins.
     """
 
-    state: str
+    state: Literal["several", "one", "failed", "done"]
     reason: str
     found: ComparisonShown
     single: str = ""

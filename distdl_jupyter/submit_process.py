@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
 
 
-def submit_source(code: str, *, name: str = "", notebook: str = "", options: Mapping[str, Any] | None = None) -> Job:
-    """Run ``code`` as a cell on every rank and return the job's handle.
+def submit_source(
+    code: str, *, name: str = "", notebook: str = "", options: Mapping[str, Any] | None = None, check: bool = False
+) -> Job:
+    """Run ``code`` as a cell on every rank and return the job's handle; with ``check`` it is the first run of a check.
 
     Raises InvalidSpec, also for code that is no Python, and PluginUnavailable, LaunchFailed.
     """
@@ -34,7 +36,12 @@ def submit_source(code: str, *, name: str = "", notebook: str = "", options: Map
         draft = capture.capture_cell(code, {}, notebook=notebook, first_line=1)
     except SyntaxError as error:
         raise InvalidSpec(f"Line {error.lineno} is no Python: {error.msg}.", field="code") from None
-    return client.launch(draft, **{**(options or {}), **({"name": name} if name else {})})
+    given = {**(options or {}), **({"name": name} if name else {})}
+    if not check:
+        return client.launch(draft, **given)
+    from distdl_jupyter import correctness
+
+    return correctness.start(draft, **given)
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, ended_cache, retention
+from distdl_jupyter import client, correctness, ended_cache, retention
 from distdl_jupyter.core import environment
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.state import State
@@ -25,8 +25,9 @@ from distdl_jupyter.server.schema import (
     TimeQuery,
 )
 from distdl_jupyter.views import card, checkpoints, job_page
+from distdl_jupyter.views.correctness import job_check
 from distdl_jupyter.views.job_table import JobRow
-from distdl_jupyter.views.schema import JobDetail, JobTime
+from distdl_jupyter.views.schema import JobCheck, JobDetail, JobTime
 from distdl_jupyter.views.step_times import job_time
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ class Jobs(Handler):
         submitting.check_code(body.code, self.app.max_code_bytes)
         folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
         request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
-        return await self.run_in_thread(_row, await self.slowly(request.submit))
+        job = await self.slowly(request.submit)
+        if body.check:
+            correctness.finish_later(job)
+        return await self.run_in_thread(_row, job)
 
 
 def chosen(jobs: list[Listed], query: JobsQuery) -> JobList:
@@ -124,6 +128,23 @@ class TimeOfJob(Handler):
     async def get(self, id_: str, query: TimeQuery) -> JobTime:
         """Return the mean step of each rank in parts, the rank that slows the others, and the newest steps."""
         return await self.run_in_thread(lambda: job_time(attached(id_).time(), query.last))
+
+
+class CheckOfJob(Handler):
+    """What a check has found, and the request to check the code of a job."""
+
+    @answers(JobCheck, refuses=(404,))
+    async def get(self, id_: str) -> JobCheck:
+        """Return how far a check is, and what its runs have found."""
+        return await self.run_in_thread(lambda: job_check(correctness.standing(attached(id_))))
+
+    @answers(JobRow, status=201, refuses=(400, 404, 424, 502, 507))
+    @executes
+    async def post(self, id_: str) -> JobRow:
+        """Check by short runs, on several ranks and on one process, whether the code of a job is right."""
+        job = await self.slowly(lambda: correctness.start_again(attached(id_)))
+        correctness.finish_later(job)
+        return await self.run_in_thread(_row, job)
 
 
 class PruneJobs(Handler):

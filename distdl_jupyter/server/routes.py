@@ -15,6 +15,7 @@ from distdl_jupyter.server.events import Events
 from distdl_jupyter.server.form import Form
 from distdl_jupyter.server.jobs import (
     CancelJob,
+    CheckOfJob,
     CheckpointsOfJob,
     EnvironmentOfJob,
     ForkJob,
@@ -54,6 +55,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/resources", JobResources),
     ("/jobs/{id}/stacks", JobStacks),
     ("/jobs/{id}/time", TimeOfJob),
+    ("/jobs/{id}/check", CheckOfJob),
     ("/jobs/{id}/pictures/{number}", JobPicture),
     ("/jobs/{id}/result", JobResult),
     ("/jobs/{id}/log", JobLog),

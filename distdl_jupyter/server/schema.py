@@ -185,7 +185,8 @@ class NewJob(Request, frozen=True):
     """Source text to run as a cell on every rank; ``options`` are those of ``submit``, under any of their names.
 
     ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules
-    beside it travel along. ``kernel_name`` chooses the Python; without one it is that of the server.
+    beside it travel along. ``kernel_name`` chooses the Python; without one it is that of the server. With ``check`` the
+    job is the first run of a check, which is told at ``/jobs/{id}/check``.
     """
 
     code: str
@@ -193,6 +194,7 @@ class NewJob(Request, frozen=True):
     notebook: str = ""
     kernel_name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    check: bool = False
 
 
 class Cancel(Request, frozen=True):

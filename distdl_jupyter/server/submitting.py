@@ -96,6 +96,7 @@ class Request:
             "name": self.asked.name,
             "notebook": str(notebook or ""),
             "options": self.asked.options,
+            "check": self.asked.check,
         }
         answer = ask(python, submit_process.__name__, request, notebook.parent if notebook else self.root, self.seconds)
         return client.attach(str(answer["id"]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Literal, Protocol
 
 from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.views.schema import JobCheck
 
 _SIGNS = {"error": "\N{CROSS MARK}", "warning": "\N{WARNING SIGN}", "info": "\N{INFORMATION SOURCE}"}
 
@@ -51,6 +53,47 @@ class ComparisonShown(Comparison):
         """Sentences that say what was compared, and what was not."""
         said = [f"Compared: {'; '.join(self.compared)}."] if self.compared else []
         return [*said, *self.left_out]
+
+
+def job_check(standing: Standing) -> JobCheck:
+    """Return a check for a page."""
+    found = standing.found
+    if standing.state == "done":
+        summary, notes = found.summary, tuple(found.notes)
+    else:
+        summary, notes = _MEANWHILE[standing.state], ()
+    return JobCheck(standing.state, standing.reason, summary, tuple(found.findings), notes, standing.single)
+
+
+_MEANWHILE = {
+    "several": "The first steps run on several ranks.",
+    "one": "One process does the same steps with the samples of all ranks.",
+    "failed": "The training failed before its first steps were made.",
+}
+
+
+class Standing(Protocol):
+    """How far a check is (``correctness.Standing``)."""
+
+    @property
+    def state(self) -> Literal["several", "one", "failed", "done"]:
+        """Which of its runs lasts."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it failed."""
+        ...
+
+    @property
+    def found(self) -> ComparisonShown:
+        """What was found so far."""
+        ...
+
+    @property
+    def single(self) -> str:
+        """The id of the run on one process."""
+        ...
 
 
 def displayable(found: Comparison, job_id: str = "") -> ComparisonShown:

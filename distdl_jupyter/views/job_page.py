@@ -62,6 +62,7 @@ def job_detail(
         cell_id=source.cell_id,
         execution_count=source.execution_count,
         versions=dict(spec.versions),
+        is_check=bool(spec.check) and not spec.check.get("replay"),
     )
 
 

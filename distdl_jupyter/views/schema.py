@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from distdl_jupyter.core.correctness import Difference
 from distdl_jupyter.core.printable import Styles
 from distdl_jupyter.core.resources import ResourceMark
 from distdl_jupyter.core.spec import Captured
@@ -389,6 +390,22 @@ class JobTime:
     steps: tuple[StepTime, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class JobCheck:
+    """A check of training code: ``state`` says which of its runs lasts, or that it ``failed`` for a ``reason``.
+
+    ``summary`` and ``notes`` are sentences: what came of it, what was compared and what was not. ``single`` is the id
+    of the run on one process, "" before it begins.
+    """
+
+    state: Literal["several", "one", "failed", "done"]
+    reason: str
+    summary: str
+    findings: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    single: str
+
+
 #: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles
 LogRow = tuple[int, float, int | None, str, str, int, dict[str, int], Styles]
 
@@ -447,6 +464,8 @@ class JobDetail:
     execution_count: int | None
     #: The state of the environment when it was submitted.
     versions: dict[str, str]
+    #: It is the first run of a check (see JobCheck).
+    is_check: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,7 +348,8 @@ class _Hooks:
         """Find the names by which the model knows an optimizer's weights, and the layers that it has."""
         torch = _torch()
         self._record.about["framework"] = "torch"
-        self._record.about["horovod"] = "horovod.torch" in sys.modules
+        horovod = sys.modules.get("horovod.torch")
+        self._record.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
         names: dict[int, str] = {}
         layers: set[str] = set()
         mine = set(map(id, found))

@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from './schema';
 import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
@@ -54,6 +54,9 @@ export class Api {
   rerunJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/rerun`, at({ id })));
   checkpoints = async (id: string): Promise<CheckpointTable> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/checkpoints`, at({ id })))) as CheckpointTable;
   forkJob = (id: string, path: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/fork`, { ...at({ id }), body: { path } }));
+  /** Check the code of a job; the answer is the first of its two runs. */
+  checkJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/check`, at({ id })));
+  checkOfJob = async (id: string): Promise<JobCheck> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/check`, at({ id })))) as JobCheck;
   resumeJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/resume`, at({ id })));
   askStacks = (id: string): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/stacks`, at({ id })));
   /** The stacks with a number, the newest without one. */

@@ -88,6 +88,7 @@ export class AdviceList implements Part {
 export class Submit implements Part {
   readonly element: HTMLElement;
   readonly #button: HTMLButtonElement;
+  readonly #check: HTMLButtonElement;
   readonly #total = h('span', { class: 'dd-b dd-num dd-nw' });
   readonly #where = h('span', { class: 'dd-sub dd-num dd-ell' });
   readonly #done = h('div', { class: 'dd-submit-status dd-s12', role: 'status' });
@@ -95,9 +96,12 @@ export class Submit implements Part {
 
   constructor(private readonly store: Store) {
     this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, __('Submit')), () => this.press());
+    const title = __('Check by short runs on several ranks and on one process whether the code is right');
+    this.#check = onClick(h('button', { type: 'button', class: 'dd-btn', title }, __('Check')), () => this.store.send({ type: 'submit', check: true }));
+    show(this.#check, store.canCheck ?? false);
     const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
     this.element = h('section', { class: 'dd-form-part dd-submit-part' },
-      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('kbd', { class: 'dd-kbd' }, keys), this.#total, this.#where),
+      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('kbd', { class: 'dd-kbd' }, keys), this.#check, this.#total, this.#where),
       this.#done, this.#refused);
   }
 
@@ -110,6 +114,7 @@ export class Submit implements Part {
     const status = this.store.get('status');
     const checks = this.store.get('checks');
     this.#button.disabled = status.level === 'busy' || checks.level === 'error';
+    this.#check.disabled = this.#button.disabled;
     this.#button.title = checks.level === 'error' ? checks.items.filter(({ level }) => level === 'error').map(({ text }) => text).join(' ') : '';
     setText(this.#total, processes(this.store.get('node_count'), this.store.get('process_count_per_node')));
     const batch = this.store.get('global_batch');

@@ -23,7 +23,7 @@ export interface Status {
 export type Fields = Chosen & Omit<FormState, 'chosen'> & { status: Status; answered: number };
 
 export type Message =
-  | { type: 'submit' }
+  | { type: 'submit'; check?: boolean }
   | { type: 'refresh' }
   | { type: 'look'; data?: boolean }
   | { type: 'apply'; code: string }
@@ -31,6 +31,8 @@ export type Message =
 
 /** Where the form reads and writes. */
 export interface Store {
+  /** Whether the text can be checked instead of submitted. */
+  readonly canCheck?: boolean;
   get<K extends keyof Fields>(name: K): Fields[K];
   set(changes: Partial<Chosen>): void;
   send(message: Message): void;

@@ -9,7 +9,9 @@ export interface Text {
   /** Work the form out, as long as the answer is wanted. Raises Refusal. */
   ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState>;
   /** Start the job that the form shows; `secrets` are values that no answer holds. Raises Refusal. */
-  submit(form: FormState, secrets: Record<string, string>): Promise<Status>;
+  submit(form: FormState, secrets: Record<string, string>, check?: boolean): Promise<Status>;
+  /** Whether `submit` can check the text instead. */
+  readonly canCheck?: boolean;
 }
 
 /** Clicks in quick succession are one question. */
@@ -46,6 +48,10 @@ export class FormStore implements Store {
     return JSON.stringify(asked) === JSON.stringify(text.about()) ? answer : FormStore.begin(text);
   }
 
+  get canCheck(): boolean {
+    return this.text.canCheck ?? false;
+  }
+
   get<K extends keyof Fields>(name: K): Fields[K] {
     return this.#form[name];
   }
@@ -61,7 +67,7 @@ export class FormStore implements Store {
   }
 
   send(message: Message): void {
-    if (message.type === 'submit') void this.#submit();
+    if (message.type === 'submit') void this.#submit(message.check);
     else if (message.type === 'apply') void this.ask({ apply: message.code });
     else if (message.type === 'refresh') void this.ask({ again: true });
     else if (message.type === 'look') this.#lookNow(message.data ?? false);
@@ -135,18 +141,18 @@ export class FormStore implements Store {
     return Object.fromEntries(secret.flatMap((name) => (name in this.#secrets ? [[name, this.#secrets[name]]] : []))) as Record<string, string>;
   }
 
-  async #submit(): Promise<void> {
+  async #submit(check = false): Promise<void> {
     if (this.#submitting || this.#form.status.level === 'busy') return;
     this.#submitting = true;
     try {
-      await this.#submitShown();
+      await this.#submitShown(check);
     } finally {
       this.#submitting = false;
     }
   }
 
   /** What starts is what stands in the form: an answer to anything earlier is never taken for it. */
-  async #submitShown(): Promise<void> {
+  async #submitShown(check: boolean): Promise<void> {
     this.#show({ status: { level: 'busy' } });
     this.#look = true;
     for (let left = LOOKS; left > 0; left -= 1) {
@@ -157,7 +163,7 @@ export class FormStore implements Store {
     }
     if (this.#form.checks.level === 'error') return this.#show({ status: {} });
     try {
-      this.#show({ status: await this.text.submit(this.#answer, this.#secretValues()) });
+      this.#show({ status: await this.text.submit(this.#answer, this.#secretValues(), check) });
     } catch (error) {
       this.#refused(error);
     }

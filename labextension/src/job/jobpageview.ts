@@ -3,12 +3,14 @@
  * captured names, the files. It knows no JupyterLab; a `PageHost` brings what it shows and carries out what is pressed.
  */
 import { capturedPart, checkpointsPart, empty, outputsPart, specPart, type CheckpointTable, type JobDetail, type OutputFile } from './detail';
+import { CheckView } from './checkview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { button } from './header';
 import { icon } from '../ui/icons';
 import { JobView, type JobHost, type JobMessage, type Parts } from './jobview';
 import { __ } from '../ui/trans';
 import { newLogViewState } from './logview';
+import type { JobCheck } from '../api/schema';
 import type { Choice } from './picker';
 import { RanksTable } from './rankstable';
 import { Tabs } from '../ui/tabs';
@@ -35,6 +37,10 @@ export interface PageHost extends JobHost {
   outputAddress(path: string): string;
   logAddress(rank: number | null): string;
   compare(): void;
+  /** Check the code of the job, as a job of its own. */
+  check(): void;
+  /** How far the check is whose first run this job is. */
+  checked(): Promise<JobCheck>;
   /** Open the menu of rarer actions below a button. */
   menu(below: HTMLElement): void;
   /** Bring a line of the job's cell into view; the cell's count may be another's of the same notebook. */
@@ -53,6 +59,9 @@ export class JobPageView {
   readonly #started = h('span', { class: 'dd-origin' });
   readonly #from = h('span', { class: 'dd-origin' });
   readonly #compare = button('compare', __('Compare'), 'dd-quiet dd-tool');
+  readonly #check = button('check', __('Check'), 'dd-quiet dd-tool');
+  readonly #checkBox = h('div', { class: 'dd-box dd-checkbox' });
+  readonly #found: CheckView;
   readonly #menu = button('dots', __('More actions'), 'dd-quiet dd-icon');
   readonly #download = h('a', { class: 'dd-btn dd-quiet dd-icon', title: __('Download the log'), 'aria-label': __('Download the log'), download: '' }, icon('download'));
   readonly #overview = h('div', { class: 'dd-overview' });
@@ -72,11 +81,12 @@ export class JobPageView {
 
   constructor(private readonly root: HTMLElement, private readonly host: PageHost, state: PageState, keep: (state: PageState) => void) {
     root.classList.add('dd', 'dd-page');
+    this.#found = new CheckView(this.#checkBox, () => host.checked(), (id) => host.openJob?.(id));
     let choice = state.choice;
     this.#tabs = this.#makeTabs(() => keep({ tab: this.#tabs.current, choice }));
     this.#view = new JobView(root, host, {
       layout: (parts) => this.#layout(parts),
-      extras: { first: [this.#compare], more: [this.#menu], origin: [this.#started, this.#from] },
+      extras: { first: [this.#compare, this.#check], more: [this.#menu], origin: [this.#started, this.#from] },
       place: this.#place,
       choice: state.choice,
       reach: (_root, cell) => this.#reach(cell),
@@ -91,6 +101,9 @@ export class JobPageView {
     });
     this.#view.openFigures();
     onClick(this.#compare, () => host.compare());
+    this.#check.title = __('Check by short runs on several ranks and on one process whether the code is right');
+    onClick(this.#check, () => host.check());
+    show(this.#check, false);
     onClick(this.#menu, () => host.menu(this.#menu));
     onClick(this.#download, () => this.#download.setAttribute('href', host.logAddress(this.#place.rank)));
     this.#download.setAttribute('href', host.logAddress(null));
@@ -115,6 +128,7 @@ export class JobPageView {
 
   dispose(): void {
     clearInterval(this.#timer);
+    this.#found.dispose();
     this.#view.dispose();
   }
 
@@ -137,7 +151,7 @@ export class JobPageView {
 
   #layout({ head, failure, setup, stacks, pictures, curve, log, time, resources, foot }: Parts): void {
     const boxed = (...classes: string[]) => (part: HTMLElement): HTMLElement => h('div', { class: ['dd-box', ...classes].join(' ') }, part);
-    this.#overview.append(boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-resourcebox')(time), boxed('dd-curvebox')(curve), boxed('dd-resourcebox')(resources), boxed('dd-picturebox')(pictures), this.#ranksBox, boxed('dd-footbox')(foot));
+    this.#overview.append(this.#checkBox, boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-resourcebox')(time), boxed('dd-curvebox')(curve), boxed('dd-resourcebox')(resources), boxed('dd-picturebox')(pictures), this.#ranksBox, boxed('dd-footbox')(foot));
     this.#logBox.append(log);
     log.querySelector('.dd-part')?.append(this.#download);
     const body = h('div', { class: 'dd-pagebody' }, this.#overview, this.#logBox, this.#spec, this.#captured, this.#outputs);
@@ -161,7 +175,7 @@ export class JobPageView {
   /** Nothing more can be done with a job that is not there. */
   #isGone(): void {
     this.root.classList.remove('dd-loading');
-    for (const each of [this.#compare, this.#menu, this.#download]) show(each, false);
+    for (const each of [this.#compare, this.#check, this.#menu, this.#download]) show(each, false);
     if (this.#view.message) return;
     this.root.replaceChildren(empty(__('This job is not on this server.')));
   }
@@ -177,6 +191,8 @@ export class JobPageView {
     fill(this.#spec, JSON.stringify([detail.spec, detail.code, detail.versions]), () => specPart(detail));
     fill(this.#captured, JSON.stringify(detail.captured), () => capturedPart(detail));
     this.#drawOrigin(detail);
+    show(this.#check, detail.card.can_rerun && !detail.is_check);
+    if (detail.is_check) this.#found.begin();
     this.#view.refresh();
   }
 

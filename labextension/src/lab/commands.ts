@@ -23,7 +23,7 @@ const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
 /** Commands that the palette offers, whoever registers them. */
 const PALETTE = [
   'distdl:new-job', 'distdl:run-cell', 'distdl:focus-sidebar', 'distdl:add-cluster', 'distdl:open-chosen', 'distdl:compare-chosen',
-  'distdl:cancel-job', 'distdl:rerun-job', 'distdl:resume-job', 'distdl:show-stacks', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
+  'distdl:cancel-job', 'distdl:rerun-job', 'distdl:check-job', 'distdl:resume-job', 'distdl:show-stacks', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
   'distdl:prune-jobs',
 ];
 
@@ -70,6 +70,7 @@ class JobCommands {
 
   register(): void {
     this.#add('cancel-job', __('Cancel'), isActive, (row, args) => this.#cancel(row, args));
+    this.#add('check-job', __('Check'), (row) => row.can_rerun, ({ id }) => this.#check(id));
     this.#add('rerun-job', __('Rerun'), (row) => row.can_rerun, ({ id }) => this.#rerun(id));
     this.#add('resume-job', __('Resume'), (row) => row.can_resume, ({ id }) => this.#resume(id));
     this.#add('show-stacks', __('Show stacks'), (row) => isActive(row) && !SETUP.has(row.state), ({ id }) => this.#stacks(id));
@@ -133,6 +134,11 @@ class JobCommands {
     if (this.#inPlace(row, args)) return this.sidebar.view.remove(row.id);
     const question = __('Delete 1 job, %1 %2, with its log and outputs?', row.name, shortId(row.id));
     if (await ask(question, __('Delete'), __('Keep'))) await this.distdl.api.removeJob(row.id);
+  }
+
+  async #check(id: string): Promise<void> {
+    const fresh = await this.distdl.api.checkJob(id);
+    await this.app.commands.execute('distdl:open-job', { id: fresh.id });
   }
 
   async #rerun(id: string): Promise<void> {

@@ -63,8 +63,8 @@ export async function askServer(request: FormRequest, kernelName: string, wanted
 }
 
 /** Start a job from source text, in the folder of the script it is from, and return its id and name. Raises Refusal. */
-export async function submitText(code: string, script: string, kernelName: string, options: Record<string, unknown>): Promise<{ id: string; name: string }> {
-  return (await posted('jobs', { code, notebook: script, kernel_name: kernelName, options })) as { id: string; name: string };
+export async function submitText(code: string, script: string, kernelName: string, options: Record<string, unknown>, check = false): Promise<{ id: string; name: string }> {
+  return (await posted('jobs', { code, notebook: script, kernel_name: kernelName, options, check })) as { id: string; name: string };
 }
 
 async function posted(path: string, body: unknown, wanted: AbortSignal | null = null): Promise<unknown> {

@@ -99,6 +99,11 @@ export class JobPage extends Widget {
       fork: async (path) => void commands.execute(OPEN_JOB, { id: (await api.forkJob(id, path)).id }),
       outputAddress: (path) => api.outputUrl(id, path),
       logAddress: (rank) => api.logUrl(id, rank),
+      check: () => {
+        const opened = api.checkJob(id).then((fresh) => commands.execute(OPEN_JOB, { id: fresh.id }));
+        opened.catch((error: unknown) => this.#view.say(error instanceof Error ? error.message : String(error)));
+      },
+      checked: () => api.checkOfJob(id),
       compare: () => void commands.execute(COMPARE, { ids: [id], add: true }),
       menu: (below) => this.#openMenu(below),
       openCell: (detail, cell, line) => this.openCell(detail, cell, line).catch((error: unknown) => this.#view.say(String(error))),

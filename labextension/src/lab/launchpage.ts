@@ -85,6 +85,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
 };
 
 class NewJob extends Widget implements Text {
+  readonly canCheck = true;
   /** Called when the draft has changed. */
   onChanged: () => void = () => undefined;
   readonly #model = new CodeEditor.Model({ mimeType: 'text/x-ipython' });
@@ -141,9 +142,9 @@ class NewJob extends Widget implements Text {
     return askServer(request, this.#kernel, wanted);
   }
 
-  async submit(form: FormState, secrets: Record<string, string>): Promise<Status> {
+  async submit(form: FormState, secrets: Record<string, string>, check = false): Promise<Status> {
     const variables = { ...(form.options['environment_variables'] as Record<string, string> | undefined), ...secrets };
-    const { id, name } = await submitText(form.code, this.#source, this.#kernel, { ...form.options, environment_variables: variables });
+    const { id, name } = await submitText(form.code, this.#source, this.#kernel, { ...form.options, environment_variables: variables }, check);
     if (this.app.commands.hasCommand('distdl:open-job')) void this.app.commands.execute('distdl:open-job', { id });
     return { level: 'ok', name, job: id };
   }
