@@ -141,6 +141,12 @@ class HorovodBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""
+        if placement.rehearsed and (options.elastic or options.controller != "gloo"):
+            raise InvalidSpec(
+                f"A rehearsal has no {'elastic jobs' if options.elastic else 'horovod-mpi'}: the program that starts "
+                "the processes cannot reach the networks of the nodes.",
+                field="rehearse", hint="Choose horovod-gloo or torch, or leave rehearse out.",
+            )  # fmt: skip
         if options.elastic:
             return _elastic_plan(spec, placement, options)
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distdl_jupyter.clusters.base import Staging
+    from distdl_jupyter.clusters.rehearsal import Rehearsal
     from distdl_jupyter.clusters.stagers import Staged
     from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
@@ -55,6 +56,11 @@ class LocalOptions:
     wait: bool = field(
         default=True, metadata={"help": "wait for what other jobs hold, as GPUs; without it such a job has failed"}
     )
+    rehearse: str = field(
+        default="",
+        metadata={"help": "give each of several nodes a link of its own: a rate and a latency, as 1gbit,0.2ms, or the "
+                  "VM size whose link it is, as NC64as_T4_v3"},
+    )  # fmt: skip
 
 
 class LocalCluster(Cluster):
@@ -74,6 +80,7 @@ class LocalCluster(Cluster):
         self._taken: list[int] | None = None
         self._staged: dict[int, Staged] = {}
         self._notices: list[Notice] = []
+        self._rehearsal: Rehearsal | None = None
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -119,11 +126,24 @@ class LocalCluster(Cluster):
         if context.staging is not None:
             self._staged = _staged(spec, placement, context.staging, context)
         try:
-            reserved = self._ports.reserve(ports, placement.address)
+            # A number that is free here is free in a new network, too.
+            reserved = self._ports.reserve(ports, _ADDRESS)
             placement = with_ports(placement, context.rank_ports, self._rank_ports)
         except OSError as error:
             raise LaunchFailed(str(error)) from error
+        if placement.rehearsed:
+            self._rehearse(spec.node_count, options.rehearse)
         return dataclasses.replace(placement, ports=tuple(reserved))
+
+    def _rehearse(self, nodes: int, text: str) -> None:
+        """Make the network of the nodes. Raises LaunchFailed."""
+        from distdl_jupyter.azure.vm_sizes import link_of
+        from distdl_jupyter.clusters.rehearsal import Rehearsal
+
+        link = link_of(text)
+        self._rehearsal = Rehearsal(nodes, link)
+        self._notices.append(Notice("info", f"Rehearsed on {link}: its nodes meet over links of this rate, and reach "
+                                    "nothing else.", "rehearsal"))  # fmt: skip
 
     def _look_for_room(self, spec: JobSpec, context: Context) -> None:
         from distdl_jupyter.node import headroom
@@ -135,8 +155,8 @@ class LocalCluster(Cluster):
             if not context.restart:
                 self._notices.append(Notice(short.level, f"{short.says}. {short.remedy}", "room"))
 
-    def _rank_ports(self, _place: RankSlot, ports: int) -> RankPorts:
-        return _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
+    def _rank_ports(self, place: RankSlot, ports: int) -> RankPorts:
+        return place.address or _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; GPUs are dealt out in order, as if all were free."""
@@ -182,6 +202,9 @@ class LocalCluster(Cluster):
         _check_room(spec)
         each = spec.gpus or 1
         emulated = spec.node_count > 1
+        address, interface, rehearsed = _ADDRESS, "lo0" if sys.platform == "darwin" else "lo", False
+        if text := getattr(options, "rehearse", ""):
+            address, interface, rehearsed = *_rehearsed(spec, text), True
         here = socket.gethostname()
         places = tuple(
             RankSlot(
@@ -196,12 +219,13 @@ class LocalCluster(Cluster):
         )
         return Placement(
             ranks=places,
-            address=_ADDRESS,
+            address=address,
             ports=(),
-            interface="lo0" if sys.platform == "darwin" else "lo",
+            interface=interface,
             cores_per_rank=spec.cores or max(1, cores() // spec.process_count),
             emulated=emulated,
-            remote_shell=_remote_shell() if emulated else (),
+            rehearsed=rehearsed,
+            remote_shell=_remote_shell() if emulated and not rehearsed else (),
         )
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
@@ -209,7 +233,7 @@ class LocalCluster(Cluster):
         from distdl_jupyter.clusters.agents import run as agent_run
         from distdl_jupyter.clusters.local_node import LocalNodes
 
-        nodes = LocalNodes(spec, context, self._ports, self._slot, self._staged)
+        nodes = LocalNodes(spec, context, self._ports, self._slot, self._staged, self._rehearsal)
         nodes.notices += self._notices
         return agent_run.start(placement, plan, context, nodes)
 
@@ -222,6 +246,16 @@ class LocalCluster(Cluster):
         run_dir.sweep(job_id)
         stagers.forget(job_id)
         return sorted(found)
+
+
+def _rehearsed(spec: JobSpec, text: str) -> tuple[str, str]:
+    """Return the address of the first node and the interface of all. Raises InvalidSpec."""
+    from distdl_jupyter.azure.vm_sizes import link_of
+    from distdl_jupyter.clusters import rehearsal
+
+    link_of(text)
+    rehearsal.check(spec.node_count)
+    return rehearsal.address(0), rehearsal.INTERFACE
 
 
 def _remote_shell() -> tuple[str, ...]:

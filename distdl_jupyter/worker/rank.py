@@ -17,6 +17,7 @@ from distdl_jupyter.worker import (
     execute,
     import_recorder,
     installed,
+    network,
     payload,
     report,
     results,
@@ -37,7 +38,8 @@ def main() -> int:
     """Run this process's rank and return its exit code."""
     try:
         identity = identify(os.environ)
-    except (ValueError, LookupError) as error:
+        network.enter(os.environ)
+    except (ValueError, LookupError, OSError) as error:
         os.write(2, f"This rank cannot start: {error}\n".encode())
         return MISUSED
     streams.adopt(identity.pipes, identity.rank)
