@@ -1,12 +1,13 @@
 """Training code whose computation sleeps, so that the cores of the machine do not matter."""
 
 
-def train(horovod, seconds=0.1, count=512 * 1024):
+def train(horovod, seconds=0.2, count=1024 * 1024):
     """Train a model of ``count`` weights of 4 bytes until this is canceled."""
     import time
 
     import torch
 
+    torch.set_num_threads(1)  # a process by itself would get more of them than each of several
     model = torch.nn.Linear(count, 1, bias=False)
     if horovod:
         import horovod.torch as hvd
