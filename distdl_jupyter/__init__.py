@@ -87,7 +87,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("clusters", "ranks"):  # rooms of this package: the first can be called, the second has names of its own
+    if name in (
+        "clusters",
+        "ranks",
+        "scaling",
+    ):  # rooms of this package: the first can be called, the second has names of its own, the third both
         return importlib.import_module(f"distdl_jupyter.{name}")
     home = _HOMES.get(name)
     if home is None:

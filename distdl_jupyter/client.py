@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.core.environment import JobEnvironment
     from distdl_jupyter.core.logline import LogLine
-    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.job_table import JobRow, JobTable
@@ -430,14 +430,18 @@ def submit(
     return launch(draft, **options)
 
 
-def launch(draft: CapturedCode, *, check: Mapping[str, Any] | None = None, **options: Any) -> Job:
+def launch(
+    draft: CapturedCode, group: Group | None = None, *, check: Mapping[str, Any] | None = None, **options: Any
+) -> Job:
     """Make a job of captured code and start its supervisor; with ``check`` its first steps are recorded.
+
+    ``group`` is the study that it is a run of.
 
     Raises InvalidSpec, PluginUnavailable, DiskRefused, LaunchFailed.
     """
     from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
 
-    spec, secret_values = jobspec.build(draft, options, id_=new_id())
+    spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
     spec = dataclasses.replace(spec, check=dict(check or {}))
     try:
         return Job(_begin(spec, secret_values, draft))

@@ -17,13 +17,13 @@ import json
 import os
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.views.job_table import JobRow, job_row
+from distdl_jupyter.views.job_table import JobRow, RowGroup, job_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -57,8 +57,21 @@ class Listed:
 def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
     """Return a job as it is now."""
     hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
-    row = job_row(view, spec, time.time(), has_checkpoints=view.state.ended and folder.has_checkpoints)
+    ended = view.state.ended
+    row = job_row(view, spec, time.time(), has_checkpoints=ended and folder.has_checkpoints,
+                  group_value=_group_value(folder, spec) if ended else None)  # fmt: skip
     return Listed(row, spec.cluster, hosts)
+
+
+def _group_value(folder: JobFolder, spec: JobSpec) -> float | None:
+    """Return what an ended job is compared by with the others of its study."""
+    if spec.group is None or spec.group.kind != "scale":
+        return None
+    from distdl_jupyter.core import scaling, step_times  # few jobs are runs of a study
+
+    times = step_times.read(folder.steps)
+    run = scaling.measured(times) if times.rows else None
+    return run.rate if run else None
 
 
 def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:
@@ -131,10 +144,11 @@ def _append(path: Path, lines: bytes) -> None:
 
 def _encoded(one: Listed) -> bytes:
     values = [getattr(one.row, name) for name in _FIELDS]
+    values[_GROUP] = astuple(one.row.group) if one.row.group else None
     return json.dumps([VERSION, one.cluster, one.hosts, values], separators=(",", ":")).encode() + b"\n"
 
 
-_SPARK = _FIELDS.index("spark")
+_SPARK, _GROUP = _FIELDS.index("spark"), _FIELDS.index("group")
 
 
 def _decoded(line: bytes) -> Listed | None:
@@ -144,6 +158,7 @@ def _decoded(line: bytes) -> Listed | None:
         if version != VERSION:
             return None
         values[_SPARK] = tuple(values[_SPARK])
+        values[_GROUP] = RowGroup(*values[_GROUP]) if values[_GROUP] else None
         found = Listed(JobRow(*values), cluster, tuple(hosts))
     except (ValueError, TypeError, IndexError):
         return None

@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
+    from distdl_jupyter.core.spec import Group
     from distdl_jupyter.storage.dataframes import Frame
 
 
-def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple[JobSpec, dict[str, str]]:
-    """Return the spec of a draft and the values of its secret environment variables.
+def build(
+    draft: CapturedCode, options: Mapping[str, Any], *, id_: str, group: Group | None = None
+) -> tuple[JobSpec, dict[str, str]]:
+    """Return the spec of a draft and the values of its secret environment variables; ``group``: what it is a run of.
 
     DataFrames among its data are written, after everything else was checked: ``dataframes.release`` deletes them where
     no job comes of it. Raises InvalidSpec, PluginUnavailable or DataUnavailable with one sentence that says what to
@@ -79,6 +82,7 @@ def build(draft: CapturedCode, options: Mapping[str, Any], *, id_: str) -> tuple
     spec = JobSpec(
         id=id_,
         kind=draft.kind,
+        group=group,
         process_count_per_node=check_count(per_node, "process_count_per_node"),
         distributed_backend=label,
         backend_options={name: getattr(backend_options, name) for name in backend_given},

@@ -100,7 +100,7 @@ def again(folder: JobFolder, id_: str) -> tuple[JobSpec, dict[str, str], Earlier
     """
     earlier = folder.spec()
     spec = dataclasses.replace(
-        earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None, after=()
+        earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None, after=(), group=None
     )
     return spec, _secrets(earlier, {}), EarlierCode(folder, earlier)
 
@@ -139,7 +139,7 @@ def _continued(
     else:
         spec, secrets = earlier, _secrets(earlier, {})
     spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from=folder.id,
-                               forked_at=chosen.step if chosen else None, after=())  # fmt: skip
+                               forked_at=chosen.step if chosen else None, after=(), group=None)  # fmt: skip
     return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 
@@ -152,7 +152,13 @@ def checked(
     """
     earlier = folder.spec()
     spec, secrets = _changed(folder, earlier, options, id_)
-    more: dict[str, Any] = {"created": time.time(), "capture_seconds": 0.0, "resumed_from": "", "check": dict(check)}
+    more: dict[str, Any] = {
+        "created": time.time(),
+        "capture_seconds": 0.0,
+        "resumed_from": "",
+        "check": dict(check),
+        "group": None,
+    }
     return dataclasses.replace(spec, id=id_, **more), secrets, EarlierCode(folder, earlier)
 
 

@@ -1,34 +1,53 @@
-"""``scale(train, processes=[1, 2, 4])``: short runs of a training function, how they scale, and a forecast."""
+"""``scale(train, processes=[1, 2, 4])``: short runs of a training function, how they scale, and a forecast.
+
+``distdl_jupyter.scaling(id)`` opens a study again: the module can be called, as ``distdl_jupyter.clusters`` can.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import capture, client, registry
+from distdl_jupyter import capture, client, registry, scaling_study
 from distdl_jupyter.core import scaling
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
-from distdl_jupyter.core.errors import InvalidSpec, JobFailed
-from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
+from distdl_jupyter.core.humanize import plural, short_id
+from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
-from distdl_jupyter.views.scaling import displayable
+from distdl_jupyter.core.store import new_id
+from distdl_jupyter.form.code import Training, inspect_cell, inspect_training
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
     from distdl_jupyter.views.scaling import ScalingShown
+    from distdl_jupyter.widgets.scaling import Output
 
 #: Options of one job, and what stands for them here.
 _INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two looks at a run.
 _LOOK = 0.2
-#: Runs of a point: two, and a third where these differ by more than this share.
-_RUNS, _MOST_RUNS, _ALIKE = 2, 3, 0.05
 #: A run is long enough when the error of its rate is below this share, or after so many times ``seconds``.
 _PRECISE, _AT_MOST = 0.02, 3.0
+#: Seconds that a run may last beside those in which it is measured. Its own limit, should nobody be left to end it.
+_SPARE = 600.0
+
+
+class _Scaling(ModuleType):
+    """This module."""
+
+    def __call__(self, id: str = "") -> ScalingShown:  # noqa: A002 - as all calls that take an id
+        """Return the scaling study with this id or its last part, the newest without one. Raises JobNotFound."""
+        return scaling_study.find(id)
+
+
+sys.modules[__name__].__class__ = _Scaling
 
 
 def scale(
@@ -40,6 +59,7 @@ def scale(
     nodes: int | Sequence[int] = 1,
     backends: str | Sequence[str] = registry.DEFAULT,
     seconds: float = 10.0,
+    epoch_samples: float | None = None,
     **options: Any,
 ) -> ScalingShown:
     """Run a training function on several numbers of processes, one after the other, and return how it scales.
@@ -47,44 +67,73 @@ def scale(
     Each run is measured for about ``seconds`` seconds of steps without the first ones, and canceled then unless the
     function has returned; it is repeated until two runs agree. ``nodes`` is one number of nodes, or one for each of
     ``processes``. Batches stay as the function makes them: of one size on each process (weak scaling), or, where it
-    divides them by the ranks, of one size for all (strong scaling). ``options`` are those of ``submit``.
+    divides them by the ranks, of one size for all (strong scaling). ``epoch_samples`` is how many samples an epoch has,
+    for its price. ``options`` are those of ``submit``.
 
-    ``.figure`` and ``.table`` show it, ``.forecast(16)`` says what more processes are likely to bring.
+    ``.figure`` and ``.table`` show it, ``.forecast(16)`` says what more processes are likely to bring. The study is
+    kept with its jobs: ``distdl_jupyter.scaling(id)`` opens it again, also one that was broken off.
 
     Raises InvalidSpec for a function that trains nothing, JobFailed for one that fails, and what ``submit`` raises.
     """
     draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
-    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **options)
+    training = inspect_training(function, args, kwargs or {}, numbers=draft.numbers)
+    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, epoch_samples=epoch_samples,
+                    training=training, **options)  # fmt: skip
 
 
 def of_draft(
     draft: CapturedCode, processes: Sequence[int], *, nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = registry.DEFAULT, seconds: float = 10.0, **options: Any,
+    backends: str | Sequence[str] = registry.DEFAULT, seconds: float = 10.0, epoch_samples: float | None = None,
+    training: Training | None = None, **options: Any,
 ) -> ScalingShown:  # fmt: skip
-    """Do what ``scale`` does with captured code."""
+    """Do what ``scale`` does with captured code; ``training`` is what is known of it."""
     counts = [*processes]
     by_count = [nodes] * len(counts) if isinstance(nodes, int) else [*nodes]
-    _check(counts, by_count, seconds, options)
-    found = scaling.Scaling(str(options.pop("name", draft.name)))
-    for backend in backends.split(",") if isinstance(backends, str) else backends:
-        for count, node_count in zip(counts, by_count, strict=True):
-            given = {"node_count": node_count, "process_count_per_node": count // node_count,
-                     "distributed_backend": backend, "name": f"{found.name} on {count}", **options}  # fmt: skip
-            runs: list[scaling.Run] = []
-            while len(runs) < _RUNS or (len(runs) < _MOST_RUNS and not _agree(runs)):
-                runs.append(_measure(client.launch(draft, **given), seconds))
-                _tell(backend, count, runs)
-            found.points.append(scaling.point(backend, count, node_count, runs))
-    return displayable(found)
+    labels = backends.split(",") if isinstance(backends, str) else [*backends]
+    _check(counts, by_count, seconds, epoch_samples, options)
+    labels = [registry.backend_label(one) for one in dict.fromkeys(labels)]
+    name = str(options.pop("name", draft.name))
+    about = training or inspect_cell(draft.source.code, name=name, numbers=draft.numbers)
+    plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds,
+            "epoch_samples": epoch_samples, "learning_rate": about.learning_rate or _flag_rate(draft),
+            "scales_rate": about.scales_rate}  # fmt: skip
+    group = Group(kind=scaling_study.KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
+    options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
+    output = _output(group.id)
+    try:
+        for backend in labels:
+            for count, node_count in zip(counts, by_count, strict=True):
+                given = {"node_count": node_count, "process_count_per_node": count // node_count,
+                         "distributed_backend": backend, "name": f"{name} on {count}", **options}  # fmt: skip
+                runs: list[scaling.Run] = []
+                while not runs or not scaling_study.enough(runs):
+                    job = client.launch(draft, group, **given)
+                    runs.append(_measure(job, seconds, output.update))
+                    output.measured(backend, count, runs)
+    finally:
+        output.settle()
+    return scaling_study.find(group.id)
 
 
 def of_options(
-    draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
-) -> ScalingShown:
+    draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0,
+    epoch_samples: float | None = None,
+) -> ScalingShown:  # fmt: skip
     """Do what ``scale`` does with the options of a line: its nodes are those of each run, its backends a list."""
     more = dict(options)
     nodes, backends = more.pop("node_count", 1), more.pop("distributed_backend", registry.DEFAULT)
-    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **more)
+    more |= {"nodes": nodes, "backends": backends, "seconds": seconds, "epoch_samples": epoch_samples}
+    return of_draft(draft, processes, **more)
+
+
+def stopped() -> str:
+    """Return what is said to who has interrupted the newest study."""
+    try:
+        found = scaling_study.find()
+    except JobNotFound:
+        return "Stopped before anything was measured."
+    measured = f"{found.facts.done} of {found.facts.size}" if found.facts else "nothing"
+    return f"Stopped with {measured} measured. distdl_jupyter.scaling({short_id(found.id)!r}) shows it again."
 
 
 def numbers(text: str) -> list[int]:
@@ -96,7 +145,9 @@ def numbers(text: str) -> list[int]:
                           hint="Example: 1,2,4.") from None  # fmt: skip
 
 
-def _check(counts: Sequence[int], nodes: Sequence[int], seconds: float, options: Mapping[str, Any]) -> None:
+def _check(
+    counts: Sequence[int], nodes: Sequence[int], seconds: float, epoch_samples: float | None, options: Mapping[str, Any]
+) -> None:
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
             raise InvalidSpec(f"{name} has no place beside several numbers of processes.", field=name,
@@ -109,20 +160,32 @@ def _check(counts: Sequence[int], nodes: Sequence[int], seconds: float, options:
                           hint="Give one number of nodes, or one for each number of processes.")  # fmt: skip
     if seconds <= 0:
         raise InvalidSpec("seconds takes a number above 0.", field="seconds", hint="Example: seconds=10.")
+    if epoch_samples is not None and not epoch_samples > 0:
+        raise InvalidSpec("epoch_samples takes a number above 0.", field="epoch_samples",
+                          hint="Example: epoch_samples=50_000.")  # fmt: skip
 
 
-def _agree(runs: Sequence[scaling.Run]) -> bool:
-    rates = [run.rate for run in runs]
-    return max(rates) <= (1 + _ALIKE) * min(rates)
+def _flag_rate(draft: CapturedCode) -> float | None:
+    """Return the learning rate among a script's arguments: ``--lr 0.01``, ``--learning-rate=0.01``."""
+    words = draft.script_arguments
+    for word, after in pairwise((*words, "")):
+        name, equals, value = word.partition("=")
+        if name in ("--lr", "--learning-rate", "--learning_rate"):
+            try:
+                return float(value if equals else after)
+            except ValueError:
+                return None
+    return None
 
 
-def _measure(job: Job, seconds: float) -> scaling.Run:
+def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:
     """Follow a job until it has been measured, and end it. Raises JobFailed, InvalidSpec."""
     reader = StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
             if reader.read() and _is_enough(scaling.measured(reader.times()), seconds):
                 break
+            look()
             time.sleep(_LOOK)
     finally:  # also when this is interrupted
         if not job.state.ended:
@@ -135,11 +198,8 @@ def _measure(job: Job, seconds: float) -> scaling.Run:
     times = reader.times()
     found = scaling.measured(times) if times.rows else None
     if found is None:
-        least = scaling.WARM_UP + scaling.LEAST_STEPS
-        raise InvalidSpec(
-            f"{job.name} made too few steps to be measured: an optimizer has to step {least} times at least.",
-            field="function", hint="Let it train longer: each run is ended as soon as it was measured.",
-        )  # fmt: skip
+        raise InvalidSpec(scaling_study.too_few(job.name), field="function",
+                          hint="Let it train longer: each run is ended as soon as it was measured.")  # fmt: skip
     return found
 
 
@@ -150,9 +210,25 @@ def _is_enough(found: scaling.Run | None, seconds: float) -> bool:
     return spent >= seconds and (found.error <= _PRECISE * found.rate or spent >= _AT_MOST * seconds)
 
 
-def _tell(backend: str, count: int, runs: Sequence[scaling.Run]) -> None:
-    """Print what a run came to."""
-    run = runs[-1]
-    unit = "samples" if run.counts_samples else "batches"
-    sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
-    sys.stderr.flush()
+class _Lines:
+    """Prints what each run came to, in a terminal."""
+
+    def update(self) -> None:
+        """Nothing changes between two lines."""
+
+    def measured(self, backend: str, count: int, runs: Sequence[scaling.Run]) -> None:
+        """Print what a run came to."""
+        run = runs[-1]
+        unit = "samples" if run.counts_samples else "batches"
+        sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
+        sys.stderr.flush()
+
+    def settle(self) -> None:
+        """Say no more."""
+
+
+def _output(id_: str) -> Output | _Lines:
+    """Return where the study is shown while it goes on: in a notebook's cell, or as lines."""
+    from distdl_jupyter.widgets.scaling import Output, in_notebook
+
+    return Output(id_) if in_notebook() else _Lines()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.views.scaling import ScalingShown
 
 #: Jobs that a list shows when not all are asked for.
 _NEWEST = 20
@@ -138,6 +139,8 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=10.0, metavar="S", help="how long each run is measured (default: 10)"
     )
     one.add_argument("--csv", action="store_true", help="print a line for each number of processes, times in seconds")
+    one.add_argument("--epoch-samples", type=float, metavar="N", help="samples of an epoch, to show what one costs")
+    one.add_argument("--show", metavar="ID", help="print a study that was made, or is being made (its id or last part)")
     _add_script_flags(one)
     one = _command(commands, "check", _check, "check by short runs whether a script, or a job's code, is right")
     one.add_argument("--steps", type=int, default=3, metavar="N", help="training steps of each run (default: 3)")
@@ -309,6 +312,17 @@ def _submit(chosen: argparse.Namespace) -> int:
 
 
 def _scale(chosen: argparse.Namespace) -> int:
+    if chosen.show:
+        from distdl_jupyter import scaling_study
+
+        found = scaling_study.find(chosen.show)
+    else:
+        found = _measured(chosen)
+    print(found.table.to_csv(index=False).rstrip() if chosen.csv else found)
+    return 0
+
+
+def _measured(chosen: argparse.Namespace) -> ScalingShown:
     from distdl_jupyter import capture, scaling
 
     _understand_launchers(chosen)
@@ -316,9 +330,12 @@ def _scale(chosen: argparse.Namespace) -> int:
         raise InvalidSpec("distdl scale takes a script.", hint="Example: distdl scale --processes 1,2,4 train.py")
     options = _options(chosen)
     draft = capture.capture_script(chosen.script, None, chosen.arguments)
-    found = scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds)
-    print(found.table.to_csv(index=False).rstrip() if chosen.csv else found)
-    return 0
+    try:
+        return scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds,
+                                  epoch_samples=chosen.epoch_samples)  # fmt: skip
+    except KeyboardInterrupt:
+        print(scaling.stopped(), file=sys.stderr)
+        raise
 
 
 def _check(chosen: argparse.Namespace) -> int:

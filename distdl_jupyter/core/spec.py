@@ -45,6 +45,21 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What a job belongs to together with others, the same in all of them: ``size`` parts, each run once or more often.
+
+    ``kind`` is "scale" for a scaling study; ``plan`` is what was asked for, as plain JSON data, for who reads it again.
+    """
+
+    kind: str
+    #: Made as the ids of jobs are.
+    id: str
+    name: str
+    size: int
+    plan: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec(JobOptions):
     """One job as asked for. ``process_count`` = ``node_count`` x ``process_count_per_node`` ranks run.
 
@@ -70,6 +85,8 @@ class JobSpec(JobOptions):
     resumed_from: str = ""
     #: The step of the checkpoint with which this job leaves that one's curve, None where it goes on from all of them.
     forked_at: float | None = None
+    #: The study that it is a run of, None for a job of its own.
+    group: Group | None = None
     python: str = ""
     working_directory: str = ""
     #: Command line after the script's name, for kind "script".
@@ -105,6 +122,7 @@ class JobSpec(JobOptions):
         known = {f.name for f in dataclasses.fields(cls)}
         kept = {k: v for k, v in data.items() if k in known}
         kept["source"] = Source(**known_fields(Source, kept.get("source") or {}))
+        kept["group"] = Group(**known_fields(Group, kept["group"])) if kept.get("group") else None
         kept["captured"] = tuple(Captured(**known_fields(Captured, c)) for c in kept.get("captured") or ())
         kept["data"] = tuple(DataSource(**known_fields(DataSource, one)) for one in kept.get("data") or ())
         for name in ("secret_variables", "script_arguments", "findings", "pip_packages", "conda_packages", "after"):

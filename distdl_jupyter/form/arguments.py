@@ -26,7 +26,7 @@ _MASK = "•••"
 #: Stands in the help for the names of all backends, which are known late.
 _BACKENDS = "the backends"
 #: Flags that say what the magic does rather than what the job is.
-OWN = ("out", "wait", "panel", "on_ranks", "check")
+OWN = ("out", "wait", "panel", "on_ranks", "check", "scale", "epoch_samples")
 
 _DESCRIPTION = """
 Run this cell on every rank of a distributed job.
@@ -186,6 +186,7 @@ def _add_own_flags(parser: Parser) -> None:
         "as papermill runs the notebook).")  # fmt: skip
     add("--panel", action=argparse.BooleanOptionalAction, help="Show the live panel (default) or a line of text.")
     add("--scale", metavar="1,2,4", help="Measure short runs on so many processes instead, -b a,b on several backends.")
+    add("--epoch-samples", type=float, metavar="N", help="With --scale: samples of an epoch, to show what one costs.")
     add("--check", action="store_true", help="Check by short runs instead, on ranks and on one process, whether "
         "the code is right.")  # fmt: skip
     add("--on-ranks", action="store_true", help="Run it on the ranks that %%dist_ranks keeps alive, and wait.")

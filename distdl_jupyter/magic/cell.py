@@ -18,7 +18,7 @@ from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
 from distdl_jupyter.magic.ranks_magic import RanksMagic
-from distdl_jupyter.magic.session import Session, short_errors
+from distdl_jupyter.magic.session import Session, short_errors, shown_as
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -75,7 +75,7 @@ class CellMagic:
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)
         if getattr(chosen, "scale", ""):
-            return self._scale(draft, chosen.scale, options, out)
+            return self._scale(draft, chosen, options, out)
         if getattr(chosen, "check", False):
             return self._check(draft, options, out)
         with_panel = getattr(chosen, "panel", True)
@@ -92,11 +92,18 @@ class CellMagic:
             return value if wait else None
         return None
 
-    def _scale(self, draft: CapturedCode, processes: str, options: dict[str, Any], out: str | None) -> ScalingShown:
+    def _scale(
+        self, draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any], out: str | None
+    ) -> ScalingShown:
         """Measure the cell on several numbers of processes."""
         from distdl_jupyter import scaling
 
-        found = scaling.of_options(draft, scaling.numbers(processes), options)
+        samples = getattr(chosen, "epoch_samples", None)
+        try:
+            found = scaling.of_options(draft, scaling.numbers(chosen.scale), options, epoch_samples=samples)
+        except KeyboardInterrupt as error:
+            shown_as(error, [scaling.stopped()])
+            raise
         if out:
             self._session.keep(out, found)
         return found

@@ -34,6 +34,7 @@ from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
 from distdl_jupyter.server.resources import JobResources
+from distdl_jupyter.server.scaling import ScalingById
 from distdl_jupyter.server.stacks import JobStacks
 
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
@@ -64,6 +65,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/outputs", Outputs),
     ("/jobs/{id}/outputs/{path}", OutputFile),
     ("/compare", Compare),
+    ("/scaling/{id}", ScalingById),
     ("/vm-sizes", VmSizes),
     ("/advice", Advise),
     ("/plugins", Plugins),

@@ -32,6 +32,20 @@ StateName = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class RowGroup:
+    """The study that a job is a run of, of ``size`` parts. ``value`` is what the runs are compared by, None without.
+
+    In a scaling study ("scale") that is the rate of all ranks in samples a second, or batches where no size was seen.
+    """
+
+    kind: str
+    id: str
+    name: str
+    size: int
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobRow:
     """One job in a list. ``spark`` are up to 40 means of ``metric`` over time; ``says`` why it failed or is lost."""
 
@@ -62,10 +76,14 @@ class JobRow:
     restarts: int
     #: It makes no progress; ``says`` tells which rank differs.
     stalled: bool
+    group: RowGroup | None = None
 
 
-def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False) -> JobRow:
-    """Return the row of a job at the moment ``now`` (epoch seconds)."""
+def job_row(
+    view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False, group_value: float | None = None
+) -> JobRow:
+    """Return the row of a job at the moment ``now`` (epoch seconds); ``group_value`` is its value in its study."""
+    group = spec.group
     metric = view.metrics.get(default_metric(list(view.metrics)))
     return JobRow(
         id=view.id,
@@ -91,6 +109,7 @@ def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool =
         can_resume=view.state.ended and has_checkpoints,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
+        group=RowGroup(group.kind, group.id, group.name, group.size, finite(group_value)) if group else None,
     )
 
 

@@ -1,71 +1,100 @@
-"""How training scales, as text, as HTML that a saved notebook keeps, as a figure and as a table."""
+"""How training scales, as text, as HTML, as a figure and as a table; a notebook shows the panel (``scaling_panel``)."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import count, number
 from distdl_jupyter.core.scaling import Forecast, Point, Scaling
-from distdl_jupyter.views import table
+from distdl_jupyter.views import scaling_panel, table
+from distdl_jupyter.views.scaling_panel import Facts, Finding, batch_of, forecasts, learning_rate, milliseconds, shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Times that the most processes are doubled in the forecast that is drawn.
-_DOUBLINGS = 2
+    from distdl_jupyter.views.schema import ScalingPanel
+
 _COLOURS, _MARKS = ("#0D47A1", "#212121", "#00695C", "#8E24AA"), ("circle", "square", "diamond", "triangle-up")
 
 
 class ScalingShown(Scaling):
     """A scaling as a notebook shows it: ``print``, display, ``table``, ``figure``, ``forecast(n)``."""
 
+    #: What is known of the study besides its points; None for points of no study.
+    facts: Facts | None = None
+
     def __str__(self) -> str:
-        return "\n".join([self.finding, table.text(self._rows()), self._note])
+        if not self.points:
+            return "\n".join(filter(None, (self._head, "Nothing is measured yet.")))
+        mode = scaling_panel.scaling_mode(self)
+        known = self.panel.prices if self.facts else ()
+        prices = [f"{one.size}: {one.cost:.3g} {one.currency} an epoch" for one in known]
+        parts = (self._head, self.finding, table.text(self._rows()), *prices, scaling_panel.forecast_text(self),
+                 scaling_panel.note(self, self.facts, mode))  # fmt: skip
+        return "\n".join(filter(None, parts))
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.finding)}</b></p>{table.html(self._rows())}<p>{escape(self._note)}</p>"
+        note = scaling_panel.note(self, self.facts, scaling_panel.scaling_mode(self))
+        rows = table.html(self._rows()) if self.points else ""
+        return f"<p><b>{escape(self.finding)}</b></p>{rows}<p>{escape(note)}</p>"
+
+    def _ipython_display_(self) -> None:
+        # By name: what draws the panel stands above this floor.
+        importlib.import_module("distdl_jupyter.widgets.scaling").show(self)
+
+    @property
+    def panel(self) -> ScalingPanel:
+        """What the panel shows, as plain data."""
+        assert self.facts is not None
+        return scaling_panel.panel(self, self.facts)
+
+    @property
+    def id(self) -> str:
+        """The study's id, "" for points of no study."""
+        return self.facts.id if self.facts else ""
+
+    @property
+    def _head(self) -> str:
+        if self.facts is None:
+            return ""
+        title, about = f"Scaling of {self.name} ({self.id}): {self.facts.state.value}", self.panel
+        return " · ".join((title, *about.words, about.summary))
 
     @property
     def unit(self) -> str:
         """What is counted: samples, or batches where the size of a batch was not seen."""
-        return "samples" if all(one.counts_samples for one in self.points) else "batches"
+        return scaling_panel.unit(self)
 
     @property
     def finding(self) -> str:
-        """One sentence about the most processes of the first backend."""
-        points = self.of(self.backends[0])
-        last = points[-1]
-        said = f"{count(last.processes)} processes reach {self.efficiency(last):.0%} of ideal"
-        lost = {"communication": last.communication, "waiting for others": last.waiting,
-                "own work that takes longer than on fewer processes": last.own - points[0].own}  # fmt: skip
-        worst = max(lost, key=lambda one: lost[one])
-        step = last.own + last.communication + last.waiting
-        if len(points) == 1 or lost[worst] < 0.03 * step:
-            return f"{said}."
-        return f"{said}: {_milliseconds(lost[worst])} of {_milliseconds(step)} ms a step are {worst}."
+        """What limits the most processes of the first backend."""
+        found = Finding.of(self, self.facts)
+        if found is not None:
+            return " ".join(filter(None, (found.headline, found.reason)))
+        return "One number of processes is measured." if self.points else "Nothing is measured yet."
 
-    @property
-    def _note(self) -> str:
-        rule = "Twice the processes take twice the learning rate by the linear rule (Goyal et al., 2017)."
-        return f"Own work, communication and waiting: ms a step, median of the ranks. {rule}"
+    def best(self) -> Point:
+        """Return the point with the highest rate. Raises ValueError where nothing is measured."""
+        return max(self.points, key=lambda one: one.rate)
 
     @property
     def table(self) -> pd.DataFrame:
         """A row for each backend and number of processes, measured ones and forecasts; times in seconds."""
         import pandas as pd
 
+        every = self._shown()
         rows = [
-            {**dataclasses.asdict(one), "efficiency": self.efficiency(one), "measured": isinstance(one, Point)}
-            for one in self._shown()
-        ]
-        for row, one in zip(rows, self._shown(), strict=True):
-            row["error"] = one.error
-        return pd.DataFrame(rows).drop(columns=["low", "high"], errors="ignore")
+            {**dataclasses.asdict(one), "efficiency": self.efficiency(one), "measured": isinstance(one, Point),
+             "error": one.error, "learning_rate": learning_rate(self, one, self.facts)}
+            for one in every
+        ]  # fmt: skip
+        return pd.DataFrame(rows).drop(columns=["low", "high"], errors="ignore").dropna(axis="columns", how="all")
 
     @property
     def figure(self) -> Any:
@@ -97,7 +126,7 @@ class ScalingShown(Scaling):
         return figure
 
     def _draw_forecasts(self, figure: Any, points: list[Point], colour: str, mark: str) -> None:
-        found = self._forecasts(points)
+        found = forecasts(self, points[0].backend)
         if not found:
             return
         x, last = [points[-1].processes, *(one.processes for one in found)], points[-1]
@@ -111,21 +140,16 @@ class ScalingShown(Scaling):
             hovertemplate="%{x} processes: about %{y:.4s}, %{customdata:.0f} % of ideal",
         )  # fmt: skip
 
-    def _forecasts(self, points: list[Point]) -> list[Forecast]:
-        if len(points) < 2:
-            return []
-        return [self.forecast(points[-1].processes * 2**one, points[0].backend) for one in range(1, _DOUBLINGS + 1)]
-
     def _shown(self) -> list[Point | Forecast]:
         found: list[Point | Forecast] = []
         for backend in self.backends:
-            points = self.of(backend)
-            found += [*points, *self._forecasts(points)]
+            found += [*self.of(backend), *forecasts(self, backend)]
         return found
 
     def _rows(self) -> list[tuple[str, ...]]:
-        head = ("processes", "backend", f"{self.unit}/s", "efficiency", "own work", "communication", "waiting", "batch")
-        return [head, *map(self._row, self._shown())]
+        head = ("processes", "backend", f"{self.unit}/s", "efficiency", "own work", "communication", "waiting", "batch",
+                "lr")  # fmt: skip
+        return [head, *map(self._row, shown(self))]
 
     def _row(self, one: Point | Forecast) -> tuple[str, ...]:
         share = 100 * self.efficiency(one)
@@ -133,14 +157,11 @@ class ScalingShown(Scaling):
         if isinstance(one, Forecast):
             rate = f"about {rate}"
             efficiency = f"{share:.0f} ± {100 * one.error / one.rate * self.efficiency(one):.0f} %"
-        times = map(_milliseconds, (one.own, one.communication, one.waiting))
-        batch = count(round(one.batch)) if isinstance(one, Point) else ""
+        times = map(milliseconds, (one.own, one.communication, one.waiting))
+        batch, lr = batch_of(self, one), learning_rate(self, one, self.facts)
         backend = one.backend if isinstance(one, Point) else f"{one.backend}, forecast"
-        return (count(one.processes), backend, rate, efficiency, *times, batch)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.3g}"
+        return (count(one.processes), backend, rate, efficiency, *times, "" if batch is None else count(round(batch)),
+                "" if lr is None else f"{lr:.4g}")  # fmt: skip
 
 
 def displayable(scaling: Scaling) -> ScalingShown:

@@ -523,3 +523,106 @@ class CheckpointRow:
     files: int
     modified: float
     load: str
+
+
+# a scaling study ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRow:
+    """One number of processes of one backend, measured or forecast.
+
+    Rates are samples (or batches) a second of all processes, times seconds of a step; efficiencies are in percent. A
+    forecast's errors are one standard error. ``slow`` is what the finding names: "own", "communication", "waiting".
+    """
+
+    backend: str
+    processes: int
+    nodes: int | None
+    measured: bool
+    rate: float
+    error: float
+    efficiency: float
+    efficiency_error: float
+    own: float
+    communication: float
+    waiting: float
+    batch: float | None
+    learning_rate: float | None
+    runs: int
+    slow: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingWithout:
+    """The rate that would be reached without the delay of one rank."""
+
+    backend: str
+    processes: int
+    rate: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingAction:
+    """What to do next: the words of a button, and the code that does it."""
+
+    action: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPrice:
+    """What one epoch costs on ``nodes`` nodes of a size; ``low`` to ``high`` are one standard error of the forecast.
+
+    ``per_hour`` is the price of all nodes; ``network`` is what is between them, ``speed`` in words.
+    """
+
+    size: str
+    devices: str
+    network: str
+    speed: str
+    infiniband: bool
+    efficiency: float
+    efficiency_error: float
+    seconds: float
+    per_hour: float
+    cost: float
+    low: float
+    high: float
+    currency: str
+    lowest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPanel:
+    """A scaling study as far as it has come; ``done`` of ``size`` points are measured.
+
+    ``ideal`` is the rate of one process, of which n are to reach n times as much. ``well``: nothing limits it so much
+    that it is worth a warning. Texts are "" and lists empty where there is nothing to say.
+    """
+
+    id: str
+    name: str
+    state: StateName
+    problem: str
+    words: tuple[str, ...]
+    summary: str
+    done: int
+    size: int
+    unit: Literal["samples", "batches"]
+    mode: Literal["weak", "strong", ""]
+    rows: tuple[ScalingRow, ...]
+    ideal: float | None
+    without: ScalingWithout | None
+    well: bool
+    headline: str
+    reason: str
+    #: The last forecast, as a sentence.
+    detail: str
+    action: ScalingAction | None
+    note: str
+    prices: tuple[ScalingPrice, ...]
+    #: What the prices are of, on what they rest, and who says them.
+    price_title: str
+    price_notes: tuple[str, ...]

@@ -150,9 +150,9 @@ def test_runs_that_differ_have_the_error_of_their_difference():
 def test_it_is_shown_as_text_html_table_and_figure():
     shown = displayable(Scaling("train", [made(n, spread=0.02 if n > 1 else 0.0) for n in (1, 2, 4)]))
     lines = str(shown).splitlines()
-    assert lines[0].startswith("4 processes reach 61% of ideal: 20 of 65.7 ms a step are waiting for others.")
-    assert len(lines) == 1 + 1 + 5 + 1
-    assert "about" in lines[-2]
+    assert lines[0].startswith("4 processes reach 61 % of ideal. 20.0 of 65.7 ms a step go into waiting for others")
+    assert len(lines) == 1 + 1 + 5 + 2
+    assert "about" in lines[-3]
     assert "<table>" in shown._repr_html_()
     assert list(shown.table.processes) == [1, 2, 4, 8, 16]
     assert list(shown.table.measured) == [True] * 3 + [False] * 2

@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, Stacks } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks } from './schema';
 import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
@@ -64,6 +64,7 @@ export class Api {
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
   curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
+  scaling = (id: string): Promise<ScalingPanel> => answer(this.#api.GET(`${ROOT}/scaling/{id}`, at({ id })));
   compare = (query: Query<'/distdl/api/compare'>): Promise<Comparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));
 
   azure = (): Promise<AzureSignIn> => answer(this.#api.GET(`${ROOT}/azure`));

@@ -1,4 +1,4 @@
-/** The pages of the main area: one for a job, one that compares several. */
+/** The pages of the main area: one for a job, one that compares several, one for a scaling study. */
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { WidgetTracker } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
@@ -13,6 +13,7 @@ import { NAME } from './ids';
 import { isJobId } from './jobid';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
+import { OPEN_SCALING, ScalingPage } from './scalingpage';
 import { cellOpener, type OpenCell } from './opencell';
 import { __ } from '../ui/trans';
 
@@ -20,13 +21,14 @@ type Args = ReadonlyPartialJSONObject;
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:pages`,
-  description: 'The pages of the main area: a job, and jobs compared.',
+  description: 'The pages of the main area: a job, jobs compared, a scaling study.',
   autoStart: true,
   requires: [ILanguage, IDistDL],
   optional: [ILayoutRestorer, IDocumentManager, INotebookTracker],
   activate: (app, _language, distdl: DistDL, restorer: ILayoutRestorer | null, documents: IDocumentManager | null, notebooks: INotebookTracker | null) => {
     jobPages(app, distdl, cellOpener(documents, notebooks), restorer);
     comparePages(app, distdl, restorer);
+    scalingPages(app, distdl, restorer);
   },
 };
 
@@ -83,6 +85,24 @@ function comparePages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRes
     args: (page) => ({ ...page.args }) as unknown as Args,
     name: (page) => page.key,
   });
+}
+
+function scalingPages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRestorer | null): void {
+  const tracker = new WidgetTracker<ScalingPage>({ namespace: 'distdl-scaling' });
+  const make = (id: string): ScalingPage => {
+    const page = new ScalingPage(id, distdl);
+    void tracker.add(page);
+    return page;
+  };
+  app.commands.addCommand(OPEN_SCALING, {
+    label: __('Open Scaling Study'),
+    describedBy: describe({ id: { type: 'string', description: __('The id of the study') } }, ['id']),
+    execute: (args) => {
+      const id = args['id'];
+      if (isJobId(id)) show(app, tracker.find((one) => one.studyId === id) ?? make(id));
+    },
+  });
+  void restorer?.restore(tracker, { command: OPEN_SCALING, args: (page) => ({ id: page.studyId }), name: (page) => page.studyId });
 }
 
 /** Notebook 7 has room for one document only: there a page stands below the notebook. */

@@ -1,5 +1,5 @@
 /**
- * Draws a cell output of the type `application/vnd.distdl.job+json`, live from the server.
+ * Draws cell outputs of the types `application/vnd.distdl.job+json` and `...scaling+json`, live from the server.
  *
  * * It wins over the live widget and the HTML of the same output: a kernel may be gone, this server has the job.
  * * It is safe for notebooks that are not trusted: it takes nothing from the output but an id of the form of ids, and asks
@@ -10,24 +10,27 @@
  * The factory is registered by a plugin, not as a MIME extension, because it needs this page's `IDistDL`.
  */
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { INotebookTracker } from '@jupyterlab/notebook';
+import { INotebookTracker, NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { Message } from '@lumino/messaging';
 import { Panel, Widget } from '@lumino/widgets';
+import { ApiError } from '../api/api';
 import { h, onClick, setText } from '../ui/dom';
 import { button } from '../job/header';
 import { icon } from '../ui/icons';
 import { JobView } from '../job/jobview';
+import { ScalingView } from '../job/scaling';
 import { NAME } from './ids';
 import { isJobId } from './jobid';
 import { jobHost } from './jobhost';
 import { OPEN_JOB } from './jobpage';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
+import { OPEN_SCALING } from './scalingpage';
 import { __ } from '../ui/trans';
 
-const MIME = 'application/vnd.distdl.job+json';
+const [JOB, SCALING] = ['application/vnd.distdl.job+json', 'application/vnd.distdl.scaling+json'];
 const VERSION = 1;
 /** Before the live widget, which stands at -10. */
 const RANK = -20;
@@ -37,26 +40,46 @@ const TIMEOUT = 3000;
 /** Where renderers of the other forms come from: the notebook around an element. */
 type Renderers = (element: HTMLElement) => IRenderMimeRegistry;
 
-class JobOutput extends Panel implements IRenderMime.IRenderer {
+/** What draws a thing of the server; `message` is null before it has answered. */
+interface View {
+  readonly message: unknown;
+  refresh(): void;
+  dispose(): void;
+}
+
+/** What an output of a type shows. */
+interface Kind {
+  mime: string;
+  /** Draw the thing with an id, and say when it was answered for, and that it is not there. */
+  make(live: Widget, id: string, answered: () => void, gone: () => void): View;
+  /** Why the other forms are drawn: it is not there, or the server is silent. */
+  gone: string;
+  silent: string;
+  /** Whether the view asks the server, so that an output that is written anew is a reason to ask. */
+  asks: boolean;
+}
+
+class ServedOutput extends Panel implements IRenderMime.IRenderer {
   #id: string | null = null;
-  #view: JobView | null = null;
+  #view: View | null = null;
   #live: Widget | null = null;
   #kept: { line: HTMLElement; renderer: IRenderMime.IRenderer } | null = null;
   #model: IRenderMime.IMimeModel | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(private readonly app: JupyterFrontEnd, private readonly distdl: DistDL, private readonly renderers: Renderers) {
+  constructor(private readonly kind: Kind, private readonly renderers: Renderers) {
     super();
     this.addClass('dd-output');
   }
 
-  /** Show the job of an output. The same job again changes nothing: the view is newer than any output. */
+  /** Show the job or study of an output. The same again changes nothing: the view is newer than any output. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const id = idOf(model.data[MIME]);
+    const id = idOf(model.data[this.kind.mime]);
     this.#model = model;
     if (id === null) this.#keep(__('This output was written by a newer version of distdl_jupyter.'));
     else if (id !== this.#id) this.#follow(id);
-    await this.#kept?.renderer.renderModel(rest(model));
+    else if (this.kind.asks) this.#view?.refresh();
+    await this.#kept?.renderer.renderModel(rest(model, this.kind));
   }
 
   override dispose(): void {
@@ -81,15 +104,7 @@ class JobOutput extends Panel implements IRenderMime.IRenderer {
     this.#id = id;
     this.#live = new Widget();
     this.insertWidget(0, this.#live);
-    const open = button('open', __('Open job page'), 'dd-quiet dd-tool');
-    const { commands } = this.app;
-    onClick(open, () => void commands.execute(OPEN_JOB, { id }));
-    this.#view = new JobView(this.#live.node, jobHost(this.distdl, id, (fresh) => void commands.execute(OPEN_JOB, { id: fresh })), {
-      detachable: true,
-      extras: { first: [open] },
-      changed: () => this.#answered(),
-      gone: () => this.#isGone(),
-    });
+    this.#view = this.kind.make(this.#live, id, () => this.#answered(), () => this.#isGone());
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#unanswered(), TIMEOUT);
   }
@@ -102,11 +117,11 @@ class JobOutput extends Panel implements IRenderMime.IRenderer {
 
   #isGone(): void {
     clearTimeout(this.#timer);
-    if (!this.#view?.message) this.#keep(__('This job is not on this server. This is what the notebook kept of it.'));
+    if (!this.#view?.message) this.#keep(this.kind.gone);
   }
 
   #unanswered(): void {
-    if (!this.#view?.message) this.#keep(__('The server does not answer for this job. This is what the notebook kept of it.'));
+    if (!this.#view?.message) this.#keep(this.kind.silent);
   }
 
   /** Draw the other forms of the output below a line that says why. */
@@ -126,7 +141,7 @@ class JobOutput extends Panel implements IRenderMime.IRenderer {
     this.#kept = { line, renderer };
     this.addWidget(head);
     this.addWidget(renderer);
-    void renderer.renderModel(rest(model));
+    void renderer.renderModel(rest(model, this.kind));
   }
 
   #drop(): void {
@@ -148,20 +163,69 @@ function bestForm(model: IRenderMime.IMimeModel): string | undefined {
 }
 
 /** The same output without the form that is drawn here. */
-function rest(model: IRenderMime.IMimeModel): IRenderMime.IMimeModel {
-  const data = Object.fromEntries(Object.entries(model.data).filter(([type]) => type !== MIME));
+function rest(model: IRenderMime.IMimeModel, { mime }: Kind): IRenderMime.IMimeModel {
+  const data = Object.fromEntries(Object.entries(model.data).filter(([type]) => type !== mime));
   return { trusted: model.trusted, data, metadata: model.metadata, setData: (options) => model.setData(options) };
+}
+
+function jobs({ commands }: JupyterFrontEnd, distdl: DistDL): Kind {
+  const make: Kind['make'] = (live, id, changed, gone) => {
+    const open = button('open', __('Open job page'), 'dd-quiet dd-tool');
+    onClick(open, () => void commands.execute(OPEN_JOB, { id }));
+    const host = jobHost(distdl, id, (fresh) => void commands.execute(OPEN_JOB, { id: fresh }));
+    return new JobView(live.node, host, { detachable: true, extras: { first: [open] }, changed, gone });
+  };
+  return {
+    mime: JOB,
+    make,
+    gone: __('This job is not on this server. This is what the notebook kept of it.'),
+    silent: __('The server does not answer for this job. This is what the notebook kept of it.'),
+    asks: false,
+  };
+}
+
+function studies(app: JupyterFrontEnd, { api }: DistDL, notebooks: INotebookTracker | null): Kind {
+  const make: Kind['make'] = (live, id, changed, gone) =>
+    new ScalingView(
+      live.node,
+      {
+        read: () => api.scaling(id),
+        open: () => void app.commands.execute(OPEN_SCALING, { id }),
+        insert: (code) => insertBelow(notebooks?.find((panel) => panel.node.contains(live.node)) ?? null, live.node, code),
+      },
+      { changed, gone: (error) => (error instanceof ApiError && error.status === 404 ? gone() : undefined) },
+    );
+  return {
+    mime: SCALING,
+    make,
+    gone: __('This study is not on this server. This is what the notebook kept of it.'),
+    silent: __('The server does not answer for this study. This is what the notebook kept of it.'),
+    asks: true,
+  };
+}
+
+/** Put code into a new cell below the one that holds an element. */
+function insertBelow(panel: NotebookPanel | null, element: HTMLElement, code: string): void {
+  if (!panel) return;
+  const { content } = panel;
+  const at = content.widgets.findIndex((cell) => cell.node.contains(element));
+  if (at >= 0) content.activeCellIndex = at;
+  NotebookActions.insertBelow(content);
+  content.activeCell?.model.sharedModel.setSource(code);
+  void content.scrollToItem(content.activeCellIndex, 'smart');
 }
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:renderer`,
-  description: 'Draws the outputs of jobs in notebooks.',
+  description: 'Draws the outputs of jobs and scaling studies in notebooks.',
   autoStart: true,
   requires: [ILanguage, IDistDL, IRenderMimeRegistry],
   optional: [INotebookTracker],
   activate: (app, _language, distdl: DistDL, registry: IRenderMimeRegistry, notebooks: INotebookTracker | null) => {
     const renderers: Renderers = (element) => notebooks?.find((panel) => panel.node.contains(element))?.content.rendermime ?? registry;
-    registry.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new JobOutput(app, distdl, renderers) }, RANK);
+    for (const kind of [jobs(app, distdl), studies(app, distdl, notebooks)]) {
+      registry.addFactory({ safe: true, mimeTypes: [kind.mime], createRenderer: () => new ServedOutput(kind, renderers) }, RANK);
+    }
   },
 };
 

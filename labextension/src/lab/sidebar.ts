@@ -168,6 +168,7 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
   };
   return {
     open: ({ id }) => run('distdl:open-job', { id }),
+    openStudy: (id) => run('distdl:open-scaling', { id }),
     cancel: ({ id }, now) => answerOf(api.cancelJob(id, now)),
     rerun: ({ id }) => answerOf(api.rerunJob(id)),
     remove: ({ id }) => answerOf(api.removeJob(id)),

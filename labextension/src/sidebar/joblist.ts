@@ -7,13 +7,8 @@ import { __ } from '../ui/trans';
 import type { InlineConfirm } from '../ui/inlineconfirm';
 import { heightOf, JobRowView, type RowActions } from './jobrow';
 import type { JobRow } from './types';
+import { isStudy, type Item } from './study';
 import { Track } from './virtual';
-
-/** A row with the moment (epoch seconds) when it was sent. */
-export interface Item {
-  row: JobRow;
-  heard: number;
-}
 
 /** What keys and clicks in the list do. */
 export interface ListActions {
@@ -22,6 +17,8 @@ export interface ListActions {
   rerun(id: string): void;
   /** The Delete key: cancels a job that lives, deletes one that has ended. */
   discard(id: string): void;
+  /** Show the runs of a study, or hide them. */
+  unfold(id: string, on: boolean): void;
   /** The active row or the chosen ones are others now. */
   pointed(): void;
 }
@@ -48,6 +45,7 @@ export class JobList {
     this.#rowActions = {
       cancel: (id) => actions.cancel(id),
       rerun: (id) => actions.rerun(id),
+      unfold: (id) => actions.unfold(id, !this.#items[this.#index.get(id) ?? -1]?.unfolded),
       menu: (id, event) => this.#openMenu(id, event.clientX, event.clientY),
     };
     this.element.addEventListener('scroll', () => this.#draw(), { passive: true });
@@ -61,12 +59,13 @@ export class JobList {
 
   /** The job that keys and arg-less commands mean. */
   get active(): JobRow | null {
-    return this.#rowOf(this.#active);
+    const row = this.#rowOf(this.#active);
+    return row && isStudy(row) ? null : row;
   }
 
   /** The chosen jobs, from top to bottom. */
   get chosen(): string[] {
-    return this.#items.map(({ row }) => row.id).filter((id) => this.#chosen.has(id));
+    return this.#items.filter(({ row }) => this.#chosen.has(row.id) && !isStudy(row)).map(({ row }) => row.id);
   }
 
   /** Show these jobs, in this order. */
@@ -169,6 +168,7 @@ export class JobList {
     let view = this.#views.get(id);
     if (!view) this.#views.set(id, (view = new JobRowView(id, this.#rowActions)));
     view.update(item.row, this.#moment.now, item.heard, this.#moment.stale);
+    view.nest(item.unfolded, item.inside);
     view.place(at + 1, id === this.#active, this.#chosen.has(id));
     const top = `${this.#track.top(at)}px`;
     if (view.element.style.top !== top) view.element.style.top = top;
@@ -243,6 +243,7 @@ export class JobList {
       if (event.shiftKey && id !== null) this.#chosen.add(id).add(this.#items[to]?.row.id ?? id);
       this.#activate(this.#items[to]?.row.id ?? null);
     } else if (id !== null && event.key === 'Enter') this.#open(id);
+    else if (id !== null && (event.key === 'ArrowRight' || event.key === 'ArrowLeft')) this.actions.unfold(id, event.key === 'ArrowRight');
     else if (id !== null && event.key === 'Delete') this.actions.discard(id);
     else if (id !== null && event.key === ' ') this.#toggleActive(id);
     else if (event.key === 'Escape' && this.#chosen.size) this.#clear();

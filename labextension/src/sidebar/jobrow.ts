@@ -14,6 +14,8 @@ import type { JobRow } from './types';
 export interface RowActions {
   cancel(id: string): void;
   rerun(id: string): void;
+  /** Show the runs of a study, or hide them. */
+  unfold(id: string): void;
   menu(id: string, event: MouseEvent): void;
 }
 
@@ -41,16 +43,20 @@ export class JobRowView {
   readonly #bar = h('span', { class: 'dd-bar', hidden: true }, this.#fill);
   readonly #cancel: HTMLButtonElement;
   readonly #rerun: HTMLButtonElement;
+  readonly #more: HTMLButtonElement;
+  readonly #unfold: HTMLButtonElement;
 
   constructor(readonly id: string, actions: RowActions) {
     this.#cancel = small('close', __('Cancel'), () => actions.cancel(id));
     this.#rerun = small('rerun', __('Rerun'), () => actions.rerun(id));
-    const more = small('dots', __('More actions'), (event) => actions.menu(id, event));
-    const title = h('span', { class: 'dd-job-title dd-ell' }, this.#name, ' ', this.#id);
+    this.#unfold = small('right', __('Show the runs'), () => actions.unfold(id));
+    this.#unfold.classList.add('dd-unfold');
+    this.#more = small('dots', __('More actions'), (event) => actions.menu(id, event));
+    const title = h('span', { class: 'dd-job-title dd-ell' }, this.#unfold, this.#name, ' ', this.#id);
     const tell = h('span', { class: 'dd-job-tell dd-ell' }, this.#strong, this.#tell);
     const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell);
     // For the pointer; the keyboard has keys and the menu.
-    const buttons = h('span', { class: 'dd-job-buttons' }, this.#cancel, this.#rerun, more);
+    const buttons = h('span', { class: 'dd-job-buttons' }, this.#cancel, this.#rerun, this.#more);
     const spark = h('span', { class: 'dd-job-spark' }, this.#spark.element);
     const cell = (...inside: HTMLElement[]): HTMLElement => h('div', { class: 'dd-contents', role: 'gridcell' }, ...inside);
     this.element = h('div', { class: 'dd-job', role: 'row', 'data-id': id }, cell(this.#mark, title, line, spark, this.#value, this.#label, this.#bar), cell(buttons));
@@ -97,6 +103,14 @@ export class JobRowView {
     const word = row.state === 'canceling' ? __('Kill now') : __('Cancel');
     if (this.#cancel.title !== word) assign(this.#cancel, { title: word, 'aria-label': word });
     show(this.#rerun, row.can_rerun && !isActive(row));
+  }
+
+  /** `unfolded` is undefined for a job; `inside` says that the row is a run of a study that is unfolded. */
+  nest(unfolded: boolean | undefined, inside = false): void {
+    show(this.#unfold, unfolded !== undefined);
+    show(this.#more, unfolded === undefined);
+    assign(this.#unfold, { 'aria-expanded': String(unfolded === true) });
+    this.element.classList.toggle('dd-member', inside);
   }
 
   /** Say where the row stands in the list (from 1) and whether it is the one the keys go to, and chosen. */

@@ -1,6 +1,7 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
 import { __, _n } from '../ui/trans';
 import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../ui/format';
+import { isStudy } from './study';
 import type { JobRow } from './types';
 
 /** The second line: where it runs, and what is most worth knowing, of which `strong` stands out. */
@@ -26,6 +27,7 @@ export function share(row: JobRow): number | null {
  * there), and `stale` says that the server does not answer any more.
  */
 export function secondLine(row: JobRow, now: number, heard: number, stale: boolean): Line {
+  if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, tone: 'plain', ...more });
   if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
@@ -47,6 +49,13 @@ function runningLine(row: JobRow, now: number, heard: number, stale: boolean, li
   if (row.done !== null) return line(__('%1 done', count(row.done)));
   // Ranks that stay say what they run.
   return line(row.says || (row.value === null ? __('running') : __('%1 elapsed', duration(now - row.created))));
+}
+
+/** How many parts of a study are measured, and when that was. */
+function studyLine(row: JobRow, now: number): Line {
+  const place = __('%1 of %2 measured', row.done ?? 0, row.total ?? 0);
+  const tell = row.ended === null ? row.compute_target : row.state === 'completed' ? moment(row.ended, now) : stateWord(row.state).toLowerCase();
+  return { place, strong: '', tell, tone: row.state === 'failed' ? 'failed' : 'plain' };
 }
 
 function canceledWords(row: JobRow): string {

@@ -18,6 +18,8 @@ export interface Connection {
 /** What the sidebar asks of the page around it; a rejected promise is shown where the request was made. */
 export interface Actions {
   open(job: JobRow): void;
+  /** Show a study as a whole. */
+  openStudy(id: string): void;
   cancel(job: JobRow, now: boolean): Promise<unknown>;
   rerun(job: JobRow): Promise<unknown>;
   remove(job: JobRow): Promise<unknown>;

@@ -6,19 +6,20 @@
  */
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
-import { __ } from '../ui/trans';
+import { __, _n } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
 import { sentences } from '../ui/refusal';
 import { shortId, stateWord } from '../ui/format';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
 import { FilterBar } from './filterbar';
-import { JobList, type Item } from './joblist';
+import { JobList } from './joblist';
 import { asksBeforeCancel, isActive, matches, passes } from './jobtext';
 import { billWords, total } from './costtext';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { PruneForm } from './pruneform';
 import { Section } from './section';
+import { grouped, type Item } from './study';
 import type { Actions, Cluster, Connection, JobRow } from './types';
 
 /** Milliseconds before grey bars say that the first answer is not here yet. */
@@ -34,6 +35,8 @@ export class SidebarView {
   #clustersTold = false;
   #items: Item[] = [];
   #known = new Map<string, Item>();
+  /** The studies whose runs are shown. */
+  readonly #unfolded = new Set<string>();
   #answered = false;
   #connection: Connection = { state: 'connecting', heard: null, retry: null, problem: '' };
 
@@ -225,12 +228,40 @@ export class SidebarView {
       if (found) action(found);
     };
     return {
-      open: (id) => row(id, (found) => this.actions.open(found)),
-      cancel: (id) => void this.cancel(id),
+      open: (id) => (this.#known.has(id) ? row(id, (found) => this.actions.open(found)) : this.actions.openStudy(id)),
+      cancel: (id) => void (this.#known.has(id) ? this.cancel(id) : this.#cancelRun(id)),
       rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
-      discard: (id) => row(id, (found) => void (isActive(found) ? this.cancel(id) : this.remove(id))),
+      unfold: (id, on) => this.#unfold(id, on),
+      discard: (id) => (this.#known.has(id) ? row(id, (found) => void (isActive(found) ? this.cancel(id) : this.remove(id))) : void this.#removeStudy(id)),
       pointed: () => this.#pointed(),
     };
+  }
+
+  #runs(id: string): JobRow[] {
+    return this.#items.flatMap(({ row }) => (row.group?.id === id ? [row] : []));
+  }
+
+  #unfold(id: string, on: boolean): void {
+    if (!this.#runs(id).length) return;
+    if (on) this.#unfolded.add(id);
+    else this.#unfolded.delete(id);
+    this.#draw();
+  }
+
+  /** Cancel the run of a study that goes on, which ends the study. */
+  async #cancelRun(id: string): Promise<void> {
+    const run = this.#runs(id).find(isActive);
+    if (!run) return;
+    this.#unfold(id, true);
+    await this.cancel(run.id);
+  }
+
+  /** Delete a study with all its runs, after a question; cancel one that goes on. */
+  async #removeStudy(id: string): Promise<void> {
+    const runs = this.#runs(id);
+    if (runs.some(isActive)) return this.#cancelRun(id);
+    const text = _n('Delete %1 job of %2 with its log and outputs?', 'Delete %1 jobs of %2 with their logs and outputs?', runs.length, runs[0]?.group?.name ?? '');
+    if (await this.#list.ask(id, new InlineConfirm(text, __('Delete'), __('Keep')))) for (const run of runs) await this.#do(this.actions.remove(run));
   }
 
   #head(): HTMLElement {
@@ -255,7 +286,7 @@ export class SidebarView {
 
   #shown(): Item[] {
     const { filter, words } = this.#filter;
-    return this.#items.filter(({ row }) => passes(row, filter) && matches(row, words));
+    return grouped(this.#items.filter(({ row }) => passes(row, filter) && matches(row, words)), this.#unfolded, this.#now());
   }
 
   #draw(): void {
