@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.job_table import JobRow, JobTable
+    from distdl_jupyter.views.profile import ProfileShown
     from distdl_jupyter.views.resources import ResourceTable
     from distdl_jupyter.views.stacks import StacksShown
     from distdl_jupyter.views.step_times import StepTimesShown
@@ -238,6 +239,39 @@ class Job:
         if kept or number is not None:
             return job_stacks.kept(self.folder, number)
         return job_stacks.take(self.folder, self.view, timeout)
+
+    def ask_profile(self, steps: int = 5, ranks: Sequence[int] | None = None) -> None:
+        """Ask ranks to record their next steps and return at once; the view's ``profiles`` say how far they are.
+
+        Raises InvalidSpec, JobNotRunning.
+        """
+        from distdl_jupyter import job_profile
+
+        job_profile.ask(self.folder, self.view(), steps, ranks)
+
+    def profile(
+        self,
+        steps: int = 5,
+        ranks: Sequence[int] | None = None,
+        *,
+        timeout: float = 120.0,
+        kept: bool = False,
+        number: int | None = None,
+    ) -> ProfileShown:
+        """Record the next ``steps`` training steps (1 to 50) of some ranks, all by default, with torch's profiler.
+
+        It shows itself as a table of the operators that take the most time; ``to_pandas()`` has them all, ``trace`` is
+        the path of a Chrome trace of all ranks on one clock, for https://ui.perfetto.dev, ``save(path)`` copies it. The
+        job goes on; while they record, steps are slower. Steps are those of torch's optimizers.
+
+        Of a job that has ended, and with ``kept``, the last profile is returned, or that with the ``number``. Raises
+        InvalidSpec, JobNotRunning with the reason when nothing could be recorded, TimeoutError after ``timeout`` s.
+        """
+        from distdl_jupyter import job_profile
+
+        if kept or number is not None:
+            return job_profile.kept(self.folder, number)
+        return job_profile.take(self.folder, self.view, steps, ranks, timeout)
 
     def resources(self) -> ResourceTable:
         """Return what every rank and its machine used, second by second: CPU, memory, GPU, disk and network.

@@ -16,7 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, prune, resources, show, stacks, terminal, vm_sizes, warm
+from distdl_jupyter.cli import (
+    azure,
+    batchai,
+    clusters,
+    profile,
+    prune,
+    resources,
+    show,
+    stacks,
+    terminal,
+    vm_sizes,
+    warm,
+)
 from distdl_jupyter.core.aliases import OTHER_FLAGS
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, findings, listing, plural, short_id
@@ -102,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--csv", action="store_true", help="print a line for each rank and step, times in seconds")
 
     stacks.add_to(commands, _find)
+    profile.add_to(commands, _find)
     resources.add_to(commands, _find)
 
     one = _command(commands, "checkpoints", _checkpoints, "list the checkpoints of a job, the newest first")

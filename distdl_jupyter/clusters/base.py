@@ -210,6 +210,13 @@ class NodeSample(NamedTuple):
     data: Mapping[str, Any]
 
 
+class ClockOffset(NamedTuple):
+    """By how many seconds a machine's clock is ahead of this one's, and how far the truth may be from it."""
+
+    seconds: float
+    error: float
+
+
 class Run(ABC):
     """A started job."""
 
@@ -282,6 +289,25 @@ class Run(ABC):
     def no_stacks(self) -> str:
         """Return why ranks of this kind of cluster cannot be asked, one sentence; "" when they can."""
         return "This kind of cluster has no way to ask its ranks."
+
+    def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
+        """Leave a request to record some steps for ranks, without waiting (``worker.watch.profile``)."""
+        return
+
+    def measure_clocks(self) -> None:
+        """Begin to measure how far the clocks of the ranks' machines are from this one's, without waiting."""
+        return
+
+    def clocks(self) -> Mapping[int, ClockOffset]:
+        """Return by rank what was measured by now."""
+        return {}
+
+    def fetch(self, rank: int, path: str, most: int) -> None:
+        """Bring a file below the job's folder, which a rank has written, here; nothing is done where it lies here.
+
+        It waits, in a thread of the caller. Raises LaunchFailed, also for a file of more than ``most`` bytes, OSError.
+        """
+        return
 
     def on_launcher_output(self, text: str) -> None:
         """Hear what the launcher or a service printed (streams with rank None)."""

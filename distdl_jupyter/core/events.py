@@ -39,6 +39,8 @@ world      ``node_count``, ``process_count``: on how many the ranks that begin n
 restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these
 stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
 stacks     ``number``, ``why`` (asked, stall, hang, time), ``ranks``, ``missing``; their text is a file (core.stacks)
+profile    ``number``, ``status`` (asked, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded`` (steps so
+           far), ``why`` it failed; what was recorded is a file (core.profiles)
 picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture that the rank has shown, a file
            (core.pictures) that equal ones share; the line of the log that follows has its name as ``picture``
 stop       ``signal`` ("" while nothing was sent), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,

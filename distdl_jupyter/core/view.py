@@ -87,6 +87,28 @@ class StacksView:
 
 
 @dataclass(slots=True)
+class ProfileView:
+    """A profile that was asked for at ``t``; what was recorded is in the job's folder (core.profiles).
+
+    ``status`` is asked, recording, saving, done or failed, ``recorded`` the steps so far, ``why`` the reason of a
+    failure.
+    """
+
+    number: int
+    t: float
+    status: str
+    steps: int
+    ranks: list[int] = field(default_factory=list)
+    recorded: int = 0
+    why: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.status in ("done", "failed")
+
+
+@dataclass(slots=True)
 class Picture:
     """A picture that ``ranks`` have shown, the first of them at ``t``; a file in the job's folder (core.pictures)."""
 
@@ -191,6 +213,7 @@ class JobView:
     #: None while the job makes progress, or cannot be expected to.
     stall: Stall | None = None
     stacks: list[StacksView] = field(default_factory=list)
+    profiles: list[ProfileView] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""
@@ -292,6 +315,7 @@ class JobView:
             "queue": self.queue.to_json() if self.queue else None,
             "stall": dataclasses.asdict(self.stall) if self.stall else None,
             "stacks": [dataclasses.asdict(one) for one in self.stacks],
+            "profiles": [dataclasses.asdict(one) for one in self.profiles],
             "elsewhere": self.elsewhere._asdict() if self.elsewhere else None,
             "pictures": [dataclasses.asdict(one) for one in self.pictures],
             "failure": dataclasses.asdict(failure) if failure else None,
@@ -489,6 +513,16 @@ def _stacks(view: JobView, event: Event) -> None:
     view.stacks.append(StacksView(int(event["number"]), event["t"], str(event.get("why", "asked")), *numbers))
 
 
+def _profile(view: JobView, event: Event) -> None:
+    number, status = int(event["number"]), str(event["status"])
+    found = next((one for one in view.profiles if one.number == number), None)
+    if found is None:
+        found = ProfileView(number, event["t"], status, int(event["steps"]), list(event.get("ranks") or ()))
+        view.profiles.append(found)
+    found.status, found.recorded = status, int(event.get("recorded", 0))
+    found.why = str(event.get("why", ""))
+
+
 def _picture(view: JobView, event: Event) -> None:
     number, rank = int(event["number"]), event.get("rank")
     found = next((one for one in view.pictures if one.number == number), None)
@@ -518,5 +552,6 @@ _FOLDS = {
     "restart": _restart,
     "stall": _stall,
     "stacks": _stacks,
+    "profile": _profile,
     "picture": _picture,
 }

@@ -11,6 +11,7 @@ from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ABOUT, check_count
+from distdl_jupyter.core.profiles import rank_numbers
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, short_errors
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.correctness import ComparisonShown
+    from distdl_jupyter.views.profile import ProfileShown
     from distdl_jupyter.views.stacks import StacksShown
 
 _TAIL = 200
@@ -45,6 +47,7 @@ class LineMagics:
             "dist_check": _magic(_check_parser(), self._check),
             "dist_stacks": _magic(_stacks_parser(), self._stacks),
             "dist_checkpoints": _magic(_checkpoints_parser(), self._checkpoints),
+            "dist_profile": _magic(_profile_parser(), self._profile),
             "dist_cancel": _magic(_cancel_parser(), self._cancel),
             "dist_clusters": _magic(_clusters_parser(), self._clusters),
             "dist_config": _magic(_config_parser(), self._config),
@@ -87,6 +90,12 @@ class LineMagics:
 
     def _checkpoints(self, chosen: argparse.Namespace) -> CheckpointList:
         return self._session.job(chosen.id).checkpoints()
+
+    def _profile(self, chosen: argparse.Namespace) -> ProfileShown:
+        job = self._session.job(chosen.id)
+        if chosen.kept is None:
+            return job.profile(chosen.steps, rank_numbers(chosen.ranks))
+        return job.profile(kept=True, number=chosen.kept or None)
 
     def _cancel(self, chosen: argparse.Namespace) -> None:
         job = self._session.job(chosen.id)
@@ -174,6 +183,16 @@ def _stacks_parser() -> Parser:
 
 def _checkpoints_parser() -> Parser:
     return _with_id(Parser("%dist_checkpoints", "List the checkpoints of a job, the newest first.", places=" [ID]"))
+
+
+def _profile_parser() -> Parser:
+    text = "Record the next steps of a running job: its slowest operators, and a trace of all ranks."
+    parser = _with_id(Parser("%dist_profile", text, places=" [ID]"))
+    parser.add_argument("--steps", type=int, metavar="N", default=5, help="How many steps (default 5, at most 50).")
+    parser.add_argument("--ranks", metavar="0,1", default="", help="The ranks that record (default: all).")
+    parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
+                        help="Record nothing, show the newest profile, or that with this number.")  # fmt: skip
+    return parser
 
 
 def _cancel_parser() -> Parser:

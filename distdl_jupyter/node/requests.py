@@ -27,6 +27,8 @@ signal   name: INT, TERM, KILL; to: ranks, all, or      sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
+profile  ranks, request                                 (nothing) ranks find the request (``node.profile``)
+clock                                                   t_ns: this machine's clock, ns since the epoch
 drain                                                   evidence of a KILL for lack of memory, "" without any,
                                                         after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
@@ -40,11 +42,12 @@ is no request. Without a number ``request`` nothing is answered.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.node import children, content_cache, job, processes, workdir
+from distdl_jupyter.node import children, content_cache, job, processes, profile, workdir
 from distdl_jupyter.node.files import Refused
 from distdl_jupyter.node.tar_stream import Incoming, send_files
 
@@ -252,6 +255,15 @@ def _stuck(its: job.Job, _fields: Fields) -> Answer:
     return {"pids": its.stuck()}
 
 
+def _profile(its: job.Job, fields: Fields) -> Answer:
+    profile.ask(its.pipes.folder, [int(rank) for rank in fields["ranks"]], dict(fields["request"]))
+    return {}
+
+
+def _clock(_its: job.Job, _fields: Fields) -> Answer:
+    return {"t_ns": time.time_ns()}
+
+
 def _drain(its: job.Job, _fields: Fields) -> Answer:
     return {"evidence": its.drain()}
 
@@ -264,6 +276,8 @@ OF_JOB: dict[str, Callable[[job.Job, Fields], Answer]] = {
     "signal": _signal,
     "alive": _alive,
     "stuck": _stuck,
+    "profile": _profile,
+    "clock": _clock,
     "drain": _drain,
 }
 

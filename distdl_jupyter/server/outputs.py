@@ -94,23 +94,27 @@ class OutputFile(Handler):
     @answers(media="application/octet-stream", refuses=(404,))
     async def get(self, id_: str, path: str) -> None:
         """Download one file, or a sharded checkpoint as a tar archive."""
-        file = await self.run_in_thread(_opened, id_, path)
-        try:
-            known = os.fstat(file.fileno())
-            left = known.st_size if stat.S_ISREG(known.st_mode) else sys.maxsize
-            if left < sys.maxsize:
-                self.set_header("Content-Length", left)
-            self.set_header("Content-Type", "application/octet-stream")
-            self.set_attachment_header(Path(path).name + (".tar" if left == sys.maxsize else ""))
-            self.set_header("Cache-Control", "no-store")
-            # A file that still grows is sent as long as it was.
-            while left > 0 and (chunk := await self.run_in_thread(file.read, min(_CHUNK, left))):
-                self.write(chunk)
-                await self.flush()
-                left -= len(chunk)
-        finally:
-            file.close()
-        self.finish(set_content_type="application/octet-stream")
+        await send(self, await self.run_in_thread(_opened, id_, path), Path(path).name)
+
+
+async def send(handler: Handler, file: BinaryIO, name: str) -> None:
+    """Answer with an open file as a download, in pieces, and close it; what is no regular file is an archive."""
+    try:
+        known = os.fstat(file.fileno())
+        left = known.st_size if stat.S_ISREG(known.st_mode) else sys.maxsize
+        if left < sys.maxsize:
+            handler.set_header("Content-Length", left)
+        handler.set_header("Content-Type", "application/octet-stream")
+        handler.set_attachment_header(name + (".tar" if left == sys.maxsize else ""))
+        handler.set_header("Cache-Control", "no-store")
+        # A file that still grows is sent as long as it was.
+        while left > 0 and (chunk := await handler.run_in_thread(file.read, min(_CHUNK, left))):
+            handler.write(chunk)
+            await handler.flush()
+            left -= len(chunk)
+    finally:
+        file.close()
+    handler.finish(set_content_type="application/octet-stream")
 
 
 def _opened(id_: str, path: str) -> BinaryIO:

@@ -33,6 +33,7 @@ from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
+from distdl_jupyter.server.profile import JobProfiles, ProfileTrace
 from distdl_jupyter.server.resources import JobResources
 from distdl_jupyter.server.scaling import ScalingById
 from distdl_jupyter.server.stacks import JobStacks
@@ -55,6 +56,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/environment", EnvironmentOfJob),
     ("/jobs/{id}/resources", JobResources),
     ("/jobs/{id}/stacks", JobStacks),
+    ("/jobs/{id}/profile", JobProfiles),
+    ("/jobs/{id}/profile/{number}/trace", ProfileTrace),
     ("/jobs/{id}/time", TimeOfJob),
     ("/jobs/{id}/check", CheckOfJob),
     ("/jobs/{id}/pictures/{number}", JobPicture),

@@ -209,6 +209,19 @@ class StacksQuery(Request, frozen=True):
     number: Annotated[int, Meta(ge=0, description="the number of the stacks; the newest without one")] | None = None
 
 
+class AskProfile(Request, frozen=True):
+    """Which steps to record: how many, and of which ranks (all without any)."""
+
+    steps: Annotated[int, Meta(ge=1, le=50)] = 5
+    ranks: tuple[int, ...] | None = None
+
+
+class ProfileQuery(Request, frozen=True):
+    """Which of the profiles that are kept."""
+
+    number: Annotated[int, Meta(ge=0, description="the number of the profile; the newest without one")] | None = None
+
+
 class TimeQuery(Request, frozen=True):
     """Which steps are wanted beside the means of the ranks."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Exit
 from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Run, Unkillable
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.supervisor.control import ControlReader
+    from distdl_jupyter.supervisor.profiler import ProfileCollector
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 _TICK = 0.1
@@ -101,6 +102,7 @@ class Attempt:
         self._reader.watch(wake)
         recorder.on_launcher_output = run.on_launcher_output
         self._hangs = HangDetector(run, recorder)
+        self._profiles: ProfileCollector | None = None
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
         self._all_connected_at: float | None = None
         self._printed_at: float | None = None
@@ -139,7 +141,11 @@ class Attempt:
             self._tick_stopper()
             if self._stopper is not None:
                 self._notice_unkillable(self._stopper)
+            if self._profiles is not None:
+                self._profiles.tick()
             self._recorder.tick()
+        if self._profiles is not None:
+            self._profiles.finish()
         if (why := run.gave_up()) and self.stopped_by in ("", "failure"):
             self.stopped_by, self.reason = "time", why
 
@@ -229,6 +235,15 @@ class Attempt:
                 self._stop("user", now=bool(request.get("now")))
             elif request["type"] == "stacks":
                 self._hangs.collect_stacks("asked")
+            elif request["type"] == "profile":
+                self._profile(request)
+
+    def _profile(self, request: dict[str, Any]) -> None:
+        if self._profiles is None:
+            from distdl_jupyter.supervisor.profiler import ProfileCollector  # most jobs are never profiled
+
+            self._profiles = ProfileCollector(self._run, self._recorder)
+        self._profiles.request(request.get("steps"), request.get("ranks"))
 
     def _notice_time_limit(self) -> None:
         if self._recorder.view.state is State.QUEUED:

@@ -117,6 +117,8 @@ class EventRecorder:
         #: Whether ranks report their progress themselves.
         self.has_own_progress = False
         self.on_launcher_output: Callable[[str], None] = lambda _text: None
+        #: Called with what a rank reports of its part in a profile.
+        self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
         #: Called with every event that is written.
         self.on_event: Callable[[Event], None] = lambda _event: None
 

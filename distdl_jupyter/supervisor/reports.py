@@ -197,6 +197,14 @@ def _valid_weights(report: Fields) -> bool:
     )
 
 
+def _valid_profile(report: Fields) -> bool:
+    return (
+        report.get("status") in ("armed", "recording", "saving", "done", "failed")
+        and all(_is_whole(report.get(name, 0)) for name in ("number", "step", "pace", "bytes"))
+        and _is_text(report.get("text", ""), _SENTENCE)
+    )
+
+
 _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "metric": _valid_metric,
     "progress": _valid_progress,
@@ -209,6 +217,7 @@ _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "shard": _valid_shard,
     "steps": _valid_steps,
     "weights": _valid_weights,
+    "profile": _valid_profile,
 }
 
 
@@ -328,5 +337,6 @@ HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
     "shard": _on_shard,
     "steps": _on_steps,
     "weights": _on_weights,
+    "profile": lambda recorder, rank, report: recorder.on_profile(rank, report),
     "result": _on_result,
 }

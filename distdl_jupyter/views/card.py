@@ -27,6 +27,8 @@ from distdl_jupyter.views.schema import (
     Notice,
     NoticeLine,
     OtherRank,
+    ProfileStatus,
+    ProfileTaken,
     RankStatus,
     StacksTaken,
     StacksWhy,
@@ -86,6 +88,8 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         stall=None if view.state.ended else view.stall,
         stacks=tuple(StacksTaken(taken.number, taken.t, stacks_why(taken.why)) for taken in view.stacks),
         can_ask_stacks=can_ask_stacks(view),
+        profiles=_profiles(view),
+        can_profile=can_ask_stacks(view) and all(one.ended for one in view.profiles),
         pictures=view.pictures,
         resumed_from=view.resumed_from,
         forked_at=view.forked_at,
@@ -138,6 +142,20 @@ def rank_status(rank: RankView) -> RankStatus:
 def can_ask_stacks(view: JobView) -> bool:
     """Say whether some rank has begun and not ended, so that it may be asked where it stands."""
     return not view.state.ended and any(rank.status in ("started", "ready") for rank in view.ranks)
+
+
+def _profiles(view: JobView) -> tuple[ProfileTaken, ...]:
+    """Return the profiles; one that a job left behind when it ended has failed, as has a word of later versions."""
+    return tuple(
+        ProfileTaken(one.number, one.t, _profile_status(one.status, ended=view.state.ended), one.steps,
+                     tuple(one.ranks), one.recorded, one.why)
+        for one in view.profiles
+    )  # fmt: skip
+
+
+def _profile_status(word: str, *, ended: bool) -> ProfileStatus:
+    known = word in get_args(ProfileStatus) and (word in ("done", "failed") or not ended)
+    return word if known else "failed"  # type: ignore[return-value]  # one of them
 
 
 def stacks_why(word: str) -> StacksWhy:

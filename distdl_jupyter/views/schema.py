@@ -181,6 +181,26 @@ class StacksTaken:
     why: StacksWhy
 
 
+#: How far a profile is.
+ProfileStatus = Literal["asked", "recording", "saving", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTaken:
+    """A profile of some ``steps`` of some ``ranks``: ``recorded`` of them so far, ``why`` it failed.
+
+    One that is done can be asked for by ``number``.
+    """
+
+    number: int
+    t: float
+    status: ProfileStatus
+    steps: int
+    ranks: tuple[int, ...]
+    recorded: int
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
@@ -222,6 +242,10 @@ class Card:
     stacks: tuple[StacksTaken, ...]
     #: Whether its ranks can be asked for their stacks now.
     can_ask_stacks: bool
+    #: Oldest first.
+    profiles: tuple[ProfileTaken, ...]
+    #: Whether its ranks can be asked to record their next steps now.
+    can_profile: bool
     #: Oldest first.
     pictures: list[Picture]
     #: The job from whose checkpoints this one goes on, "" for none, and the step at which it leaves that job's curve.
@@ -374,6 +398,57 @@ class Stacks:
     says: str
     groups: tuple[StackGroup, ...]
     missing: tuple[StackMissing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRank:
+    """The mean step of one rank in a profile, in seconds."""
+
+    rank: int
+    host: str
+    seconds: float
+    compute: float
+    communication: float
+    waiting: float
+    data: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOperator:
+    """One operator: calls and seconds of its own a step in the mean over ranks, and their share of the step.
+
+    ``by_rank`` are each rank's own seconds a step, in the order of the ranks. ``stands_out`` is a rank that takes
+    clearly longer than the others, ``times`` as long (0: the others never run it).
+    """
+
+    name: str
+    kind: str
+    calls: float
+    own: float
+    share: float
+    by_rank: tuple[float, ...]
+    stands_out: int | None
+    times: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """Some recorded steps of a job: the operators that take the most time of their own, most first.
+
+    ``shares`` has which part of a step is compute, communication, waiting and data; ``seconds`` is the mean step.
+    ``says`` has a sentence for what is missing, and for the clock where ranks were on several hosts.
+    ``trace_bytes`` is the size of the Chrome trace, None where there is none.
+    """
+
+    number: int
+    t: float
+    steps: int
+    seconds: float
+    says: tuple[str, ...]
+    shares: dict[str, float]
+    ranks: tuple[ProfileRank, ...]
+    operators: tuple[ProfileOperator, ...]
+    trace_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import traitlets
 
-from distdl_jupyter.core import pictures, stacks
+from distdl_jupyter.core import pictures, profiles, stacks
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.live.messages import JobSubscription
 from distdl_jupyter.live.session import JobSession
 from distdl_jupyter.saved.job import address
 from distdl_jupyter.views.card import card
 from distdl_jupyter.views.job_page import log_changes
+from distdl_jupyter.views.profile import job_profile
 from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.widget import PageWidget, made_for_page
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.client import Job
     from distdl_jupyter.readers import Reading
-    from distdl_jupyter.views.schema import LogChanges, Stacks
+    from distdl_jupyter.views.schema import JobProfile, LogChanges, Stacks
     from distdl_jupyter.widgets.widget import Calls
 
 #: Rows of the log that a page gets at once of those before its first.
@@ -105,6 +106,8 @@ class JobPanel(PageWidget):
             "resume": lambda: _begin(self.job.resume),
             "take_stacks": self.job.ask_stacks,
             "stacks": self._stacks,
+            "take_profile": self.job.ask_profile,
+            "profile": self._profile,
             "picture": self._picture,
             "log": lambda before: self._session.use(lambda reading: _rows_before(reading, before)),
         }
@@ -114,6 +117,12 @@ class JobPanel(PageWidget):
         if taken is None:
             raise JobNotFound("These stacks are not there any more.", hint="Take them again while the ranks run.")
         return shown_stacks(taken)
+
+    def _profile(self, number: int) -> JobProfile:
+        found = profiles.read(self.job.folder, number) if type(number) is int else None
+        if found is None:
+            raise JobNotFound("This profile is not there any more.", hint="Record another one while the job trains.")
+        return job_profile(found)
 
     def _picture(self, number: int) -> str:
         found = pictures.read(self.job.folder.path, number) if type(number) is int else None

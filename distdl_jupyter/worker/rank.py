@@ -26,7 +26,7 @@ from distdl_jupyter.worker import (
 )
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.sources import Sources
-from distdl_jupyter.worker.watch import autolog, frameworks, listen, rendezvous_secret, shutdown
+from distdl_jupyter.worker.watch import autolog, frameworks, listen, profile, rendezvous_secret, shutdown
 
 #: Exit code of a program that was interrupted, as shells give it.
 INTERRUPTED = 130
@@ -45,6 +45,7 @@ def main() -> int:
     streams.adopt(identity.pipes, identity.rank)
     faulthandler.enable()
     stacks.offer(identity)
+    profile.profiler.offer(identity)
     # A shell that starts a program in the background lets it ignore SIGINT; a cancelled job must still end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
@@ -82,6 +83,7 @@ def _quiet() -> None:
     with contextlib.suppress(Exception):
         autolog.release()
         report.flush()
+        profile.profiler.finish()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

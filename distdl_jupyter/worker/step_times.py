@@ -86,6 +86,11 @@ class StepRecorder:
         self._works = False
         self._samples = 0
 
+    @property
+    def step(self) -> int:
+        """The step that runs, from 0; one that an optimizer has ended runs until something of the next one is seen."""
+        return self._step
+
     def enable(self) -> None:
         """Begin to measure, in a rank."""
         self.on = True

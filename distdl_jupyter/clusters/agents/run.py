@@ -11,13 +11,15 @@ import contextlib
 import importlib
 import os
 import queue
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import identity
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
-from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
+from distdl_jupyter.clusters.base import ClockOffset, Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -38,6 +40,8 @@ _SERVICE_SECONDS = 60.0
 START_SECONDS = 60.0
 #: Ranks that one machine is asked to start at once; in between the start may be stopped.
 _AT_ONCE = 8
+#: Times that a machine is asked for its clock.
+_ROUND_TRIPS = 5
 
 
 class Event(NamedTuple):
@@ -65,6 +69,7 @@ class AgentRun(Run):
         self._started: list[Start] = []
         self._notices: list[Notice] = []
         self._samples: list[NodeSample] = []
+        self._clocks: dict[Node, ClockOffset] = {}
 
     # start ------------------------------------------------------------------------------------
 
@@ -273,6 +278,46 @@ class AgentRun(Run):
     def no_stacks(self) -> str:
         """Return "": ranks that an agent watches can be asked."""
         return ""
+
+    def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
+        """Let every machine leave the request for its ranks."""
+        for node in self._nodes.connected:
+            if own := [place.rank for place in self.places(node) if place.rank in ranks]:
+                node.connection.begin("profile", ranks=own, request=dict(request))
+
+    def measure_clocks(self) -> None:
+        """Ask every machine for its time: the shortest of some round trips says it best."""
+        self._clocks = {}
+        for node in self._nodes.connected:
+            for _ in range(_ROUND_TRIPS if node.host else 0):
+                self._ask_clock(node)
+
+    def _ask_clock(self, node: Node) -> None:
+        sent, began = time.time(), time.monotonic()
+
+        def answered(answer: Future[dict[str, Any]]) -> None:
+            if answer.exception() is not None:
+                return
+            half = (time.monotonic() - began) / 2
+            found = ClockOffset(answer.result()["t_ns"] / 1e9 - sent - half, half)
+            if node not in self._clocks or self._clocks[node].error > half:
+                self._clocks[node] = found
+
+        node.connection.begin("clock").add_done_callback(answered)
+
+    def clocks(self) -> Mapping[int, ClockOffset]:
+        """Return by rank what was measured by now; ranks of this machine have its own clock."""
+        here = ClockOffset(0.0, 0.0)
+        known = {node: self._clocks.get(node, None if node.host else here) for node in self._nodes.nodes}
+        return {place.rank: found for node, found in known.items() if found is not None for place in self.places(node)}
+
+    def fetch(self, rank: int, path: str, most: int) -> None:
+        """Bring a file from a machine that does not see the job's folder."""
+        node = self._nodes.of(self._placement.ranks[rank])
+        if not getattr(node, "shared", True):
+            from distdl_jupyter.clusters.agents import staging  # a start on this machine copies nothing
+
+            staging.fetch(self._context.folder, node, path, most)
 
     # end --------------------------------------------------------------------------------------
 

@@ -221,6 +221,25 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
         node.notices.append(f"{node.host}: {shown} stayed there, because only files of the job's own folder come back.")
 
 
+def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
+    """Put one file of a host, of at most ``most`` bytes, into the job's folder while the job runs.
+
+    Raises HostFailed, OSError.
+    """
+    channel, end = node.connection.pipe()
+    answer = node.connection.begin("get", channel=channel, paths=[path])
+    with os.fdopen(end.reader, "rb") as stream:
+        try:
+            found = files.unpack(folder.path, stream, lambda name, bytes_: name == path and bytes_ <= most)
+            while stream.read(1 << 16):
+                pass
+        except (tarfile.TarError, files.Refused) as error:
+            raise HostFailed(node.host, f"What it sent back is no archive of files: {error}.") from error
+    node.connection.result(answer, "get", _PREPARE_SECONDS)
+    if not found.files:
+        raise HostFailed(node.host, f"It has no file {path} of at most {most} bytes.")
+
+
 def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Path]) -> None:
     target = folder / name
     same = target.exists() and filecmp.cmp(path, target, shallow=False)

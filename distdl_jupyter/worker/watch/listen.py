@@ -9,6 +9,7 @@ from distdl_jupyter.worker.watch import (
     display,
     keras,
     lightning,
+    profile,
     ray_train,
     rendezvous,
     step_hooks,
@@ -18,8 +19,8 @@ from distdl_jupyter.worker.watch import (
 )
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
-_PARTS = (device, display, rendezvous, step_hooks, check_torch, check_keras, keras, lightning, transformers, accelerate,
-          deepspeed, ray_train, tensorboard, weight_check)  # fmt: skip
+_PARTS = (device, display, rendezvous, step_hooks, profile, check_torch, check_keras, keras, lightning, transformers,
+          accelerate, deepspeed, ray_train, tensorboard, weight_check)  # fmt: skip
 
 
 def start() -> PostImport:

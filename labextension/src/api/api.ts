@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks } from './schema';
 import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
@@ -61,6 +61,8 @@ export class Api {
   askStacks = (id: string): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/stacks`, at({ id })));
   /** The stacks with a number, the newest without one. */
   stacks = (id: string, number?: number): Promise<Stacks> => answer(this.#api.GET(`${ROOT}/jobs/{id}/stacks`, { params: { path: { id }, query: number === undefined ? {} : { number } } }));
+  askProfile = (id: string, steps: number, ranks: number[] | null): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/profile`, { ...at({ id }), body: { steps, ranks } }));
+  profile = async (id: string, number: number): Promise<JobProfile> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/profile`, { params: { path: { id }, query: { number } } }))) as JobProfile;
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
   curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
@@ -79,6 +81,7 @@ export class Api {
   /** Where a file that a job wrote can be downloaded. */
   outputUrl = (id: string, file: string): string => this.#download(`jobs/${part(id)}/outputs/${file.split('/').map(part).join('/')}`);
   /** Where a picture that ranks have shown is. */
+  traceUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/profile/${number}/trace`);
   pictureUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/pictures/${number}`);
 
   #download(path: string): string {

@@ -19,6 +19,8 @@ export interface Actions {
   resume(): void;
   /** Show where each rank stands, or show it no more. */
   stacks(): void;
+  /** Show what was recorded of its steps, or show it no more. */
+  profile(): void;
   /** Show another job; left out where there is nowhere to show it. */
   openJob?(id: string): void;
   /** Close the view to one line, and open it again; left out where a view has one size only. */
@@ -48,6 +50,7 @@ export class Header {
   #returning = false;
   #pressed: string | null = null;
   #stacksOpen = false;
+  #profileOpen = false;
 
   readonly #pill = h('span', { class: 'dd-pill' });
   readonly #name = h('span', { class: 'dd-title dd-ell' });
@@ -62,6 +65,7 @@ export class Header {
   readonly #rerun = button('rerun', __('Rerun'), '');
   readonly #resume = resumeButton();
   readonly #stacks = button('stacks', __('Show stacks'), 'dd-shrink');
+  readonly #profile = button('profile', __('Profile'), 'dd-shrink');
   readonly #cancel = button('close', __('Cancel'), 'dd-shrink dd-danger');
   readonly #kill = button('stop', __('Kill now'), 'dd-shrink dd-danger');
   readonly #meta = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' });
@@ -90,7 +94,7 @@ export class Header {
     root.classList.add('dd-head');
     root.setAttribute('role', 'group');
     const { first = [], more = [] } = extras;
-    const buttons = [...first, this.#attach, this.#detach, this.#stacks, this.#rerun, this.#resume, ...more, this.#cancel, this.#kill];
+    const buttons = [...first, this.#attach, this.#detach, this.#stacks, this.#profile, this.#rerun, this.#resume, ...more, this.#cancel, this.#kill];
     this.#stall = new StallLine(clock, button('stacks', __('Show stacks'), 'dd-small dd-primary'), () => this.actions.stacks());
     const identity = [this.#pill, this.#name, this.#id, this.#shortId, this.#copy, this.#inline];
     const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.#paused, this.#question, ...buttons);
@@ -107,6 +111,7 @@ export class Header {
     onClick(this.#rerun, () => this.#press('rerun'));
     onClick(this.#resume, () => this.#press('resume'));
     onClick(this.#stacks, () => this.actions.stacks());
+    onClick(this.#profile, () => this.actions.profile());
     this.#question.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') this.#answer(false);
     });
@@ -132,6 +137,12 @@ export class Header {
   /** The stacks are shown, or no more. */
   stacksShown(open: boolean): void {
     this.#stacksOpen = open;
+    this.tick();
+  }
+
+  /** The profile is shown, or no more. */
+  profileShown(open: boolean): void {
+    this.#profileOpen = open;
     this.tick();
   }
 
@@ -272,6 +283,7 @@ export class Header {
     show(this.#rerun, !running && card.can_rerun && card.state !== 'failed' && !this.#detached);
     show(this.#resume, !running && card.can_resume && card.state !== 'failed' && !this.#detached);
     this.#drawStacks(card);
+    this.#drawProfile(card);
     const blocked = paused || this.#pressed !== null;
     for (const each of [this.#cancel, this.#kill, this.#rerun, this.#resume, this.#detach]) each.disabled = blocked;
     this.#giveFocusBack();
@@ -286,6 +298,12 @@ export class Header {
     const text = this.#stacks.querySelector('.dd-word');
     if (text) setText(text, word);
     if (this.#stacks.title !== word) assign(this.#stacks, { title: word, 'aria-label': word });
+  }
+
+  #drawProfile(card: Card): void {
+    const can = card.can_profile || card.profiles.length > 0;
+    show(this.#profile, can && !this.#detached && !this.#asking);
+    assign(this.#profile, { 'aria-expanded': String(this.#profileOpen) });
   }
 
   #askOrCancel(): void {

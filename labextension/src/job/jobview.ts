@@ -20,6 +20,7 @@ import type { components } from '../api/schema';
 import { Phases } from './phases';
 import { ResourcesView, type Resources } from './resources';
 import { StepTimeView, type JobTime } from './steptime';
+import { ProfileView, type JobProfile } from './profile';
 import { StacksView } from './stacks';
 import { ENDED } from '../ui/format';
 
@@ -69,6 +70,11 @@ export interface JobHost {
   /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
   askStacks(): Promise<unknown>;
   stacks(number: number): Promise<Stacks>;
+  /** Ask ranks to record their next steps, all of them with null; the card says how far they are. */
+  askProfile(steps: number, ranks: number[] | null): Promise<unknown>;
+  profile(number: number): Promise<JobProfile>;
+  /** The address of a profile's trace; left out where there is none. */
+  traceUrl?(number: number): string;
   /** The address of a picture that ranks have shown. */
   picture(number: number): Promise<string>;
   /** Show another job; left out where there is nowhere to show it. */
@@ -81,6 +87,7 @@ export interface Parts {
   failure: HTMLElement;
   setup: HTMLElement;
   stacks: HTMLElement;
+  profile: HTMLElement;
   pictures: HTMLElement;
   curve: HTMLElement;
   log: HTMLElement;
@@ -102,7 +109,7 @@ export interface Options {
   /** Called with what ranks and machines use. */
   resources?: (message: Resources) => void;
   gone?: () => void;
-  /** Called when the stacks are to be seen. */
+  /** Called when the stacks or a profile are to be seen. */
   stacksOpened?: () => void;
   /** Called when a user chose another curve. */
   chose?: (choice: Choice) => void;
@@ -118,6 +125,7 @@ export class JobView {
   readonly #failure: FailureView;
   readonly #setup: Phases;
   readonly #stacks: StacksView;
+  readonly #profile: ProfileView;
   readonly #pictures: PicturesView;
   readonly #curve: CurveView;
   readonly #time: StepTimeView;
@@ -139,13 +147,15 @@ export class JobView {
     const clock = new Clock(TIMEOUT);
     this.#place = options.place ?? newLogViewState();
     this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
-    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), time: h('div'), resources: h('div'), foot: h('div') };
-    const { head, failure, setup, stacks, pictures, log, time, resources, foot } = this.#parts;
+    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), profile: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), time: h('div'), resources: h('div'), foot: h('div') };
+    const { head, failure, setup, stacks, profile, pictures, log, time, resources, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
     this.#setup = new Phases(setup, clock);
     const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
     this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
+    const profiles = { ask: host.askProfile, read: host.profile, ...(host.traceUrl && { trace: host.traceUrl }) };
+    this.#profile = new ProfileView(profile, profiles, (open) => this.#profileShown(open));
     const picture = (number: number): Promise<string> => host.picture(number);
     this.#pictures = new PicturesView(pictures, picture);
     this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), picture);
@@ -230,6 +240,7 @@ export class JobView {
     this.#parts.setup.classList.toggle('dd-gone', !SETUP.has(card.state) || this.#detached);
     this.#failure.update(card);
     this.#stacks.update(card);
+    this.#profile.update(card);
     this.#pictures.update(card);
     this.#setParts(card);
     const world = card.node_count * card.process_count_per_node;
@@ -289,6 +300,7 @@ export class JobView {
       rerun: () => this.#follow(host.rerun()),
       resume: () => this.#follow(host.resume()),
       stacks: () => this.#stacks.toggle(),
+      profile: () => this.#profile.toggle(),
       ...(host.openJob && { openJob: (id: string) => host.openJob?.(id) }),
       ...(this.options.detachable ? { detach: () => this.#detach(true), attach: () => this.#detach(false) } : {}),
     };
@@ -315,6 +327,11 @@ export class JobView {
     if (open) this.options.stacksOpened?.();
   }
 
+  #profileShown(open: boolean): void {
+    this.#header.profileShown(open);
+    if (open) this.options.stacksOpened?.();
+  }
+
   #detach(on: boolean): void {
     this.#detached = on;
     this.#watch();
@@ -328,7 +345,7 @@ export class JobView {
 }
 
 /** The parts as one card below a cell, as the kernel's panel has them. */
-function compact({ head, failure, setup, stacks, pictures, curve, log, time, resources, foot }: Parts, root: HTMLElement): void {
+function compact({ head, failure, setup, stacks, profile, pictures, curve, log, time, resources, foot }: Parts, root: HTMLElement): void {
   adopt(root, 'dd-card');
-  root.append(h('div', {}, head, failure, setup, stacks, pictures), h('div', { class: 'dd-body' }, curve, log), time, resources, foot);
+  root.append(h('div', {}, head, failure, setup, stacks, profile, pictures), h('div', { class: 'dd-body' }, curve, log), time, resources, foot);
 }

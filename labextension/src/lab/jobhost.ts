@@ -13,6 +13,9 @@ export function jobHost({ api, live }: DistDL, id: string, open: (id: string) =>
     resume: async () => open((await api.resumeJob(id)).id),
     askStacks: () => api.askStacks(id),
     stacks: (number) => api.stacks(id, number),
+    askProfile: (steps, ranks) => api.askProfile(id, steps, ranks),
+    profile: (number) => api.profile(id, number),
+    traceUrl: (number) => api.traceUrl(id, number),
     picture: (number) => Promise.resolve(api.pictureUrl(id, number)),
     openJob: open,
   };

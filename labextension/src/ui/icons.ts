@@ -30,6 +30,8 @@ const SHAPES: Record<string, string[]> = {
   cloud: ['path d=M4.6 12.6H11.4A2.6 2.6 0 0 0 11.7 7.4A3.9 3.9 0 0 0 4.2 6.8A2.95 2.95 0 0 0 4.6 12.6Z'],
   ranks: ['circle cx=8 cy=3.6 r=1.7', 'circle cx=3.6 cy=12 r=1.7', 'circle cx=12.4 cy=12 r=1.7', 'path d=M7.2 5.2 4.4 10.4M8.8 5.2 11.6 10.4M5.4 12H10.6'],
   stacks: ['path d=M2.6 4H9.6M2.6 8H13.4M2.6 12H7.6'],
+  profile: ['path d=M2.6 13.2H13.4', 'path d=M3.6 11V8.6M6.5 11V3.4M9.5 11V6M12.4 11V9.4'],
+  record: ['circle cx=8 cy=8 r=4'],
   resume: ['path d=M3.4 3.4V12.6M6.4 3.6 12.8 8 6.4 12.4Z'],
   open: ['path d=M7 3.4H3.4V12.6H12.6V9M9.6 2.6H13.4V6.4M13 3 7.6 8.4'],
   download: ['path d=M8 2.6V9.6M5 6.8 8 9.8 11 6.8M3 13H13'],

@@ -1,6 +1,7 @@
 /** A job as a widget: the view of JupyterLab's pages, told by the widget's kernel. */
 import { Disposables, whenAttached, type Context, type Model } from './model';
 import type { Card, Stacks } from '../job/card';
+import type { JobProfile } from '../job/profile';
 import type { CurveRequest } from '../job/curveview';
 import { JobView, type JobHost } from '../job/jobview';
 import { questions, type Ask } from './kernel';
@@ -47,6 +48,8 @@ function render({ model, el }: Context): () => void {
     resume: () => ask('resume'),
     askStacks: () => ask('take_stacks'),
     stacks: async (number) => (await ask('stacks', { number })) as Stacks,
+    askProfile: (steps, ranks) => ask('take_profile', { steps, ranks }),
+    profile: async (number) => (await ask('profile', { number })) as JobProfile,
     picture: async (number) => (await ask('picture', { number })) as string,
   };
   const silence = ({ id }: Card): string => __('The kernel sends nothing. The job goes on; %1 shows it again.', `%dist_attach ${id}`);

@@ -1,0 +1,48 @@
+"""``distdl profile``: record some steps of a running job, or show what was recorded."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import JobNotRunning
+from distdl_jupyter.core.profiles import rank_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.client import Job
+
+
+def add_to(commands: Any, find: Callable[[str], Job]) -> None:
+    """Add the command; ``find`` returns a job by its id."""
+    text = "record some steps of a running job: its slowest operators, and a trace of all ranks"
+    one = commands.add_parser("profile", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    one.add_argument("id", help="the job's id, or its last part")
+    one.add_argument("--steps", type=int, default=5, metavar="N", help="how many steps (default 5, at most 50)")
+    one.add_argument("--ranks", default="", metavar="0,1", help="the ranks that record (default: all)")
+    one.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
+                     help="record nothing, show what was recorded last, or the profile with this number")  # fmt: skip
+    one.add_argument("--save", default="", metavar="PATH", help="copy the trace there, to open in ui.perfetto.dev")
+    one.add_argument("--csv", action="store_true", help="print a line for each operator and rank, times in seconds")
+    one.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
+    one.set_defaults(run=lambda chosen: _profile(find(chosen.id), chosen))
+
+
+def _profile(job: Job, chosen: argparse.Namespace) -> int:
+    if chosen.kept is None:
+        try:
+            found = job.profile(chosen.steps, rank_numbers(chosen.ranks), timeout=chosen.timeout)
+        except TimeoutError as error:
+            raise JobNotRunning(str(error), hint="--timeout waits longer.") from error
+    else:
+        found = job.profile(kept=True, number=chosen.kept or None)
+    if chosen.csv:
+        print(found.to_pandas().to_csv(index=False), end="")
+    else:
+        print(found)
+    if chosen.save:
+        print(f"The trace is {found.save(chosen.save)}; https://ui.perfetto.dev opens it.")
+    elif found.trace is not None and not chosen.csv:
+        print(f"The trace is {found.trace}; https://ui.perfetto.dev opens it.")
+    return 0

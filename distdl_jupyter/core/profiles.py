@@ -1,0 +1,340 @@
+"""Recorded steps of a job: read, brought to one clock, merged into one trace, and compared between ranks.
+
+A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json`` and ``trace.json.gz``, a Chrome trace
+(Google, "Trace Event Format") that Perfetto and chrome://tracing open. The first has::
+
+    {"t", "steps", "zero", "ranks": [summary, ...], "missing": {"3": "why"}, "clock": clock, "problem"}
+
+``summary`` is what a rank wrote (``worker.watch.trace_file``), with its times on the supervisor's clock.
+
+**One clock.** Ranks of one host share its clock. Of another host the agent is asked for its time: half of the shortest
+round trip is the error of what it says (Cristian, 1989: under a millisecond in one network, tenths of a second where an
+agent is reached through files). All ranks leave a collective operation at about the same time, so within that error
+the clocks are moved until the ends of the operations that two ranks have in common agree in the median.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import heapq
+import json
+import math
+import os
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.store import JobFolder
+
+FOLDER = "profiles"
+#: Steps of one profile, and bytes of one rank's trace, at most.
+MOST_STEPS, LARGEST = 50, 100_000_000
+#: Common ends of operations from which on they move a clock.
+_LEAST_ENDS = 3
+#: A rank stands out in an operator that takes it so many times as long as the others, and this part of a step more.
+_TIMES, _PART = 1.25, 0.05
+#: Operators that are compared.
+_OPERATORS = 100
+_NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRank:
+    """The mean step of one rank in seconds: the whole, and its parts as ``Job.time`` has them."""
+
+    rank: int
+    host: str
+    steps: int
+    seconds: float
+    data: float
+    compute: float
+    waiting: float
+    communication: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator, in the mean over ranks: calls and seconds of its own a step, and their share of the step.
+
+    ``kind`` is compute, communication, gpu or python. ``by_rank`` has each rank's own seconds a step; ``stands_out`` is
+    a rank that needs clearly longer than the others, ``times`` as long.
+    """
+
+    name: str
+    kind: str
+    calls: float
+    own: float
+    total: float
+    share: float
+    by_rank: dict[int, float]
+    stands_out: int | None = None
+    times: float = 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Some recorded steps of a job; ``t`` is when they were asked for (epoch seconds).
+
+    ``trace`` is the path of the merged Chrome trace, None where none could be written.
+    """
+
+    number: int
+    t: float
+    steps: int
+    ranks: tuple[ProfiledRank, ...]
+    operators: tuple[Operator, ...]
+    missing: dict[int, str] = field(default_factory=dict)
+    clock: str = ""
+    problem: str = ""
+    trace: Path | None = None
+    uses_gpu: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """The mean step over all ranks."""
+        return statistics.fmean(one.seconds for one in self.ranks) if self.ranks else 0.0
+
+    def share(self, part: str) -> float:
+        """Return which part of the mean step is data, compute, waiting or communication, from 0 to 1."""
+        whole = sum(one.seconds for one in self.ranks)
+        return sum(getattr(one, part) for one in self.ranks) / whole if whole else 0.0
+
+
+def rank_numbers(text: str) -> list[int] | None:
+    """Return the ranks that a flag names, as "0,1", None without any. Raises InvalidSpec."""
+    try:
+        return [int(one) for one in text.split(",")] if text else None
+    except ValueError:
+        raise InvalidSpec(f"--ranks takes numbers such as 0,1, but got {text!r}.", field="ranks") from None
+
+
+def folder_of(folder: JobFolder, number: int) -> Path:
+    """Return where a profile is kept."""
+    return folder.path / FOLDER / str(number)
+
+
+def numbers(folder: JobFolder) -> list[int]:
+    """Return the numbers of all that are kept, the oldest first."""
+    names = (one.parent.name for one in (folder.path / FOLDER).glob("*/profile.json"))
+    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+
+
+def read(folder: JobFolder, number: int | None = None) -> Profile | None:
+    """Return a kept profile, the newest by default; None when there is none, or none that can be read."""
+    if number is None:
+        number = max(numbers(folder), default=None)
+    if number is None:
+        return None
+    path = folder_of(folder, number)
+    try:
+        return profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
+    except (OSError, ValueError, TypeError, AttributeError, LookupError):
+        return None
+
+
+def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
+    """Return the content of a ``profile.json``. Raises LookupError, TypeError, ValueError, AttributeError."""
+    summaries = sorted(data["ranks"], key=lambda one: int(one["rank"]))
+    trace = path / "trace.json.gz"
+    return Profile(
+        number=number,
+        t=float(data["t"]),
+        steps=max((len(one["steps"]) for one in summaries), default=0),
+        ranks=tuple(_ranks(summaries)),
+        operators=tuple(_operators(summaries)),
+        missing={int(rank): str(why) for rank, why in (data.get("missing") or {}).items()},
+        clock=str(data.get("clock") or ""),
+        problem=str(data.get("problem") or ""),
+        trace=trace if trace.is_file() else None,
+        uses_gpu=any(one.get("gpu") for one in summaries),
+    )
+
+
+# the parts of a step -------------------------------------------------------------------------------
+
+
+def _waits(summary: Mapping[str, Any]) -> dict[int, list[tuple[float, float]]]:
+    """Return by the number of a step the begins and ends of its waits for collective operations, in microseconds."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    spans = [(float(begin), float(end)) for what, begin, end in summary["waits"] if what == "wait"]
+    for at, (begin, end) in enumerate(summary["steps"]):
+        found[int(summary["first"]) + at] = [span for span in spans if begin <= span[0] and span[1] <= end]
+    return found
+
+
+def _ranks(summaries: Sequence[Mapping[str, Any]]) -> Iterator[ProfiledRank]:
+    waits = {int(one["rank"]): _waits(one) for one in summaries}
+    for one in summaries:
+        rank, steps = int(one["rank"]), len(one["steps"])
+        if not steps:
+            continue
+        blocked = waiting = 0.0
+        for step, spans in waits[rank].items():
+            shortest = _shortest(waits, step, len(spans))
+            for at, (begin, end) in enumerate(spans):
+                blocked += end - begin
+                waiting += max(0.0, end - begin - shortest[at])
+        begin, end = float(one["steps"][0][0]), float(one["steps"][-1][1])
+        data = sum(min(stop, end) - max(start, begin) for what, start, stop in one["waits"]
+                   if what == "data" and start < end and stop > begin)  # fmt: skip
+        per_step = 1e6 * steps
+        rest = max(0.0, end - begin - blocked - data)
+        yield ProfiledRank(rank, str(one.get("host") or ""), steps, (end - begin) / per_step, data / per_step,
+                           rest / per_step, waiting / per_step, (blocked - waiting) / per_step)  # fmt: skip
+
+
+def _shortest(waits: Mapping[int, Mapping[int, Sequence[tuple[float, float]]]], step: int, count: int) -> list[float]:
+    """Return how long the last rank to come was blocked in each wait of a step: the others waited longer for it.
+
+    So all is communication where only one rank was recorded, or ranks waited a different number of times.
+    """
+    of_all = [found[step] for found in waits.values() if step in found]
+    if len(of_all) < 2 or any(len(spans) != count for spans in of_all):
+        return [math.inf] * count
+    return [min(spans[at][1] - spans[at][0] for spans in of_all) for at in range(count)]
+
+
+def _operators(summaries: Sequence[Mapping[str, Any]]) -> list[Operator]:
+    found: dict[tuple[str, str], dict[int, tuple[float, float, float]]] = {}
+    per_rank: dict[int, float] = {}
+    for one in summaries:
+        rank, steps = int(one["rank"]), len(one["steps"])
+        if not steps:
+            continue
+        per_rank[rank] = (one["steps"][-1][1] - one["steps"][0][0]) / 1e6 / steps
+        for name, kind, calls, own, total in one["operators"]:
+            numbers_ = float(calls) / steps, float(own) / 1e6 / steps, float(total) / 1e6 / steps
+            found.setdefault((str(name), str(kind)), {})[rank] = numbers_
+    step = statistics.fmean(per_rank.values()) if per_rank else 0.0
+    rows = [_operator(name, kind, of, sorted(per_rank), step) for (name, kind), of in found.items()]
+    return sorted(rows, key=lambda row: -row.own)[:_OPERATORS]
+
+
+def _operator(name: str, kind: str, of: Mapping[int, tuple[float, float, float]], ranks: Sequence[int],
+              step: float) -> Operator:  # fmt: skip
+    none = (0.0, 0.0, 0.0)
+    calls, own, total = (statistics.fmean(of.get(rank, none)[at] for rank in ranks) for at in range(3))
+    by_rank = {rank: of.get(rank, none)[1] for rank in ranks}
+    most = max(ranks, key=lambda rank: by_rank[rank])
+    others = statistics.fmean(by_rank[rank] for rank in ranks if rank != most) if len(ranks) > 1 else math.inf
+    # In communication the ranks that wait take longest: they are not at fault.
+    stands_out = kind != "communication" and by_rank[most] > _TIMES * others and by_rank[most] - others > _PART * step
+    times = by_rank[most] / others if stands_out and others else 0.0
+    return Operator(name, kind, calls, own, total, own / step if step else 0.0, by_rank,
+                    most if stands_out else None, times)  # fmt: skip
+
+
+# one clock -----------------------------------------------------------------------------------------
+
+
+def shifts(
+    summaries: Sequence[Mapping[str, Any]], clocks: Mapping[int, tuple[float, float]]
+) -> tuple[dict[int, float], str]:
+    """Return how many microseconds are added to the times of each rank, and a sentence that says how exact they are.
+
+    ``clocks`` has for each rank by how many seconds its host's clock is ahead, and the error of that.
+    """
+    hosts = {int(one["rank"]): str(one.get("host") or "") for one in summaries}
+    found = {rank: -1e6 * clocks.get(rank, (0.0, 0.0))[0] for rank in hosts}
+    if len(set(hosts.values())) < 2:
+        return found, "All ranks have the clock of one host."
+    errors = {rank: 1e6 * clocks.get(rank, (0.0, math.inf))[1] for rank in hosts}
+    reference = min(hosts, key=lambda rank: (errors[rank], rank))
+    ends = {int(one["rank"]): _waits(one) for one in summaries}
+    used, left = 0, 0.0
+    for host in dict.fromkeys(hosts.values()):
+        ranks = [rank for rank in hosts if hosts[rank] == host]
+        if host == hosts[reference]:
+            continue
+        apart = [one + found[reference] - found[ranks[0]] for one in _apart(ends[reference], ends[ranks[0]])]
+        bound = errors[reference] + errors[ranks[0]]
+        if len(apart) >= _LEAST_ENDS:
+            moved = max(-bound, min(bound, statistics.median(apart)))
+            used, left = len(apart), max(left, statistics.median(abs(one - moved) for one in apart))
+            for rank in ranks:
+                found[rank] = found[ranks[0]] + moved if rank == ranks[0] else found[rank] + moved
+    return found, _exactness(max(errors.values()), used, left)
+
+
+def _apart(
+    reference: Mapping[int, Sequence[tuple[float, float]]], other: Mapping[int, Sequence[tuple[float, float]]]
+) -> list[float]:
+    """Return by how many microseconds the common ends of the first are later than those of the other."""
+    return [
+        one[1] - two[1]
+        for step in reference.keys() & other.keys()
+        if len(reference[step]) == len(other[step])
+        for one, two in zip(reference[step], other[step], strict=True)
+    ]
+
+
+def _exactness(error: float, used: int, left: float) -> str:
+    if math.isinf(error):
+        trip = "The clocks of the hosts could not be compared"
+    else:
+        trip = f"The clocks of the hosts were compared to within {error / 1000:.2g} ms"
+    if not used:
+        return f"{trip}."
+    return f"{trip}, and agree at the ends of {used} collective operations to within {left / 1000:.2g} ms."
+
+
+def moved(summary: Mapping[str, Any], shift: float) -> dict[str, Any]:
+    """Return a summary with its times on the common clock."""
+    steps = [[round(begin + shift, 3), round(end + shift, 3)] for begin, end in summary["steps"]]
+    waits = [[what, round(begin + shift, 3), round(end + shift, 3)] for what, begin, end in summary["waits"]]
+    return {**summary, "steps": steps, "waits": waits}
+
+
+# one trace -----------------------------------------------------------------------------------------
+
+
+def merge(traces: Mapping[Path, float], target: Path, clean: Callable[[str], str], about: Mapping[str, Any]) -> None:
+    """Write the traces of ranks, each with what is added to its times (microseconds), as one, ordered by time.
+
+    Read and written line by line. ``clean`` gets each name once. Raises OSError, ValueError.
+    """
+    hidden = target.with_name(f".{target.name}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    names: dict[str, str] = {}
+    try:
+        with open(os.open(hidden, flags, 0o600), "wb") as file, gzip.GzipFile("", "wb", 5, file, mtime=0) as out:  # noqa: PTH123
+            out.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(dict(about))}, "traceEvents": [\n'.encode())
+            with contextlib.ExitStack() as opened:
+                lines = [_moments(opened.enter_context(gzip.open(path, "rt", encoding="utf-8")), shift)
+                         for path, shift in traces.items()]  # fmt: skip
+                before = ""
+                for _, line in heapq.merge(*lines, key=lambda one: one[0]):
+                    out.write(f"{before}{_cleaned(line, names, clean)}".encode())
+                    before = ",\n"
+            out.write(b"\n]}\n")
+        hidden.replace(target)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def _moments(lines: Iterator[str] | Any, shift: float) -> Iterator[tuple[float, str]]:
+    """Yield the moment of each line and the line on the common clock; names of processes come first."""
+    for line in lines:
+        head, _, rest = line.rstrip("\n").partition(", ")
+        if '"ph": "M"' in rest:
+            yield -math.inf, f"{head}, {rest}"
+        else:
+            ts = float(head.removeprefix('{"ts": ')) + shift
+            yield ts, f'{{"ts": {ts:.3f}, {rest}'
+
+
+def _cleaned(line: str, names: dict[str, str], clean: Callable[[str], str]) -> str:
+    found = _NAME.search(line)
+    if found is None:
+        return line
+    name = found[1]
+    if name not in names:
+        names[name] = json.dumps(clean(json.loads(name)))
+    return line if names[name] == name else f"{line[: found.start(1)]}{names[name]}{line[found.end(1) :]}"

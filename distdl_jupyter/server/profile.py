@@ -1,0 +1,59 @@
+"""Recorded steps of a job over HTTP: ask for a profile, read one, download its trace. All of it is ``client``'s.
+
+Asking does not wait: the job's card tells in the stream how far the profile is, and under which number it is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+from distdl_jupyter.core import profiles
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.server import outputs
+from distdl_jupyter.server.base import Handler, answers
+from distdl_jupyter.server.jobs import attached
+from distdl_jupyter.server.schema import AskProfile, ProfileQuery
+from distdl_jupyter.views.profile import job_profile
+from distdl_jupyter.views.schema import JobProfile
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.profiles import Profile
+
+
+class JobProfiles(Handler):
+    """The profiles of one job."""
+
+    @answers(JobProfile, query=ProfileQuery, refuses=(404,))
+    async def get(self, id_: str, query: ProfileQuery) -> JobProfile:
+        """Return a kept profile, the newest by default: the operators that take the most time, and shares of a step."""
+        return await self.run_in_thread(lambda: job_profile(_read(id_, query.number)))
+
+    @answers(status=202, body=AskProfile, refuses=(400, 404, 409, 507))
+    async def post(self, id_: str, body: AskProfile) -> None:
+        """Ask ranks to record their next steps."""
+        await self.run_in_thread(lambda: attached(id_).ask_profile(body.steps, body.ranks))
+
+
+class ProfileTrace(Handler):
+    """The trace of one profile."""
+
+    @answers(media="application/octet-stream", refuses=(404,))
+    async def get(self, id_: str, number: str) -> None:
+        """Download the Chrome trace of a profile, gzipped JSON that https://ui.perfetto.dev opens."""
+        file = await self.run_in_thread(_opened, id_, number)
+        await outputs.send(self, file, f"{id_}-profile-{number}.json.gz")
+
+
+def _read(id_: str, number: int | None) -> Profile:
+    found = profiles.read(attached(id_).folder, number)
+    if found is None:
+        which = "no profile" if number is None else f"no profile with the number {number}"
+        raise JobNotFound(f"Job {id_} has {which}.", hint="Record one while it trains.")
+    return found
+
+
+def _opened(id_: str, number: str) -> BinaryIO:
+    found = _read(id_, int(number)) if number.isascii() and number.isdecimal() and len(number) < 6 else None
+    if found is None or found.trace is None:
+        raise JobNotFound(f"Job {id_} has no such trace.", hint="Its card lists the profiles by number.")
+    return found.trace.open("rb")

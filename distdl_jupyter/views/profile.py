@@ -1,0 +1,150 @@
+"""A profile as text, as HTML that a saved notebook keeps, as a table, and as plain data for a page."""
+
+from __future__ import annotations
+
+import shutil
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core.errors import DiskRefused, JobNotFound
+from distdl_jupyter.core.humanize import clock, plural, ranks
+from distdl_jupyter.core.profiles import Profile
+from distdl_jupyter.views import table
+from distdl_jupyter.views.schema import JobProfile, ProfileOperator, ProfileRank
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from distdl_jupyter.core.profiles import Operator
+
+#: Operators of text, HTML and pages; ranks that have a column of their own.
+_MOST_OPERATORS, _MOST_RANKS = 20, 8
+#: Operators below this part of a step are left out, and characters of a name.
+_LEAST_SHARE, _LONGEST = 0.0005, 60
+_PARTS = {"compute": "compute", "communication": "communication", "waiting": "waiting for others",
+          "data": "waiting for data"}  # fmt: skip
+
+
+class ProfileShown(Profile):
+    """A profile as a notebook shows it: ``print``, display, ``to_pandas()``, ``trace`` and ``save(path)``."""
+
+    def __str__(self) -> str:
+        return "\n".join((*sentences(self), *([table.text(_rows(self))] if self.operators else [])))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<p>{escape(one)}</p>" for one in sentences(self))
+        return head + (table.html(_rows(self)) if self.operators else "")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and its own ``seconds`` a step.
+
+        ``calls`` a step and the ``share`` of the step are the mean over ranks.
+        """
+        import pandas as pd
+
+        names = ["operator", "kind", "rank", "calls", "seconds", "share"]
+        rows = [(one.name, one.kind, rank, one.calls, own, one.share)
+                for one in self.operators for rank, own in sorted(one.by_rank.items())]  # fmt: skip
+        return pd.DataFrame(rows, columns=names)
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the trace to ``path`` (a folder keeps its name) and return where it is.
+
+        Raises JobNotFound when there is none, DiskRefused.
+        """
+        if self.trace is None or not self.trace.is_file():
+            raise JobNotFound("The trace of this profile is not there any more.")
+        target = Path(path).expanduser()
+        try:
+            if target.is_dir():
+                target = target / f"profile-{self.number}-{self.trace.name}"
+            return Path(shutil.copyfile(self.trace, target))
+        except OSError as error:
+            raise DiskRefused(f"The trace cannot be saved as {target}: {error.strerror}.") from error
+
+
+def displayable(of: Profile) -> ProfileShown:
+    """Return the same as a notebook shows it."""
+    return ProfileShown(of.number, of.t, of.steps, of.ranks, of.operators, of.missing, of.clock, of.problem, of.trace,
+                        of.uses_gpu)  # fmt: skip
+
+
+def sentences(of: Profile) -> list[str]:
+    """Return what a profile says before its table."""
+    who = ranks([one.rank for one in of.ranks])
+    shares = ", ".join(f"{words} {100 * of.share(part):.0f} %" for part, words in _PARTS.items())
+    return [
+        f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms a step.",
+        f"Of a step: {shares}.",
+        *[_stands_out(one) for one in of.operators if one.stands_out is not None][:3],
+        *_notes(of),
+    ]
+
+
+def _notes(of: Profile) -> list[str]:
+    """Return what a profile lacks, and how exact its one clock is where there were several."""
+    alike: dict[str, list[int]] = {}
+    for rank, why in sorted(of.missing.items()):
+        alike.setdefault(why, []).append(rank)
+    lines = [f"{ranks(which).capitalize()} recorded nothing: {why}" for why, which in alike.items()]
+    several_hosts = len({one.host for one in of.ranks}) > 1
+    return [*lines, *([of.problem] if of.problem else []), *([of.clock] if several_hosts else [])]
+
+
+def _stands_out(one: Operator) -> str:
+    assert one.stands_out is not None
+    own = _milliseconds(one.by_rank[one.stands_out])
+    than = f", {one.times:.1f} times as long as on the others" if one.times else ", on the others none"
+    return f"{_short(one.name)} takes {own} ms a step on rank {one.stands_out}{than}."
+
+
+def shown(of: Profile) -> list[Operator]:
+    """Return the operators that are worth a line."""
+    return [one for one in of.operators if one.share >= _LEAST_SHARE][:_MOST_OPERATORS]
+
+
+def _rows(of: Profile) -> list[tuple[str, ...]]:
+    columns = [one.rank for one in of.ranks][:_MOST_RANKS] if len(of.ranks) > 1 else []
+    head = ("operator", "kind", "calls a step", "own ms a step", "of the step", *(f"rank {rank}" for rank in columns),
+            "stands out")  # fmt: skip
+    return [head, *(_row(one, columns) for one in shown(of))]
+
+
+def _row(one: Operator, columns: list[int]) -> tuple[str, ...]:
+    out = "" if one.stands_out is None else f"rank {one.stands_out}{f', {one.times:.1f}x' if one.times else ''}"
+    calls = f"{one.calls:g}" if one.calls == int(one.calls) else f"{one.calls:.1f}"
+    of_ranks = (_milliseconds(one.by_rank.get(rank, 0.0)) for rank in columns)
+    return (_short(one.name), one.kind, calls, _milliseconds(one.own), f"{100 * one.share:.1f} %", *of_ranks, out)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}"
+
+
+def job_profile(of: Profile) -> JobProfile:
+    """Return a profile for a page."""
+    parts = {part: of.share(part) for part in _PARTS}
+    return JobProfile(
+        number=of.number,
+        t=of.t,
+        steps=of.steps,
+        seconds=of.seconds,
+        says=tuple(_notes(of)),
+        shares=parts,
+        ranks=tuple(ProfileRank(one.rank, one.host, one.seconds, one.compute, one.communication, one.waiting, one.data)
+                    for one in of.ranks),
+        operators=tuple(
+            ProfileOperator(one.name, one.kind, one.calls, one.own, one.share,
+                            tuple(one.by_rank.get(rank.rank, 0.0) for rank in of.ranks), one.stands_out, one.times)
+            for one in shown(of)
+        ),
+        trace_bytes=of.trace.stat().st_size if of.trace is not None else None,
+    )  # fmt: skip

@@ -1,0 +1,202 @@
+/**
+ * Recorded steps of a job: the operators that take the most time, rank by rank, and which part of a step is communication. It
+ * asks for the next steps of all or some ranks; the job's card says how far they are, and then the profile is read.
+ */
+import { assign, fill, h, onClick, setText, show, type Child } from '../ui/dom';
+import { bytes, clock, count, number, percent, rankSpans } from '../ui/format';
+import { icon } from '../ui/icons';
+import { said, __, _n } from '../ui/trans';
+import type { components } from '../api/schema';
+import type { Card } from './card';
+import { button } from './header';
+
+export type JobProfile = components['schemas']['JobProfile'];
+type Operator = JobProfile['operators'][number];
+type Taken = Card['profiles'][number];
+
+/** Asks ranks to record, and reads what they have recorded. */
+export interface ProfileSource {
+  /** `ranks` null: all of them. */
+  ask(steps: number, ranks: number[] | null): Promise<unknown>;
+  read(number: number): Promise<JobProfile>;
+  /** The address of a trace, left out where there is none. */
+  trace?(number: number): string;
+}
+
+/** Ranks that have a column of their own, and steps of one profile at most. */
+const [COLUMNS, MOST] = [8, 50];
+const PARTS = ['data', 'compute', 'communication', 'waiting'] as const;
+
+export class ProfileView {
+  #card: Card | null = null;
+  #open = false;
+  #shown: JobProfile | null = null;
+  #wanted = 0;
+  #problem = '';
+  /** The number of the newest profile when one was asked for. */
+  #asked: number | null = null;
+  readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
+  readonly #steps = h('input', { class: 'dd-input dd-s12', type: 'number', min: 1, max: MOST, value: 5, 'aria-label': __('Steps to record') });
+  readonly #ranks = h('input', { class: 'dd-input dd-s12', type: 'text', placeholder: __('all ranks'), 'aria-label': __('Ranks that record, as 0,1') });
+  readonly #record = button('record', __('Record'), 'dd-small dd-primary');
+  readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Profiles recorded') });
+  readonly #close = button('close', __('Close the profile'), 'dd-quiet dd-icon');
+  readonly #asks = h('span', { class: 'dd-row dd-profileasks' }, this.#steps, h('span', { class: 'dd-sub dd-s12' }, __('steps of')), this.#ranks, this.#record);
+  readonly #body = h('div', { class: 'dd-profilebody' });
+
+  constructor(
+    readonly root: HTMLElement,
+    private readonly source: ProfileSource,
+    private readonly changed: (open: boolean) => void,
+  ) {
+    root.classList.add('dd-profile', 'dd-gone');
+    assign(root, { role: 'region', 'aria-label': __('Profile') });
+    const title = h('h3', { class: 'dd-h3 dd-nw' }, __('Profile'));
+    root.append(h('div', { class: 'dd-part' }, title, this.#said, h('span', { class: 'dd-grow' }), this.#asks, this.#earlier, this.#close), this.#body);
+    onClick(this.#record, () => this.#ask());
+    onClick(this.#close, () => this.toggle());
+    this.#earlier.addEventListener('change', () => void this.#read(Number(this.#earlier.value)));
+    root.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') this.toggle();
+      if (event.key === 'Enter' && (event.target === this.#steps || event.target === this.#ranks)) this.#ask();
+    });
+  }
+
+  /** Take a newer card; a profile that was asked for is read when it is there. */
+  update(card: Card): void {
+    this.#card = card;
+    const newest = card.profiles.at(-1);
+    if (this.#asked !== null && newest && newest.number > this.#asked && ended(newest)) {
+      this.#asked = null;
+      this.#problem = newest.status === 'failed' ? said(newest.why) || __('The job has ended before the steps were recorded.') : '';
+      if (newest.status === 'done') void this.#read(newest.number);
+    }
+    this.#draw();
+  }
+
+  toggle(): void {
+    this.#open = !this.#open;
+    const newest = this.#card?.profiles.filter(({ status }) => status === 'done').at(-1);
+    if (this.#open && newest && !this.#shown) void this.#read(newest.number);
+    this.#draw();
+    this.changed(this.#open);
+  }
+
+  #ask(): void {
+    const steps = Number(this.#steps.value);
+    const words = this.#ranks.value.split(/[\s,]+/).filter(Boolean);
+    const ranks = words.length ? words.map(Number) : null;
+    if (this.#asked !== null || !this.#card?.can_profile) return;
+    if (!Number.isInteger(steps) || steps < 1 || steps > MOST) return this.#refuse(__('A profile has 1 to %1 steps.', MOST));
+    if (ranks?.some((rank) => !Number.isInteger(rank))) return this.#refuse(__('Ranks are numbers such as 0,1.'));
+    this.#problem = '';
+    this.#asked = this.#card.profiles.at(-1)?.number ?? 0;
+    this.#draw();
+    this.source.ask(steps, ranks).catch((error: unknown) => {
+      this.#asked = null;
+      this.#refuse(wordsOf(error));
+    });
+  }
+
+  #refuse(problem: string): void {
+    this.#problem = problem;
+    this.#draw();
+  }
+
+  async #read(number: number): Promise<void> {
+    this.#wanted = number;
+    try {
+      const found = await this.source.read(number);
+      if (this.#wanted === number) this.#shown = found;
+      this.#draw();
+    } catch (error) {
+      this.#refuse(wordsOf(error));
+    }
+  }
+
+  #draw(): void {
+    const card = this.#card;
+    this.root.classList.toggle('dd-gone', !this.#open);
+    if (!this.#open || !card) return;
+    const now = card.profiles.find((one) => !ended(one));
+    const shown = this.#shown;
+    const words = now ? progress(now) : this.#asked !== null ? __('Asking the ranks') : this.#problem || (shown ? recorded(shown) : empty(card));
+    setText(this.#said, words);
+    assign(this.#said, { title: words });
+    this.#said.classList.toggle('dd-ink-err', !now && this.#asked === null && this.#problem !== '');
+    show(this.#asks, card.can_profile || now !== undefined);
+    assign(this.#record, { 'aria-disabled': (now !== undefined || this.#asked !== null) && 'true' });
+    this.#drawEarlier(card);
+    fill(this.#body, JSON.stringify([shown?.number, shown?.t]), () => (shown ? this.#content(shown) : []));
+  }
+
+  #drawEarlier({ profiles }: Card): void {
+    const done = profiles.filter(({ status }) => status === 'done');
+    show(this.#earlier, done.length > 1);
+    fill(this.#earlier, JSON.stringify(done), () => [...done].reverse().map(({ number, t, steps }) => h('option', { value: number }, `${clock(t)}, ${_n('%1 step', '%1 steps', steps)}`)));
+    if (this.#shown) this.#earlier.value = String(this.#shown.number);
+  }
+
+  #content(shown: JobProfile): Child[] {
+    const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, said(text)));
+    return [h('div', { class: 'dd-profilehead' }, shares(shown), this.#trace(shown)), ...notes, h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
+  }
+
+  #trace({ number, trace_bytes: length }: JobProfile): HTMLElement | null {
+    if (length === null) return null;
+    const href = this.source.trace?.(number);
+    if (href === undefined) return h('span', { class: 'dd-sub dd-s12' }, __('job.profile(kept=True).save(path) writes the trace.'));
+    const words = __('Download trace');
+    const title = __('Chrome trace of all ranks, %1; ui.perfetto.dev opens it', bytes(length));
+    return h('a', { class: 'dd-btn dd-small', href, download: '', title }, icon('download', 14), h('span', {}, words));
+  }
+}
+
+const ended = ({ status }: Taken): boolean => status === 'done' || status === 'failed';
+const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+const ms = (seconds: number): string => number(Number((seconds * 1000).toPrecision(seconds < 0.01 ? 2 : 3)));
+
+function progress({ status, steps, recorded: done }: Taken): string {
+  if (status === 'recording') return __('Recording step %1 of %2', count(Math.min(done + 1, steps)), count(steps));
+  return status === 'saving' ? __('Bringing the traces together') : __('Waiting for the next step');
+}
+
+function recorded({ t, steps, ranks, seconds }: JobProfile): string {
+  const who = rankSpans(ranks.map(({ rank }) => rank));
+  return _n('%2, %1 step of %3, %4 ms a step', '%2, %1 steps of %3, %4 ms a step', steps, clock(t), who, ms(seconds));
+}
+
+function empty(card: Card): string {
+  return card.can_profile ? __('Records the next training steps of the ranks; they are slower meanwhile.') : __('Nothing was recorded.');
+}
+
+function partWords(): Record<(typeof PARTS)[number], string> {
+  return { data: __('data'), compute: __('compute'), communication: __('communication'), waiting: __('waiting for others') };
+}
+
+/** Which part of the mean step is what, as a bar with its words below. */
+function shares({ shares: parts }: JobProfile): HTMLElement {
+  const names = partWords();
+  const segments = PARTS.map((part) => {
+    const element = h('i', { class: `dd-role dd-role-${part}` });
+    element.style.width = `${100 * (parts[part] ?? 0)}%`;
+    return element;
+  });
+  const keys = PARTS.map((part) => h('span', { class: 'dd-row dd-nw' }, h('i', { class: `dd-rolekey dd-role-${part}` }), names[part], h('b', { class: 'dd-num' }, percent(parts[part] ?? 0, 1))));
+  const label = PARTS.map((part) => `${names[part]} ${percent(parts[part] ?? 0, 1)}`).join(', ');
+  return h('div', { class: 'dd-grow dd-profileshares' }, h('div', { class: 'dd-stepbar', role: 'img', 'aria-label': label }, ...segments), h('div', { class: 'dd-rolekeys dd-s12' }, ...keys));
+}
+
+function table({ operators, ranks }: JobProfile): HTMLElement {
+  const columns = ranks.length > 1 ? ranks.slice(0, COLUMNS) : [];
+  const right = (text: string, title = ''): HTMLElement => h('th', { class: 'dd-right', title: title || null }, text);
+  const head = h('tr', {}, h('th', {}, __('Operator')), right(__('Calls a step')), right(__('Own ms a step'), __('Without what it calls itself')), right(__('Of the step')), ...columns.map(({ rank, host }) => right(__('rank %1', rank), host)));
+  return h('table', {}, h('thead', {}, head), h('tbody', {}, ...operators.map((one) => row(one, ranks, columns.length))));
+}
+
+function row(one: Operator, ranks: JobProfile['ranks'], columns: number): HTMLElement {
+  const cell = (text: string, odd = false): HTMLElement => h('td', { class: odd ? 'dd-right dd-num dd-ink-warn dd-b' : 'dd-right dd-num' }, text);
+  const name = h('td', { class: 'dd-profilename' }, h('span', { class: 'dd-row' }, h('i', { class: `dd-rolekey dd-role-${one.kind === 'communication' ? 'communication' : 'compute'}` }), h('span', { class: 'dd-mono dd-ell', title: one.name }, one.name)));
+  const each = one.by_rank.slice(0, columns).map((seconds, at) => cell(ms(seconds), ranks[at]?.rank === one.stands_out));
+  return h('tr', {}, name, cell(number(Number(one.calls.toPrecision(3)))), cell(ms(one.own)), cell(percent(one.share, 1)), ...each);
+}
