@@ -222,16 +222,19 @@ class ProfileCollector:
 
     def finish(self) -> None:
         """All ranks have ended: make what can be made of what they brought."""
-        if self._now is None:
+        now = self._now
+        if now is None:
             return
-        for one in self._now.ranks.values():
+        for one in now.ranks.values():
             if not one.ended:
                 one.status, one.why = "missing", "Its process has ended before it had recorded the steps."
-        self._now.started = True
-        self.tick()
-        if self._now is not None and self._now.thread is not None:
-            self._now.thread.join(_MERGE)
-            self._end(self._now.failure or ("It was not merged in time." if self._now.thread.is_alive() else ""))
+        now.started = True
+        if now.thread is None:
+            self.tick()
+        thread = now.thread
+        if thread is not None:  # else ``tick`` has said why there is nothing
+            thread.join(_MERGE)
+            self._end(now.failure or ("It was not merged in time." if thread.is_alive() else ""))
 
     def _end(self, why: str) -> None:
         self._event("failed" if why else "done", why)

@@ -140,7 +140,7 @@ class Recording:
     """Torch's profiler, and what the hooks of ``step_times`` measure meanwhile. Moments are those of ``now``."""
 
     def __init__(self, request: dict[str, Any], first: int) -> None:
-        from torch import profiler
+        from torch import profiler  # with torch itself it is imported already
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library writes on stderr when it begins and ends
         self.number, self.wanted = int(request["number"]), int(request["steps"])
@@ -156,7 +156,7 @@ class Recording:
         self.horovod = trace_file.horovod()
         self.timeline = trace_file.HorovodTimeline.begin(self.horovod)
         _report(self.number, "recording", step=0)
-        self.profiler: Any = profiler.profile(activities=profiler.supported_activities())
+        self.profiler: Any = profiler.profile()  # of processor and GPU, where there is one
         self.profiler.start()
         self.epoch = time.time_ns() - now()
         for name in ("data", "wait"):

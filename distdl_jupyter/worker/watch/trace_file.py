@@ -162,7 +162,8 @@ def _thread(event: dict[str, Any]) -> int:
     """Return the number of a thread; streams of a GPU get numbers of their own."""
     on_gpu = event.get("cat") in _ON_GPU or (event["ph"] == "M" and "stream" in str(event["args"].get("name", "")))
     device = event["pid"] if isinstance(event["pid"], int) else 0
-    return _STREAMS + 10_000 * device + event["tid"] if on_gpu else event["tid"]
+    thread = int(event["tid"])
+    return _STREAMS + 10_000 * device + thread if on_gpu else thread
 
 
 def _event(event: dict[str, Any], shift: float, rank: int, end: float) -> Event | None:

@@ -1,0 +1,81 @@
+"""A profile of a running job, as the job's page asks for it, says how far it is, and shows it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from distdl_jupyter.core.store import JobStore
+from tests.browser.conftest import Book, Lab
+from tests.widgets.recorded import Recording, telling
+
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
+
+#: Name, kind, calls, own and total microseconds in five steps.
+ROWS = [("gloo:all_reduce", "communication", 10, 60_000), ("aten::mm", "compute", 60, 150_000),
+        ("aten::convolution_backward", "compute", 20, 40_000), ("aten::add_", "compute", 400, 9_000),
+        ("Optimizer.step#SGD.step", "python", 5, 2_500)]  # fmt: skip
+
+
+@pytest.fixture
+def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
+    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
+    with telling(JobStore(lab.home / "distdl")) as write:
+        yield write
+
+
+def keep(folder: Path, number: int) -> None:
+    """Keep a profile of five steps of 62 ms on four ranks, as a supervisor does; rank 3 multiplies for longer."""
+    found: list[dict[str, Any]] = []
+    for rank in range(4):
+        steps = [[62_000.0 * at, 62_000.0 * (at + 1)] for at in range(5)]
+        wait = 4_000.0 if rank == 3 else 14_000.0
+        waits = [["data", begin, begin + 3_000.0] for begin, _ in steps]
+        waits += [["wait", end - wait, end] for _, end in steps]
+        rows = [[name, kind, calls, own * (1.4 if rank == 3 and name == "aten::mm" else 1.0), own]
+                for name, kind, calls, own in ROWS]  # fmt: skip
+        found.append({"rank": rank, "host": f"node-{'ab'[rank // 2]}", "pid": 1, "first": 3, "steps": steps,
+                      "waits": waits, "operators": rows, "events": 500, "left_out": 0, "gpu": False})  # fmt: skip
+    at = folder / "profiles" / str(number)
+    at.mkdir(parents=True)
+    clock = "The clocks of the hosts were compared to within 0.4 ms."
+    (at / "profile.json").write_text(
+        json.dumps({"t": 1.7e9, "steps": 5, "ranks": found, "missing": {}, "clock": clock})
+    )
+    (at / "trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}'))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_steps_are_recorded_from_the_page(shared_page: Book, told: Callable[[str], Recording], *, dark: bool) -> None:
+    shared_page.theme(dark=dark)
+    story = told("running")
+    page = shared_page.open_job(story.id)
+    page.get_by_role("button", name="Profile", exact=True).click()
+    part = page.get_by_role("region", name="Profile", exact=True)
+    part.get_by_label("Steps to record").fill("99")
+    part.get_by_role("button", name="Record").click()
+    expect(part.get_by_role("status")).to_have_text("A profile has 1 to 50 steps.")
+    part.get_by_label("Steps to record").fill("5")
+    part.get_by_role("button", name="Record").click()
+    expect(part.get_by_role("status")).to_have_text("Asking the ranks")
+    asked = {"number": 1, "steps": 5, "ranks": [0, 1, 2, 3]}
+    story.event("profile", **asked, status="recording", recorded=2)
+    expect(part.get_by_role("status")).to_have_text("Recording step 3 of 5")
+    shared_page.picture(f"profile-recording-{'dark' if dark else 'light'}", page)
+    keep(story.folder.path, 1)
+    story.event("profile", **asked, status="done", recorded=5)
+    expect(part.get_by_role("status")).to_contain_text("5 steps of")
+    expect(part.locator("tbody tr").first).to_contain_text("aten::mm")
+    expect(part.locator("td.dd-ink-warn")).to_have_text("42")
+    with shared_page.page.expect_download() as download:
+        part.get_by_role("link", name="Download trace").click()
+    assert json.loads(gzip.decompress(Path(download.value.path()).read_bytes())) == {"traceEvents": []}
+    assert download.value.suggested_filename.endswith("-profile-1.json.gz")
+    shared_page.picture(f"profile-{'dark' if dark else 'light'}", page)
+    assert not shared_page.errors
