@@ -28,6 +28,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 64, 14, 40
 _COLOURS, _DASHES = (PAPER.brand, PAPER.ink, "#00695c", "#8e24aa"), ("", "5 3", "2 3", "8 3 2 3")
 #: Pixels between the marks of two backends at one number of processes.
 _BESIDE = 14.0
+#: Pixels between the axis and the fewest processes.
+_INSET = 14
 _GREY, _GRID, _AXIS = "#8f8f8f", "#ececec", "#c4c4c4"
 _MOST_TICKS = 7
 _COLUMNS = ("Efficiency", "Own work", "Communication", "Waiting", "Batch", "lr")
@@ -126,7 +128,7 @@ class _Frame:
 
     def x(self, processes: float) -> float:
         span = max(self.last - self.first, 1e-9)
-        return _LEFT + (math.log2(processes) - self.first) / span * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + _INSET + (math.log2(processes) - self.first) / span * (WIDTH - _LEFT - _INSET - _RIGHT)
 
     def y(self, rate: float) -> float:
         share = (math.log2(max(rate, 1e-12)) - self.low) / (self.high - self.low)

@@ -40,6 +40,8 @@ const [WIDTH, HEIGHT] = [438, 344];
 const [LEFT, RIGHT, TOP, BOTTOM] = [46, 64, 14, 40];
 /** Pixels between the marks of two backends at one number of processes, ticks of an axis, backends that look different. */
 const [BESIDE, TICKS, LOOKS] = [14, 7, 4];
+/** Pixels between the axis and the fewest processes. */
+const INSET = 14;
 
 export class ScalingView {
   readonly #head = h('div', { class: 'dd-head' });
@@ -262,7 +264,7 @@ function spokenOf(scaling: Scaling): string {
 function frameOf(first: number, last: number, low: number, high: number): Frame {
   const within = (part: number): number => Math.max(0, Math.min(1, part));
   return {
-    x: (processes) => LEFT + ((Math.log2(processes) - first) / Math.max(last - first, 1e-9)) * (WIDTH - LEFT - RIGHT),
+    x: (processes) => LEFT + INSET + ((Math.log2(processes) - first) / Math.max(last - first, 1e-9)) * (WIDTH - LEFT - INSET - RIGHT),
     y: (rate) => TOP + (1 - within((Math.log2(Math.max(rate, 1e-12)) - low) / (high - low))) * (HEIGHT - TOP - BOTTOM),
   };
 }

@@ -35,7 +35,8 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (row.state === 'canceling') return line(__('canceling'));
   const when = moment(row.ended ?? row.last_sign, now);
   if (row.state === 'completed') return line(`${duration((row.ended ?? now) - row.created)}, ${when}`);
-  if (row.state === 'canceled') return line(canceledWords(row));
+  // A run of a study is canceled as soon as it is measured.
+  if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
   const what = row.says || (row.state === 'failed' ? __('failed') : __('no result'));
   return { place: '', strong: '', tell: `${what}, ${when}`, tone: row.state === 'failed' ? 'failed' : 'lost' };
 }

@@ -20,7 +20,7 @@ export interface Item {
 const NEXT = 8;
 
 /** Whether a row is that of a study, and none of a job. */
-export const isStudy = ({ id, group }: JobRow): boolean => group !== null && group.id === id;
+export const isStudy = ({ id, group }: JobRow): boolean => group?.id === id;
 
 /** Return what is shown of `items`: the rows of studies in the places of their newest runs, with the runs where unfolded. */
 export function grouped(items: readonly Item[], unfolded: ReadonlySet<string>, now: number): Item[] {

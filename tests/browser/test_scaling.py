@@ -1,0 +1,66 @@
+"""A scaling study in a real JupyterLab: its panel while it runs, as it ends, and its row in the list of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Book
+
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
+
+#: Rank 1 is 20 ms late in each step.
+MEASURE = """
+def train(lr=0.01):
+    import time
+    import torch
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(800, 4)), batch_size=8)
+    while True:
+        for (x,) in data:
+            loss = model(x).pow(2).mean()
+            time.sleep(0.03 + 0.06 * torch.distributed.get_rank())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+from distdl_jupyter import scale
+found = scale(train, [1, 2], backends="torch", seconds=1, epoch_samples=50_000, price_per_hour="3 USD", name="digits")
+found
+"""
+
+
+def test_a_study_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., Book]) -> None:
+    book = desk([MEASURE])
+    book.run_all()
+    panel = book.page.locator(".dd-scaling")
+    pill = panel.locator(".dd-pill")
+    expect(pill).to_have_text("Running")
+    expect(pill).to_have_text("Completed")
+    # Shown once, though the function's value stands last in the cell as well.
+    expect(panel).to_have_count(1)
+    expect(panel.locator(".dd-scalefinding")).to_contain_text("2 processes reach")
+    expect(panel.locator(".dd-scalefinding")).to_contain_text("waiting for rank 1; without it:")
+    expect(panel.locator(".dd-dots")).to_contain_text("weak scaling: batch 8 a process")
+    figure = panel.get_by_role("img")
+    for text in ("measured", "forecast", "ideal", "without rank 1's delay"):
+        expect(figure.get_by_text(text)).to_be_visible()
+    rows = panel.locator(".dd-scaletable").first.locator("tbody tr")
+    expect(rows).to_have_count(4)
+    expect(rows.nth(1)).to_contain_text("0.02")
+    expect(panel).to_contain_text("Prices: your own figure.")
+    book.picture("scaling", panel)
+    study = book.page.locator("#distdl-sidebar .dd-job[role=row]")
+    book.page.evaluate("window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    expect(study).to_have_count(1)
+    expect(study).to_contain_text("Scaling of digits")
+    expect(study).to_contain_text("2 of 2 measured")
+    study.locator(".dd-unfold").click()
+    assert study.count() >= 1 + 4
+    assert not book.errors
