@@ -78,4 +78,9 @@ def test_steps_are_recorded_from_the_page(shared_page: Book, told: Callable[[str
     assert json.loads(gzip.decompress(Path(download.value.path()).read_bytes())) == {"traceEvents": []}
     assert download.value.suggested_filename.endswith("-profile-1.json.gz")
     shared_page.picture(f"profile-{'dark' if dark else 'light'}", page)
+    size = shared_page.page.viewport_size
+    assert size is not None
+    shared_page.page.set_viewport_size({"width": 700, "height": size["height"]})
+    shared_page.picture(f"profile-narrow-{'dark' if dark else 'light'}", page)
+    shared_page.page.set_viewport_size(size)
     assert not shared_page.errors

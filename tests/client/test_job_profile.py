@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 HOROVOD = 1_000_000
 
 
-def train(backend, pause=0.1):
+def train(backend, pause=0.4):
     """Both ranks multiply large matrices in each step; rank 1 sleeps before its backward pass: rank 0 waits for it."""
     import time
 
@@ -99,8 +99,8 @@ def check_table(found):
     assert most.name == "aten::mm"
     assert all(seconds > 0.5 * most.own for seconds in most.by_rank.values())
     first, second = found.ranks
-    # Rank 0 waits for rank 1, which sleeps 0.1 s.
-    assert first.waiting > 0.06
+    # Rank 0 waits for rank 1, which sleeps 0.4 s.
+    assert first.waiting > 0.15
     assert second.waiting < first.waiting / 2
     assert found.operators[0].kind in ("communication", "compute", "python")
     assert 0.99 < sum(found.share(part) for part in ("data", "compute", "waiting", "communication")) < 1.01
@@ -116,14 +116,14 @@ def check_trace(found, backend):
     events = trace["traceEvents"]
     times = [event["ts"] for event in events if event["ph"] != "M"]
     assert times == sorted(times)
-    names = {event["args"]["name"] for event in events if event["name"] == "process_name"} if events else set()
+    names = {event["args"]["name"] for event in events if event.get("name") == "process_name"}
     assert {name.split(" on ")[0] for name in names} >= {"rank 0", "rank 1"}
     steps = {rank: [one for one in events if one["pid"] == rank and one.get("cat") == "steps" and
                     one["name"].startswith("step ")] for rank in (0, 1)}  # fmt: skip
     assert [len(one) for one in steps.values()] == [4, 4]
     # The ranks record the same steps, and leave each all-reduce together: these end when it has ended.
     waits = "horovod:synchronize" if backend != "torch" else "gloo:all_reduce"
-    ends = {rank: [one["ts"] + one["dur"] for one in events if one["pid"] == rank and one["name"] == waits]
+    ends = {rank: [one["ts"] + one["dur"] for one in events if one["pid"] == rank and one.get("name") == waits]
             for rank in (0, 1)}  # fmt: skip
     assert len(ends[0]) == len(ends[1]) >= 4
     apart = sorted(abs(one - two) for one, two in zip(sorted(ends[0]), sorted(ends[1]), strict=True))
