@@ -76,6 +76,9 @@ def build(
         given["after"] = _predecessors(given["after"])
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
     _refuse_packages(given, cluster)
+    if given.get("rehearse") and not cluster.rehearses:
+        raise InvalidSpec(f"{cluster.title or cluster.name} has links of its own: only this machine rehearses others.",
+                          field="rehearse", hint="Leave rehearse out, or compute_target.")  # fmt: skip
     _refuse_more_than_all(given.get("min_node_count"), nodes)
     frames, sources_given = _planned(given.pop("data", None))
     requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)

@@ -56,11 +56,6 @@ class LocalOptions:
     wait: bool = field(
         default=True, metadata={"help": "wait for what other jobs hold, as GPUs; without it such a job has failed"}
     )
-    rehearse: str = field(
-        default="",
-        metadata={"help": "give each of several nodes a link of its own: a rate and a latency, as 1gbit,0.2ms, or the "
-                  "VM size whose link it is, as NC64as_T4_v3"},
-    )  # fmt: skip
 
 
 class LocalCluster(Cluster):
@@ -71,6 +66,7 @@ class LocalCluster(Cluster):
     Options = LocalOptions
     stages = True
     installs = True
+    rehearses = True
     slots = True
 
     def __init__(self) -> None:
@@ -132,16 +128,16 @@ class LocalCluster(Cluster):
         except OSError as error:
             raise LaunchFailed(str(error)) from error
         if placement.rehearsed:
-            self._rehearse(spec.node_count, options.rehearse)
+            self._rehearse(spec)
         return dataclasses.replace(placement, ports=tuple(reserved))
 
-    def _rehearse(self, nodes: int, text: str) -> None:
+    def _rehearse(self, spec: JobSpec) -> None:
         """Make the network of the nodes. Raises LaunchFailed."""
         from distdl_jupyter.azure.vm_sizes import link_of
         from distdl_jupyter.clusters.rehearsal import Rehearsal
 
-        link = link_of(text)
-        self._rehearsal = Rehearsal(nodes, link)
+        link = link_of(spec.rehearse)
+        self._rehearsal = Rehearsal(spec.node_count, link)
         self._notices.append(Notice("info", f"Rehearsed on {link}: its nodes meet over links of this rate, and reach "
                                     "nothing else.", "rehearsal"))  # fmt: skip
 
@@ -203,8 +199,8 @@ class LocalCluster(Cluster):
         each = spec.gpus or 1
         emulated = spec.node_count > 1
         address, interface, rehearsed = _ADDRESS, "lo0" if sys.platform == "darwin" else "lo", False
-        if text := getattr(options, "rehearse", ""):
-            address, interface, rehearsed = *_rehearsed(spec, text), True
+        if spec.rehearse:
+            address, interface, rehearsed = *_rehearsed(spec), True
         here = socket.gethostname()
         places = tuple(
             RankSlot(
@@ -248,12 +244,12 @@ class LocalCluster(Cluster):
         return sorted(found)
 
 
-def _rehearsed(spec: JobSpec, text: str) -> tuple[str, str]:
+def _rehearsed(spec: JobSpec) -> tuple[str, str]:
     """Return the address of the first node and the interface of all. Raises InvalidSpec."""
     from distdl_jupyter.azure.vm_sizes import link_of
     from distdl_jupyter.clusters import rehearsal
 
-    link_of(text)
+    link_of(spec.rehearse)
     rehearsal.check(spec.node_count)
     return rehearsal.address(0), rehearsal.INTERFACE
 

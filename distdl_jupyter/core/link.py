@@ -51,6 +51,13 @@ def _delay(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.3g} µs"
 
 
+def shown(text: str) -> str:
+    """Return a link as it was asked for in words: ``1 Gb/s, 0.2 ms``, ``NC64as_T4_v3``."""
+    name, bits, latency = words(text)
+    delay = f", {_delay(latency)}" if latency else ""
+    return (name if bits is None else rate(bits)) + delay
+
+
 def words(text: str) -> tuple[str, float | None, float | None]:
     """Return the name, the rate in bits a second and the latency in seconds of ``1gbit,0.2ms``.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.core import humanize
+from distdl_jupyter.core import humanize, link
 from distdl_jupyter.core.data import DataSource, blob_place
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
@@ -153,6 +153,13 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
             raise InvalidSpec(f"{name} is set by this package itself.", field=field,
                               hint="Choose a name that does not begin with DISTDL_.")  # fmt: skip
     return {name: str(text) for name, text in pairs.items()}
+
+
+def _link(value: Any, _field: str) -> str | None:
+    if value in (None, ""):
+        return None
+    link.words(str(value))
+    return str(value)
 
 
 def _outputs(value: Any, field: str) -> str | None:
@@ -313,6 +320,12 @@ class JobOptions:
         "Compare the weights that all ranks are to have alike every N steps of an optimizer of torch; 0: never",
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
+    )  # fmt: skip
+    #: The link of each emulated node: ``1gbit,0.2ms``, or a VM size with or without a latency. "": the loopback.
+    rehearse: str = _option(
+        "", _link,
+        "Rehearse several nodes on this machine over slower links: a rate and a latency, as 1gbit,0.2ms, or the VM "
+        "size whose link it is, as NC64as_T4_v3", metavar="LINK", label="Rehearsed on", shown=link.shown,
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(

@@ -51,6 +51,8 @@ class Chosen(Request, frozen=True, kw_only=True):
     max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
     use_gpu: Literal["", "yes", "no"] = ""
     metrics_from_output: bool = True
+    #: The link of each emulated node as it was typed; it counts on this machine with several nodes only.
+    rehearse: str = ""
     data: tuple[DataRow, ...] = ()
     pip_packages: tuple[str, ...] = ()
     conda_packages: tuple[str, ...] = ()

@@ -54,7 +54,7 @@ def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
         (("add", "mini", "rack", "--machine", 3), "Did you mean --machines?"),
         (("add", "mini", "rack", "--machines", "x"), "distdl clusters add mini rack --help lists them"),
         (("add", "mini", "rack", "3"), "'3' stands alone; each value follows its flag."),
-        (("add", "mini", "local", "--x", 3), "'--x' is no flag. Allowed: --oversubscribe, --rehearse, --wait."),
+        (("add", "mini", "local", "--x", 3), "'--x' is no flag. Allowed: --oversubscribe, --wait."),
         (("show", "mini"), "No cluster is named 'mini'"),
         (("check", "rack"), "rack is a kind of cluster, not a cluster. Make one with"),
         (("remove", "local"), "local is there by itself"),

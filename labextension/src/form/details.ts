@@ -43,15 +43,19 @@ export class MoreOptions implements Part {
   readonly #gpu: Segments;
   readonly #environment: Environment;
   readonly #settings = h('div', { class: 'dd-settings' });
-  readonly #problems: [Problem, Problem, Problem, Problem];
+  readonly #problems: [Problem, Problem, Problem, Problem, Problem];
+  readonly #rehearse: TextField;
+  readonly #rehearsal: HTMLElement;
   readonly #restarts: TextField;
   readonly #hang: Select;
   readonly #fromOutput: ReturnType<typeof checkbox>;
 
   constructor(private readonly store: Store) {
     this.#fromOutput = checkbox(__('Read metrics in what the ranks print'), (on) => store.set({ metrics_from_output: on }));
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds'])];
-    const [gpu, restarts, hang] = [freshId('gpu'), freshId('restarts'), freshId('hang')];
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse'])];
+    const [gpu, restarts, hang, rehearse] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('rehearse')];
+    this.#rehearse = new TextField({ 'aria-labelledby': rehearse, placeholder: '1gbit,0.2ms' }, (text) => store.set({ rehearse: text }));
+    this.#rehearsal = labelled(__('Rehearse a slower network'), rehearse, this.#rehearse.element, note(__('The nodes on this machine meet over links of this rate and latency, or of this VM size.')), this.#problems[4].element);
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
     this.#hang = new Select(hang, (value) => store.set({ hang_timeout_seconds: Number(value) }));
     const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
@@ -65,7 +69,8 @@ export class MoreOptions implements Part {
         labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
       h('div', { class: 'dd-more-row' },
-        labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.')))),
+        labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.'))),
+        this.#rehearsal),
     );
     this.element = this.#fold.element;
   }
@@ -75,6 +80,8 @@ export class MoreOptions implements Part {
     this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false, wrong.includes(true));
     this.#gpu.show(this.store.get('use_gpu'));
     this.#fromOutput.input.checked = this.store.get('metrics_from_output');
+    this.#rehearse.show(this.store.get('rehearse'));
+    this.#rehearsal.hidden = this.store.get('compute_target') !== 'local' || this.store.get('node_count') < 2;
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
     this.#drawHang(this.store.get('hang_timeout_seconds'));
     this.#environment.update();
