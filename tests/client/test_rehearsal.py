@@ -12,6 +12,7 @@ from distdl_jupyter.azure.vm_sizes import link_of
 from distdl_jupyter.core.errors import InvalidSpec
 from tests.client.rehearsal_jobs import train
 from tests.conftest import wait_for
+from tests.supervisor.test_far_clusters import supervisor_of
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a rehearsal takes Linux"), pytest.mark.timeout(1500),
@@ -38,7 +39,8 @@ def test_what_cannot_be_rehearsed_is_said_before_the_start(options, says):
 def test_communication_is_what_a_slower_link_lengthens_and_nothing_is_left_of_it():
     job = submit(train, args=(False,), node_count=2, distributed_backend="torch", rehearse="100mbit")
     wait_for(lambda: len(job.time().rows) > 12, 120)
-    supervisor = job.view().supervisor_pid
+    supervisor = supervisor_of(job)
+    assert supervisor
     networks = [os.stat(f"/proc/{rank.pid}/ns/net").st_ino for rank in job.view().ranks]
     assert len({*networks, os.stat("/proc/self/ns/net").st_ino}) == 3
     assert any(note["text"].startswith("Rehearsed on 100 Mb/s") for note in job.view().notes)
