@@ -69,8 +69,10 @@ export class ProfileView {
     if (this.#asked !== null && newest && newest.number > this.#asked && ended(newest)) {
       this.#asked = null;
       this.#problem = newest.status === 'failed' ? said(newest.why) || __('The job has ended before the steps were recorded.') : '';
-      if (newest.status === 'done') void this.#read(newest.number);
     }
+    // Also one that was asked for elsewhere.
+    const done = card.profiles.filter(({ status }) => status === 'done').at(-1);
+    if (this.#open && done && done.number > this.#wanted) void this.#read(done.number);
     this.#draw();
   }
 
@@ -107,7 +109,7 @@ export class ProfileView {
     this.#wanted = number;
     try {
       const found = await this.source.read(number);
-      if (this.#wanted === number) this.#shown = found;
+      if (this.#wanted === number) [this.#shown, this.#problem] = [found, ''];
       this.#draw();
     } catch (error) {
       this.#refuse(wordsOf(error));
