@@ -53,7 +53,7 @@ export class Form {
   #look: ReturnType<typeof setTimeout> | undefined;
 
   constructor(given: Store, private readonly place: FormPlace) {
-    const store: Store = { get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
+    const store: Store = { canCheck: given.canCheck ?? false, get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
