@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distdl_jupyter.core import humanize, link
+from distdl_jupyter.core.alerts import check_rules
 from distdl_jupyter.core.data import DataSource, blob_place
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
@@ -296,6 +297,12 @@ class JobOptions:
         "", _keep_checkpoints,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (lowest or highest may "
         "stand before the metric)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
+    )  # fmt: skip
+    #: Rules on metrics: a message when one holds for the first time.
+    notify_when: tuple[str, ...] = _option(
+        (), check_rules, "Send a message when a metric's mean over ranks fulfils a rule for the first time, such as "
+        '"val_acc > 0.9". May be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
+        shown=", ".join,
     )  # fmt: skip
     #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
     min_node_count: int | None = _option(

@@ -125,7 +125,15 @@ class JobSpec(JobOptions):
         kept["group"] = Group(**known_fields(Group, kept["group"])) if kept.get("group") else None
         kept["captured"] = tuple(Captured(**known_fields(Captured, c)) for c in kept.get("captured") or ())
         kept["data"] = tuple(DataSource(**known_fields(DataSource, one)) for one in kept.get("data") or ())
-        for name in ("secret_variables", "script_arguments", "findings", "pip_packages", "conda_packages", "after"):
+        for name in (
+            "secret_variables",
+            "script_arguments",
+            "findings",
+            "pip_packages",
+            "conda_packages",
+            "notify_when",
+            "after",
+        ):
             kept[name] = tuple(kept.get(name) or ())
         return cls(**kept)
 

@@ -1,7 +1,9 @@
-"""Whether jobs are told to a monitoring system. Where to is said by the environment, as OpenTelemetry has it.
+"""Who is told of jobs: a monitoring system when they have ended, and a webhook when something happens.
 
-Kept in ``distdl_monitoring.json`` in the user's Jupyter configuration folder. A connection string or a header with a
-key stays in the environment of Jupyter: it is neither kept nor shown here, and alone it turns nothing on.
+Kept in ``distdl_monitoring.json`` in the user's Jupyter configuration folder, which only the user may read. Where the
+monitoring system is the environment says, as OpenTelemetry has it: a connection string or a header with a key stays
+there, is neither kept nor shown here, and alone turns nothing on. Of a webhook's address, which lets anybody write
+there, only the host is ever shown.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 )  # fmt: skip
+#: What a message is sent for, as ``core.alerts.Kind``.
+KINDS = ("end", "failure", "stall", "nan", "rule")
+_ALL = ",".join(KINDS)
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
@@ -38,6 +43,19 @@ class MonitoringSettings:
             f"({ENDPOINTS[0]}), whichever the environment names."
         },
     )
+    webhook: str = field(
+        default="",
+        metadata={"help": "Address of Slack, Teams, ntfy (ntfy+https://HOST/TOPIC) or any other that takes JSON."},
+    )
+    notify: str = field(default=_ALL, metadata={"help": f"What the webhook is sent for: {', '.join(KINDS)}."})
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the webhook is sent for."""
+        return tuple(word for word in self.notify.replace(" ", "").split(",") if word)
+
+
+_DEFAULTS = dataclasses.asdict(MonitoringSettings())
 
 
 def file() -> Path:
@@ -51,7 +69,11 @@ def read() -> MonitoringSettings:
     """Return the settings, defaults where there is no file. Raises DistDLError when it is broken."""
     try:
         kept = json.loads(file().read_text(encoding="utf-8"))
-        return MonitoringSettings(enabled=kept.get("enabled") is True)
+        return MonitoringSettings(
+            enabled=kept.get("enabled") is True,
+            webhook=str(kept.get("webhook") or ""),
+            notify=str(kept.get("notify") or _ALL),
+        )
     except FileNotFoundError:
         return MonitoringSettings()
     except (OSError, ValueError, AttributeError) as error:
@@ -66,8 +88,10 @@ def change(**given: Any) -> MonitoringSettings:
         if name not in names:
             raise InvalidSpec(unknown(name, names, "setting for monitoring"), field=name,
                               hint="Where to send is said by the environment of Jupyter.")  # fmt: skip
-    settings = MonitoringSettings(**{name: _flag(name, value) for name, value in given.items()})
-    atomic_write.write(file(), dataclasses.asdict(settings))
+    changes = {name: _CHECKS[name](name, value) for name, value in given.items()}
+    settings = dataclasses.replace(read(), **changes)
+    kept = {name: value for name, value in dataclasses.asdict(settings).items() if value != _DEFAULTS[name]}
+    atomic_write.write(file(), kept)
     return settings
 
 
@@ -82,3 +106,22 @@ def _flag(name: str, value: Any) -> bool:
     if text not in (*_YES, *_NO):
         raise InvalidSpec(f"{name} is {value!r}, but it takes true or false.", field=name)
     return text in _YES
+
+
+def _address(_name: str, value: Any) -> str:
+    from distdl_jupyter.monitoring import webhook
+
+    if value:
+        webhook.check_address(str(value))
+    return str(value or "")
+
+
+def _kinds(name: str, value: Any) -> str:
+    words = [word.strip() for word in str(value or "").split(",") if word.strip()]
+    for word in words:
+        if word not in KINDS:
+            raise InvalidSpec(unknown(word, KINDS, "thing to be notified of"), field=name)
+    return ",".join(words) or _ALL
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {"enabled": _flag, "webhook": _address, "notify": _kinds}

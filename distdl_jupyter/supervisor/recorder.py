@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import logfile
+from distdl_jupyter.core.alerts import CODE, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event, is_full_restart
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.packing import number_to_json
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
+    from distdl_jupyter.core.alerts import Alert
     from distdl_jupyter.core.buckets import Series
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.series import SeriesBook
@@ -116,6 +118,7 @@ class EventRecorder:
         self._output_metrics: OutputMetrics | None = None
         #: Whether ranks report their progress themselves.
         self.has_own_progress = False
+        self._alerts = AlertWatch(spec.notify_when)
         self.on_launcher_output: Callable[[str], None] = lambda _text: None
         #: Called with what a rank reports of its part in a profile.
         self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
@@ -133,6 +136,7 @@ class EventRecorder:
         self.view.apply(event)
         self._curves.apply(event)
         self._follow(event)
+        self._alerts.skip(event)
         if event["type"] == "rank" and event.get("pid") is not None:
             self.connected.add(event["rank"])
         if event["type"] == "rank" and event.get("status") == "ready":
@@ -162,6 +166,16 @@ class EventRecorder:
         self._curves.apply(event)
         self._follow(event)
         self.on_event(event)
+        for alert in self._alerts.take(event, self.view):
+            self._send_alert(alert)
+
+    def _send_alert(self, alert: Alert) -> None:
+        """Tell the user of something at once: pages by a note, where they do not see it anyway, and the webhook."""
+        from distdl_jupyter.monitoring import webhook  # most of a job's events are none
+
+        if alert.kind in ("nan", "rule"):
+            self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
+        webhook.send(self.folder, self.view, alert)
 
     def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
         """Say whether a supervisor that died before it wrote the log has written what a rank's kept output brought."""

@@ -13,6 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Literal
 
 from distdl_jupyter.core import humanize
+from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views import table
 from distdl_jupyter.views.wire import finite
@@ -77,6 +78,9 @@ class JobRow:
     #: It makes no progress; ``says`` tells which rank differs.
     stalled: bool
     group: RowGroup | None = None
+    #: The newest thing that was worth a message (a metric that is no number, a rule that holds), and its level.
+    alert: str = ""
+    alert_level: str = ""
 
 
 def job_row(
@@ -109,8 +113,16 @@ def job_row(
         can_resume=view.state.ended and has_checkpoints,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
+        **_newest_alert(view),
         group=RowGroup(group.kind, group.id, group.name, group.size, finite(group_value)) if group else None,
     )
+
+
+def _newest_alert(view: JobView) -> dict[str, str]:
+    for note in reversed(view.notes):
+        if str(note.get("code", "")).startswith(CODE):
+            return {"alert": str(note["text"]), "alert_level": str(note["level"])}
+    return {}
 
 
 def _status_text(view: JobView) -> str:

@@ -6,12 +6,13 @@ import language from './language';
 import launchpage from './launchpage';
 import live from './live';
 import notebook from './notebook';
+import notifications from './notifications';
 import pages from './pages';
 import renderer from './renderer';
 import sidebar from './sidebar';
 import status from './status';
 import widgets from './widgets';
 
-const plugins: JupyterFrontEndPlugin<unknown>[] = [language, live, sidebar, azure, pages, renderer, notebook, launchpage, status, widgets, commands];
+const plugins: JupyterFrontEndPlugin<unknown>[] = [language, live, sidebar, azure, pages, renderer, notebook, launchpage, notifications, status, widgets, commands];
 
 export default plugins;

@@ -1,0 +1,122 @@
+"""What of a job is worth a message at once: its end, a stall, a metric that is no number, a rule of the user's.
+
+``AlertWatch`` sees the events of a job in order and says each thing once; who hears of it is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import number
+from distdl_jupyter.core.state import State
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.view import JobView
+
+Kind = Literal["end", "failure", "stall", "nan", "rule"]
+#: What begins the code of a note that is an alert.
+CODE = "alert-"
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+_RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<how>>=|<=|>|<)\s*(?P<limit>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*")
+_MOST_RULES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something worth a message; ``text`` is one sentence."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A metric's mean over ranks compared with a limit: ``val_acc > 0.9``."""
+
+    metric: str
+    how: str
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        """Say whether a value fulfils it; what is no number does not."""
+        return _COMPARISONS[self.how](value, self.limit)
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.how} {self.limit:g}"
+
+
+def rule(text: str, field: str = "notify_when") -> Rule:
+    """Return the rule in a text. Raises InvalidSpec."""
+    said = _RULE.fullmatch(text)
+    if said is None:
+        raise InvalidSpec(f"{field} is {text!r}, but it compares a metric with a number.", field=field,
+                          hint='Example: "val_acc > 0.9".')  # fmt: skip
+    return Rule(said["metric"], said["how"], float(said["limit"]))
+
+
+def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
+    """Return rules as text, None for none. Raises InvalidSpec."""
+    if value in (None, "", (), []):
+        return None
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or len(given) > _MOST_RULES:
+        raise InvalidSpec(f"{field} takes a rule, or a list of {_MOST_RULES} at most.", field=field,
+                          hint='Example: ["val_acc > 0.9", "loss < 0.1"].')  # fmt: skip
+    return tuple(str(rule(str(one), field)) for one in given)
+
+
+class AlertWatch:
+    """Yields what is worth a message, each thing once in a job's life and each stall once."""
+
+    def __init__(self, rules: Sequence[str] = ()) -> None:
+        self._rules = [rule(text) for text in rules]
+        self._not_finite: set[str] = set()
+        self._ended = False
+
+    def take(self, event: Event, view: JobView) -> Iterator[Alert]:
+        """Take the next event, which the view has folded in already."""
+        if event["type"] == "metric":
+            yield from self._metrics(event, view)
+        elif event["type"] == "stall" and event.get("text"):
+            yield Alert("stall", str(event["text"]))
+        elif event["type"] == "state" and view.state.ended and not self._ended:
+            self._ended = True
+            yield _end(view)
+
+    def skip(self, event: Event) -> None:
+        """Take an event whose alert an earlier supervisor has sent."""
+        text = str(event.get("text", ""))
+        if event.get("code") == f"{CODE}rule":
+            self._rules = [one for one in self._rules if not text.startswith(f"{one}:")]
+        elif event.get("code") == f"{CODE}nan":
+            self._not_finite.add(text.partition(" is ")[0])
+
+    def _metrics(self, event: Event, view: JobView) -> Iterator[Alert]:
+        for name, value in event["values"].items():
+            if not math.isfinite(float(value)) and name not in self._not_finite:
+                self._not_finite.add(name)
+                step = number(float(event["step"]))
+                yield Alert("nan", f"{name} is {float(value):g} on rank {event['rank']} at step {step}.")
+        for one in [one for one in self._rules if one.metric in event["values"]]:
+            known = view.metrics.get(one.metric)
+            if known is not None and one.holds(known.mean):
+                self._rules.remove(one)
+                step = number(known.step)
+                yield Alert("rule", f"{one}: {one.metric} is {number(known.mean)} at step {step}.")
+
+
+def _end(view: JobView) -> Alert:
+    if view.state in (State.FAILED, State.LOST):
+        return Alert("failure", view.reason or "It failed.")
+    metric = next(iter(view.metrics.values()), None)
+    last = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
+    return Alert("end", f"It was canceled.{last}" if view.state is State.CANCELED else f"It has completed.{last}")

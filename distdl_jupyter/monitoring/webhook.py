@@ -1,0 +1,162 @@
+"""Messages about a job to a webhook: Slack, Teams, ntfy, or any address that takes JSON.
+
+``send`` starts a process of its own, so that a slow endpoint delays no job: it reads the message from its standard
+input and the address from the user's settings, tries three times and ends. The address is a secret: of it only the
+host is ever said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.monitoring import settings
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.alerts import Alert
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import JobView
+
+#: Seconds that an endpoint has to answer, and before each try.
+_TIMEOUT, _WAITS = 10.0, (0.0, 2.0, 6.0)
+#: What begins the address of an ntfy server that is not ntfy.sh.
+_NTFY = "ntfy+"
+#: Hosts of Teams' workflows and of its older connectors.
+_TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
+#: ntfy's priorities (docs.ntfy.sh/publish) and tags.
+_PRIORITIES = {"failure": ("high", "x"), "stall": ("high", "hourglass"), "nan": ("high", "warning")}
+
+
+class Message(NamedTuple):
+    """What is sent: the job's id and name, its state, the kind of the alert, and a sentence."""
+
+    job: str
+    name: str
+    state: str
+    kind: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """Name and state."""
+        return f"{self.name} ({self.job.rpartition('-')[2]}): {self.state}"
+
+
+#: The message that a new webhook gets.
+HELLO = Message("hello", "distdl-jupyter", "connected", "end", "Messages about your jobs will come here.")
+
+
+class CannotSend(Exception):
+    """Nothing was delivered; the text holds no part of the address but its host."""
+
+
+def send(folder: JobFolder, view: JobView, alert: Alert) -> None:
+    """Send an alert where the user has named a webhook. Returns at once and raises nothing."""
+    try:
+        known = settings.read()
+    except DistDLError:  # which is said when the job has ended (``monitoring.start``)
+        return
+    if known.webhook and alert.kind in known.kinds:
+        with contextlib.suppress(OSError), folder.supervisor_log.open("a", encoding="utf-8") as log:
+            _start(Message(view.id, view.name, view.state.value, alert.kind, alert.text), log.fileno())
+
+
+def _start(message: Message, log: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "distdl_jupyter.monitoring.webhook"], stdin=subprocess.PIPE, stdout=log,
+        stderr=log, cwd="/", start_new_session=True,
+        env={name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"},
+    )  # fmt: skip
+    assert process.stdin is not None
+    with contextlib.suppress(OSError), process.stdin as pipe:
+        pipe.write(json.dumps(message._asdict()).encode())
+
+
+def deliver(address: str, message: Message) -> str:
+    """Send a message, with some tries, and return the host. Raises CannotSend."""
+    host, why = check_address(address), ""
+    for wait in _WAITS:
+        time.sleep(wait)
+        try:
+            with _OPENER.open(_request(address, message), timeout=_TIMEOUT):
+                return host
+        except urllib.error.HTTPError as error:
+            why = f"{host} answered {error.code}"
+            if error.code < 500 and error.code != 429:
+                break
+        except (OSError, ValueError) as error:
+            why = f"{host} was not reached ({type(getattr(error, 'reason', error)).__name__})"
+    raise CannotSend(why)
+
+
+def check_address(address: str) -> str:
+    """Return the host of a webhook's address. Raises InvalidSpec, which does not repeat the address."""
+    split = urlsplit(address.removeprefix(_NTFY))
+    if split.scheme not in ("https", "http") or not split.hostname:
+        hint = "Slack, Teams and ntfy give one; of another ntfy server write ntfy+https://HOST/TOPIC."
+        raise InvalidSpec("webhook takes an https address.", field="webhook", hint=hint)
+    return split.hostname
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A webhook that leads elsewhere would get the message, and whoever stands there the address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def _request(address: str, message: Message) -> urllib.request.Request:
+    place = address.removeprefix(_NTFY)
+    host = urlsplit(place).hostname or ""
+    if address.startswith(_NTFY) or host == "ntfy.sh":
+        priority, tag = _PRIORITIES.get(message.kind, ("default", "white_check_mark"))
+        headers = {"Title": message.title.encode("ascii", "replace").decode(), "Priority": priority, "Tags": tag}
+        return urllib.request.Request(place, message.text.encode(), headers, method="POST")  # noqa: S310 - checked
+    if host.endswith("slack.com"):
+        body: dict[str, Any] = {"text": f"*{_plain(message.title)}*\n{_plain(message.text)}"}
+    elif host.endswith(_TEAMS):
+        body = _card(message)
+    else:
+        body = {**message._asdict(), "title": message.title}
+    headers = {"Content-Type": "application/json"}
+    return urllib.request.Request(place, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - checked
+
+
+def _plain(text: str) -> str:
+    """Return a text in which Slack finds no markup (docs.slack.dev, formatting message text)."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _card(message: Message) -> dict[str, Any]:
+    """Return an adaptive card, which Teams' workflows take."""
+    lines = [{"type": "TextBlock", "text": message.title, "weight": "bolder", "wrap": True},
+             {"type": "TextBlock", "text": message.text, "wrap": True}]  # fmt: skip
+    card = {"type": "AdaptiveCard", "version": "1.4", "body": lines}
+    kind = "application/vnd.microsoft.card.adaptive"
+    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+def main() -> None:
+    """Send the message on standard input."""
+    message = Message(**json.loads(sys.stdin.read()))
+    try:
+        said = f"sent to {deliver(settings.read().webhook, message)}"
+    except (CannotSend, DistDLError) as error:
+        said = f"not sent, {error}"
+    print(f"webhook: {message.kind}: {said}", flush=True)  # noqa: T201 - into the job's supervisor.log
+
+
+if __name__ == "__main__":
+    main()

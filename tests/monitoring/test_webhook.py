@@ -1,0 +1,109 @@
+"""Messages to a webhook, really sent to an endpoint of this machine: form, tries, and what stays secret."""
+
+import json
+
+import pytest
+
+from distdl_jupyter import submit
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.magic import topics
+from distdl_jupyter.monitoring import settings, webhook
+from distdl_jupyter.monitoring.webhook import Message
+from tests.conftest import wait_for
+from tests.monitoring.endpoint import Endpoint
+
+pytestmark = pytest.mark.timeout(120)
+MESSAGE = Message("20261125-010203-k3f9x", "digits <b>", "failed", "failure", "Rank 1 & rank 2 failed.")
+
+
+@pytest.fixture
+def endpoint(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    found = Endpoint()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "body"),
+    [
+        ("https://hooks.slack.com/services/T/B/xyz",
+         {"text": "*digits &lt;b&gt; (k3f9x): failed*\nRank 1 &amp; rank 2 failed."}),
+        ("https://hook.example/x", {**MESSAGE._asdict(), "title": "digits <b> (k3f9x): failed"}),
+    ],
+)  # fmt: skip
+def test_each_service_gets_the_form_that_it_takes(address, body):
+    assert json.loads(webhook._request(address, MESSAGE).data) == body
+
+
+def test_teams_gets_a_card_and_ntfy_text_with_headers():
+    card = json.loads(webhook._request("https://x.webhook.office.com/abc", MESSAGE).data)
+    lines = card["attachments"][0]["content"]["body"]
+    assert [line["text"] for line in lines] == ["digits <b> (k3f9x): failed", "Rank 1 & rank 2 failed."]
+    for address in ("https://ntfy.sh/topic", "ntfy+https://push.example/topic"):
+        request = webhook._request(address, MESSAGE)
+        assert request.full_url == address.removeprefix("ntfy+")
+        assert request.data == b"Rank 1 & rank 2 failed."
+        assert (request.headers["Title"], request.headers["Priority"]) == ("digits <b> (k3f9x): failed", "high")
+
+
+def test_a_message_is_tried_again_and_never_says_the_address(endpoint, monkeypatch):
+    monkeypatch.setattr(webhook, "_WAITS", (0.0, 0.01, 0.01))
+    broken = Endpoint(503)
+    with pytest.raises(webhook.CannotSend, match=r"^127\.0\.0\.1 answered 503$"):
+        webhook.deliver(f"{broken.address}/secret-path", MESSAGE)
+    assert len(broken.posts) == 3
+    broken.close()
+    refused = Endpoint(403)
+    with pytest.raises(webhook.CannotSend, match="answered 403"):
+        webhook.deliver(f"{refused.address}/secret-path", MESSAGE)
+    assert len(refused.posts) == 1
+    refused.close()
+    with pytest.raises(webhook.CannotSend, match=r"127\.0\.0\.1 was not reached"):
+        webhook.deliver(f"{refused.address}/secret-path", MESSAGE)
+    assert webhook.deliver(f"{endpoint.address}/secret-path", MESSAGE) == "127.0.0.1"
+
+
+def test_settings_are_checked_kept_privately_and_shown_without_the_address(endpoint, capsys):
+    topics.monitoring({"webhook": f"{endpoint.address}/secret-path", "notify": "failure, rule"})
+    said = capsys.readouterr().out
+    assert "A message was sent to 127.0.0.1." in said
+    assert "notify = failure,rule" in said
+    assert "secret-path" not in said
+    assert json.loads(endpoint.posts[0][2])["text"] == webhook.HELLO.text
+    assert settings.file().stat().st_mode & 0o077 == 0
+    settings.change(enabled="true")
+    assert settings.read().kinds == ("failure", "rule"), "one setting leaves the others"
+    for given in ({"webhook": "hooks.slack.com/x"}, {"webhook": "file:///etc/passwd"}, {"notify": "everything"}):
+        with pytest.raises(InvalidSpec):
+            settings.change(**given)
+    assert not settings.change(webhook="").webhook
+
+
+def noisy():
+    import time
+
+    import distdl_jupyter
+
+    for step, loss in enumerate((1.0, float("nan"), 0.5, 0.05, 0.01)):
+        distdl_jupyter.log(step=step, loss=loss)
+        time.sleep(0.1)
+
+
+def test_a_job_says_what_happens_while_it_runs_and_how_it_ends(endpoint):
+    settings.change(webhook=f"{endpoint.address}/secret-path")
+    job = submit(noisy, name="noisy", distributed_backend="plain", notify_when=["loss < 0.1"])
+    job.wait(60)
+    messages = wait_for(lambda: [json.loads(post[2]) for post in endpoint.posts] if len(endpoint.posts) == 3 else None)
+    texts = {one["kind"]: one["text"] for one in messages}
+    assert texts == {
+        "nan": "loss is nan on rank 0 at step 1.",
+        "rule": "loss < 0.1: loss is 0.050 at step 3.",
+        "end": "It has completed. loss is 0.010 at step 4.",
+    }
+    codes = [note["code"] for note in job.view().notes]
+    assert [code for code in codes if code.startswith("alert-")] == ["alert-nan", "alert-rule"]
+    wait_for(lambda: job.folder.supervisor_log.read_text().count("webhook: ") == 3)
+    for path in job.folder.path.rglob("*"):
+        if path.is_file():
+            assert b"secret-path" not in path.read_bytes(), path
