@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Record = list[int]
 #: The parts of a step in the order in which they are shown.
-PARTS = ("data", "compute", "waiting", "communication", "rest")
+PARTS = ("data", "compute", "communication", "rest", "waiting")
 #: A straggler costs so much of a step at least (a share, seconds), and so many times the error of that mean.
 _LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 2.0
 #: The same of a slow link; how much of the communication it explains, and how many times longer than the others its
@@ -132,6 +132,13 @@ class StepTimes:
         """The samples that all ranks had in a second, None where their number is not known."""
         found = [one for one in self.ranks() if one.samples and one.seconds]
         return sum(one.samples / (one.steps * one.seconds) for one in found) if found else None
+
+    @property
+    def own_share(self) -> float | None:
+        """The part of all ranks' time, 0 to 1, that is neither communication nor waiting; None without any step."""
+        whole = sum(one.seconds * one.steps for one in self.ranks())
+        lost = sum((one.communication + one.waiting) * one.steps for one in self.ranks())
+        return max(0.0, 1 - lost / whole) if whole else None
 
     @property
     def straggler(self) -> Straggler | None:

@@ -1,11 +1,13 @@
 """Colours of curves and of static pages, light and dark. Values only; where Lab's own variables reach, they are used.
 
 Text reaches 4.5:1 and curves 3:1 on ``surface``. The rank colours keep apart for protanopia, deuteranopia and
-tritanopia; they never mean a state, and state colours never mean a rank.
+tritanopia; they never mean a state, and state colours never mean a rank. Lab's pages have those of ranks and of a
+step's parts as variables of ``labextension/src/ui/ui.css``; a test compares them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: Ranks beyond so many are drawn in grey together.
@@ -31,6 +33,10 @@ class Theme:
     warn: str
     grey: str
     ranks: tuple[str, ...]
+    #: Of the parts of a step; the lines that hatch what waits; what makes a rank slow.
+    parts: Mapping[str, str]
+    hatch: str
+    slow: str
     font: str = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, sans-serif"
 
     def rank_colour(self, rank: int) -> str:
@@ -55,6 +61,15 @@ LIGHT = Theme(
     warn="#e65100",
     grey="rgba(117,117,117,0.45)",
     ranks=("#0d4a94", "#a8430a", "#2f9a70", "#bd5fd2"),
+    parts={
+        "data": "#4fa1a5",
+        "compute": "#43338c",
+        "communication": "#96527a",
+        "rest": "#8f8f8f",
+        "waiting": "#d9d4c7",
+    },
+    hatch="#8c8778",
+    slow="#e65100",
 )
 
 DARK = Theme(
@@ -70,4 +85,13 @@ DARK = Theme(
     warn="#ff9800",
     grey="rgba(170,170,170,0.4)",
     ranks=("#8cbbff", "#ee7f38", "#6af0b0", "#cc78b4"),
+    parts={
+        "data": "#a9e6ee",
+        "compute": "#7d60c2",
+        "communication": "#d3a3ad",
+        "rest": "#8a8a8a",
+        "waiting": "#4d4a42",
+    },
+    hatch="#a39e90",
+    slow="#ff9800",
 )

@@ -48,6 +48,8 @@ class LineMagics:
             "dist_stacks": _magic(_stacks_parser(), self._stacks),
             "dist_checkpoints": _magic(_checkpoints_parser(), self._checkpoints),
             "dist_profile": _magic(_profile_parser(), self._profile),
+            "dist_time": _magic(_time_parser(), self._time),
+            "dist_resources": _magic(_resources_parser(), self._resources),
             "dist_cancel": _magic(_cancel_parser(), self._cancel),
             "dist_clusters": _magic(_clusters_parser(), self._clusters),
             "dist_config": _magic(_config_parser(), self._config),
@@ -96,6 +98,14 @@ class LineMagics:
         if chosen.kept is None:
             return job.profile(chosen.steps, rank_numbers(chosen.ranks))
         return job.profile(kept=True, number=chosen.kept or None)
+
+    def _time(self, chosen: argparse.Namespace) -> Any:
+        times = self._session.job(chosen.id).time()
+        return times.figure() if chosen.figure and times.rows else times
+
+    def _resources(self, chosen: argparse.Namespace) -> Any:
+        used = self._session.job(chosen.id).resources()
+        return used.figure() if chosen.figure and used else used
 
     def _cancel(self, chosen: argparse.Namespace) -> None:
         job = self._session.job(chosen.id)
@@ -192,6 +202,20 @@ def _profile_parser() -> Parser:
     parser.add_argument("--ranks", metavar="0,1", default="", help="The ranks that record (default: all).")
     parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
                         help="Record nothing, show the newest profile, or that with this number.")  # fmt: skip
+    return parser
+
+
+def _time_parser() -> Parser:
+    text = "Show where the time of a job's training steps goes, rank by rank, and which rank slows the others."
+    parser = _with_id(Parser("%dist_time", text, places=" [ID]"))
+    parser.add_argument("--figure", action="store_true", help="A bar for each rank instead of the table.")
+    return parser
+
+
+def _resources_parser() -> Parser:
+    text = "Show what each rank of a job uses: CPU, memory, GPU, and the disk and network of its machine."
+    parser = _with_id(Parser("%dist_resources", text, places=" [ID]"))
+    parser.add_argument("--figure", action="store_true", help="Curves over time instead of the newest numbers.")
     return parser
 
 

@@ -455,11 +455,13 @@ class JobProfile:
 class JobTime:
     """Where the time of a job's training steps went, in seconds: the mean step of each rank, and the newest steps.
 
-    ``says`` is what a person reads above the table; without ``ranks`` it says why there are none.
+    ``says`` is what a person reads above the table; without ``ranks`` it says why there are none. ``own_share`` is the
+    part of the ranks' time (0 to 1) that is neither communication nor waiting.
     """
 
     says: tuple[str, ...]
     samples_per_second: float | None
+    own_share: float | None
     straggler: Straggler | None
     ranks: tuple[RankTime, ...]
     steps: tuple[StepTime, ...]

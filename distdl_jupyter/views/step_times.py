@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import count, number, plural
 from distdl_jupyter.core.step_times import PARTS, StepTime, StepTimes
+from distdl_jupyter.core.theme import LIGHT
 from distdl_jupyter.views import table
 from distdl_jupyter.views.schema import JobTime
 
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.step_times import RankTime
 
+#: The part in which a cause lies, where it is not called the same.
+_PART_OF = {"link": "communication"}
 _TITLES = {"data": "data", "compute": "compute", "waiting": "waiting for others", "communication": "communication",
            "rest": "rest"}  # fmt: skip
-#: A colour of each part that keeps apart for colour-blind readers (Okabe and Ito, 2008).
-_COLOURS = {"data": "#E69F00", "compute": "#0072B2", "waiting": "#D55E00", "communication": "#009E73",
-            "rest": "#999999"}  # fmt: skip
 #: Ranks of which text and HTML show a line; of more, the slowest ones are told by the sentence.
 _MOST_RANKS = 64
 
@@ -46,14 +46,15 @@ class StepTimesShown(StepTimes):
         return pd.DataFrame([dataclasses.astuple(row) for row in self.rows], columns=names)
 
     def figure(self) -> Any:
-        """Return a plotly Figure: a bar for each rank, the parts of its mean step stacked."""
+        """Return a plotly Figure: a bar for each rank with the parts of its mean step; what makes it slow is orange."""
         import plotly.graph_objects as go
 
-        ranks = self.ranks()
+        ranks, straggler = self.ranks(), self.straggler
+        slow = {(straggler.rank, _PART_OF.get(straggler.cause, straggler.cause))} if straggler else set()
         names = [f"rank {one.rank}" for one in ranks]
         bars = [
             go.Bar(name=_TITLES[part], y=names, x=[1000 * getattr(one, part) for one in ranks], orientation="h",
-                   marker_color=_COLOURS[part], hovertemplate="%{x:.2f} ms")
+                   marker=_look(part, [(one.rank, part) in slow for one in ranks]), hovertemplate="%{x:.2f} ms")
             for part in PARTS
         ]  # fmt: skip
         figure = go.Figure(bars)
@@ -62,6 +63,17 @@ class StepTimesShown(StepTimes):
                              template="simple_white", margin={"t": 40, "r": 20, "b": 50, "l": 20},
                              height=110 + 28 * max(2, len(ranks)))  # fmt: skip
         return figure
+
+
+def _look(part: str, slow: list[bool]) -> dict[str, Any]:
+    """Return plotly's marker of a part: solid, waiting hatched, the rest hollow; orange for those that are slow."""
+    colours = [LIGHT.slow if one else LIGHT.parts[part] for one in slow]
+    if part == "waiting":
+        return {"color": colours, "pattern": {"shape": "/", "fgcolor": LIGHT.hatch, "size": 5, "solidity": 0.25}}
+    if part == "rest":
+        inside = [LIGHT.slow if one else LIGHT.surface for one in slow]
+        return {"color": inside, "line": {"color": LIGHT.parts[part], "width": 1}}
+    return {"color": colours}
 
 
 def displayable(times: StepTimes) -> StepTimesShown:
@@ -73,7 +85,8 @@ def job_time(times: StepTimes, last: int) -> JobTime:
     """Return the means of the ranks and their ``last`` newest records for a page."""
     newest = sorted({(row.attempt, row.step) for row in times.rows})[-last:] if last else []
     steps = tuple(row for row in times.rows if newest and (row.attempt, row.step) >= newest[0])
-    return JobTime(tuple(_sentences(times)), times.samples_per_second, times.straggler, tuple(times.ranks()), steps)
+    return JobTime(tuple(_sentences(times)), times.samples_per_second, times.own_share,
+                   times.straggler, tuple(times.ranks()), steps)  # fmt: skip
 
 
 def _sentences(times: StepTimes) -> list[str]:
@@ -82,6 +95,8 @@ def _sentences(times: StepTimes) -> list[str]:
     steps = max(one.steps for one in times.ranks())
     rate = times.samples_per_second
     said = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples a second")
+    if len(times.ranks()) > 1 and times.own_share is not None:
+        said += f", {100 * (1 - times.own_share):.0f} % of the time communication and waiting"
     straggler = times.straggler
     return [f"{said}.", str(straggler) if straggler else "No rank is slower than the others by more than chance."]
 

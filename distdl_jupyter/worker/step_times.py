@@ -19,7 +19,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from distdl_jupyter.worker import channel
@@ -145,11 +145,18 @@ class StepRecorder:
         end = now()
         if self._is_elsewhere(begin):
             return
-        self._waited += end - begin
-        if len(self._waits) < MOST_WAITS:
-            self._waits.append(end - begin)
-        else:
-            self._waits[-1] += end - begin
+        self._add_wait(end - begin)
+
+    @_harmless
+    def measured(self, data: int, samples: int, waits: Sequence[int]) -> None:
+        """Take nanoseconds that a graph has measured in itself, of data and of each wait, and the number of samples."""
+        if self._is_elsewhere(now()):
+            return
+        self._data += data
+        if samples and not self._logs_samples:
+            self._samples = samples
+        for wait in waits:
+            self._add_wait(wait)
 
     @_harmless
     def stepped(self) -> None:
@@ -182,6 +189,13 @@ class StepRecorder:
         elif not self._begin:
             self._begin = moment
         return False
+
+    def _add_wait(self, duration: int) -> None:
+        self._waited += duration
+        if len(self._waits) < MOST_WAITS:
+            self._waits.append(duration)
+        else:
+            self._waits[-1] += duration
 
     def _compute_begins(self, moment: int) -> None:
         if not self._works:

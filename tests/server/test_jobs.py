@@ -247,6 +247,7 @@ for _ in range(4):
     found = server.get(f"/jobs/{idle}/time")
     assert (found["ranks"], found["steps"]) == ([], [])
     assert found["says"] == [
-        "No step has been measured: a step ends where an optimizer of torch steps after a backward pass, and none has."
+        "No step has been measured: a step ends where an optimizer of torch steps after a backward pass, or one of "
+        "Keras is applied, and none has."
     ]
     server.get("/jobs/20200101-000000-aaaaa/time", 404)

@@ -14,13 +14,14 @@ from distdl_jupyter.worker.watch import (
     rendezvous,
     step_hooks,
     tensorboard,
+    tensorflow_steps,
     transformers,
     weight_check,
 )
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
 _PARTS = (device, display, rendezvous, step_hooks, profile, check_torch, check_keras, keras, lightning, transformers,
-          accelerate, deepspeed, ray_train, tensorboard, weight_check)  # fmt: skip
+          accelerate, deepspeed, ray_train, tensorboard, tensorflow_steps, weight_check)  # fmt: skip
 
 
 def start() -> PostImport:

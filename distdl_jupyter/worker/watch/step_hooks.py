@@ -24,8 +24,13 @@ from typing import Any
 from distdl_jupyter.worker.step_times import now, recorder
 from distdl_jupyter.worker.watch.hooks import PostImport
 
+
+class _Inside(threading.local):
+    on = backward = False
+
+
 #: Whether this thread is inside a wait or a backward pass that is measured: what is inside it is a part of it.
-_inside = threading.local()
+inside = _Inside()
 #: Of the functions that stand in the places of torch's.
 _codes: set[CodeType] = set()
 #: Containers inside each other in which a batch's tensors are looked for.
@@ -77,30 +82,30 @@ def _skip(compiler: ModuleType) -> None:
 
 def _watch_loaders(module: ModuleType) -> None:
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the only class of all iterators
-    iterator.__next__ = _timed(iterator.__next__, lambda begin, batch: recorder.data(begin, _samples(batch)))
-    loader.__iter__ = _timed(loader.__iter__, lambda begin, _: recorder.data(begin))
+    iterator.__next__ = timed(iterator.__next__, lambda begin, batch: recorder.data(begin, samples_of(batch)))
+    loader.__iter__ = timed(loader.__iter__, lambda begin, _: recorder.data(begin))
 
 
-def _timed(original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
+def timed(original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
     """Return a function that reports when it was called and what it returned; what it calls itself is not reported."""
 
     @functools.wraps(original)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_inside, "on", False):
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if inside.on:
             return original(*args, **kwargs)
-        _inside.on = True
+        inside.on = True
         begin, result = now(), None
         try:
             result = original(*args, **kwargs)
             return result
         finally:
-            _inside.on = False
+            inside.on = False
             report(begin, result)
 
-    return _untraced(timed)
+    return _untraced(watched)
 
 
-def _samples(batch: Any) -> int:
+def samples_of(batch: Any) -> int:
     """Return the first dimension of the first tensor in a batch, 0 without one."""
     try:
         for _ in range(_DEEPEST):
@@ -114,7 +119,7 @@ def _samples(batch: Any) -> int:
 
 def _watch_collectives(module: ModuleType) -> None:
     work = module.Work
-    work.wait = _timed(work.wait, lambda begin, _: recorder.wait(begin))
+    work.wait = timed(work.wait, lambda begin, _: recorder.wait(begin))
 
 
 def _watch_parallel(module: ModuleType) -> None:
@@ -134,11 +139,11 @@ def _watch_parallel(module: ModuleType) -> None:
     owner.forward = _untraced(watched)
     if hasattr(owner, "_sync_buffers"):  # rank 0 sends its buffers before the forward pass
         synchronise = owner._sync_buffers  # noqa: SLF001
-        timed = _timed(synchronise, lambda begin, _: recorder.wait(begin))
+        waited = timed(synchronise, lambda begin, _: recorder.wait(begin))
 
         @functools.wraps(synchronise)
         def watched_buffers(self: Any) -> None:
-            (synchronise if _is_compiling() else timed)(self)
+            (synchronise if _is_compiling() else waited)(self)
 
         owner._sync_buffers = _untraced(watched_buffers)  # noqa: SLF001
 
@@ -148,16 +153,16 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if not recorder.on or getattr(_inside, "backward", False) or _is_compiling():
+        if not recorder.on or inside.backward or _is_compiling():
             return backward(tensors, *args, **kwargs)
         recorder.backward()
         arrival, begin = _Arrival(), now()
-        _inside.backward = True
+        inside.backward = True
         try:
             arrival.expect(tensors)
             return backward(tensors, *args, **kwargs)
         finally:
-            _inside.backward = _inside.on = False
+            inside.backward = inside.on = False
             recorder.backward_took((arrival.at or now()) - begin)
             arrival.done()
 
@@ -194,7 +199,7 @@ class _Arrival:
 
     def _arrived(self) -> None:
         self.at = now()
-        _inside.on = True  # what waits from here on is a part of this wait
+        inside.on = True  # what waits from here on is a part of this wait
 
     def done(self) -> None:
         """Report the wait, which ends now."""
@@ -206,7 +211,7 @@ class _Arrival:
 
 def _watch_synchronize(mpi_ops: ModuleType) -> None:
     original = mpi_ops.synchronize
-    watched = _timed(original, lambda begin, _: recorder.wait(begin))
+    watched = timed(original, lambda begin, _: recorder.wait(begin))
     for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
         module = sys.modules.get(name)  # in a rank that was forked from a template they have taken it already
         if module is not None and getattr(module, "synchronize", None) is original:
@@ -217,7 +222,7 @@ def _watch_horovod(module: ModuleType) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         owner = getattr(module, name, None)
         if owner is not None:
-            owner.synchronize = _counted(_timed(owner.synchronize, lambda begin, _: recorder.wait(begin)))
+            owner.synchronize = _counted(timed(owner.synchronize, lambda begin, _: recorder.wait(begin)))
 
 
 def _counted(synchronize: Callable[..., Any]) -> Callable[..., Any]:

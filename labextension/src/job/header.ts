@@ -10,6 +10,7 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { Restarts } from './restarts';
 import { StallLine } from './stall';
+import type { JobTime } from './steptime';
 import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from '../ui/format';
 
 export interface Actions {
@@ -51,6 +52,7 @@ export class Header {
   #pressed: string | null = null;
   #stacksOpen = false;
   #profileOpen = false;
+  #time: JobTime | null = null;
 
   readonly #pill = h('span', { class: 'dd-pill' });
   readonly #name = h('span', { class: 'dd-title dd-ell' });
@@ -73,9 +75,10 @@ export class Header {
   readonly #metaRow = h('div', { class: 'dd-row dd-meta' }, this.#meta, this.#hosts);
   readonly #percent = h('span', { class: 'dd-b dd-nw' });
   readonly #steps = h('span', { class: 'dd-dots dd-sub dd-grow' });
+  readonly #rate = h('span', { class: 'dd-nw dd-rate' });
   readonly #elapsed = h('span', { class: 'dd-sub dd-nw' });
   readonly #left = h('span', { class: 'dd-b dd-nw' });
-  readonly #workRow = h('div', { class: 'dd-row dd-num dd-work' }, this.#percent, this.#steps, this.#elapsed, this.#left);
+  readonly #workRow = h('div', { class: 'dd-row dd-num dd-work' }, this.#percent, this.#steps, this.#rate, this.#elapsed, this.#left);
   readonly #stopNext = h('span', { class: 'dd-grow dd-ell' });
   readonly #stopPlaces = h('span', { class: 'dd-sub dd-ell' });
   readonly #stopRow = h('div', { class: 'dd-row dd-num dd-s12 dd-stop' }, this.#stopNext, this.#stopPlaces);
@@ -131,6 +134,12 @@ export class Header {
   /** The kernel has answered a press that could not be carried out, so the button is free again. */
   release(): void {
     this.#pressed = null;
+    this.tick();
+  }
+
+  /** Take where the time of steps goes, null where nothing was measured. */
+  takeTime(time: JobTime | null): void {
+    this.#time = time;
     this.tick();
   }
 
@@ -219,6 +228,7 @@ export class Header {
     show(this.#percent, Boolean(share(card)));
     const words = workWords(card);
     fill(this.#steps, words.join('|'), () => words.map((word) => h('span', {}, word)));
+    this.#drawRate();
     setText(this.#elapsed, this.#elapsedText(card));
     setText(this.#left, this.#leftText(card));
     show(this.#left, this.#leftText(card) !== '');
@@ -227,8 +237,19 @@ export class Header {
     if (known) this.#drawBar((card.done ?? 0) / (card.total ?? 1), [share(card), this.#leftText(card)].filter(Boolean).join(', '));
   }
 
+  /** "2,065 samples/s", and of more than one rank how much of their time communication and waiting take. */
+  #drawRate(): void {
+    const { samples_per_second: rate = null, own_share: own = null, ranks = [] } = this.#time ?? {};
+    const share = own !== null && ranks.length > 1 ? percent(1 - own, 1) : '';
+    show(this.#rate, rate !== null || share !== '');
+    fill(this.#rate, JSON.stringify([rate, share]), () => [
+      rate === null ? null : h('b', {}, __('%1 samples/s', count(Math.round(rate)))),
+      share ? h('span', { class: 'dd-sub dd-rateshare', title: __('Of the time of all ranks. The rest is own work: data, compute and what lies between the steps.') }, `${rate === null ? '' : ' · '}${__('%1 communication and waiting', share)}`) : null,
+    ]);
+  }
+
   #hasWork(card: Card): boolean {
-    return workWords(card).length > 0;
+    return workWords(card).length > 0 || this.#time !== null;
   }
 
   #elapsedText(card: Card): string {

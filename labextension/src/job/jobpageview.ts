@@ -91,7 +91,7 @@ export class JobPageView {
       choice: state.choice,
       reach: (_root, cell) => this.#reach(cell),
       changed: (message) => this.#changed(message),
-      resources: (message) => this.#ranks.use(message),
+      used: (message) => this.#ranks.use(message),
       gone: () => this.#isGone(),
       stacksOpened: () => this.#tabs.choose('overview'),
       chose: (next) => {
@@ -149,9 +149,9 @@ export class JobPageView {
     });
   }
 
-  #layout({ head, failure, setup, stacks, profile, pictures, curve, log, time, resources, foot }: Parts): void {
+  #layout({ head, failure, setup, stacks, profile, pictures, finding, curve, log, time, resources, foot }: Parts): void {
     const boxed = (...classes: string[]) => (part: HTMLElement): HTMLElement => h('div', { class: ['dd-box', ...classes].join(' ') }, part);
-    this.#overview.append(this.#checkBox, boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-stackbox')(stacks), boxed('dd-stackbox')(profile), boxed('dd-resourcebox')(time), boxed('dd-curvebox')(curve), boxed('dd-resourcebox')(resources), boxed('dd-picturebox')(pictures), this.#ranksBox, boxed('dd-footbox')(foot));
+    this.#overview.append(this.#checkBox, boxed('dd-failbox')(failure), boxed('dd-setupbox')(setup), boxed('dd-findingbox')(finding), boxed('dd-stackbox')(stacks), boxed('dd-stackbox')(profile), boxed('dd-resourcebox')(time), boxed('dd-curvebox')(curve), boxed('dd-resourcebox')(resources), boxed('dd-picturebox')(pictures), this.#ranksBox, boxed('dd-footbox')(foot));
     this.#logBox.append(log);
     log.querySelector('.dd-part')?.append(this.#download);
     const body = h('div', { class: 'dd-pagebody' }, this.#overview, this.#logBox, this.#spec, this.#captured, this.#outputs);

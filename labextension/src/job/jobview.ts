@@ -9,11 +9,11 @@ import { CurveView, type CurveMessage, type CurveRequest } from './curveview';
 import { adopt, h } from '../ui/dom';
 import { FailureView, inNotebook, type Reach } from './failure';
 import { curveDefaults } from './curvedefaults';
-import { Header, type Extras } from './header';
+import { Header, button, type Extras } from './header';
 import { __ } from '../ui/trans';
 import { LogStore, type Changes } from './logstore';
 import { LogView, newLogViewState, type LogViewState } from './logview';
-import { Notice } from './notice';
+import { Finding, Notice } from './notice';
 import type { Choice, Metric } from './picker';
 import { PicturesView } from './pictures';
 import type { components } from '../api/schema';
@@ -89,6 +89,7 @@ export interface Parts {
   stacks: HTMLElement;
   profile: HTMLElement;
   pictures: HTMLElement;
+  finding: HTMLElement;
   curve: HTMLElement;
   log: HTMLElement;
   time: HTMLElement;
@@ -106,8 +107,8 @@ export interface Options {
   reach?: Reach;
   /** Called with every newer state, and when there is no such job (any more). */
   changed?: (message: JobMessage) => void;
-  /** Called with what ranks and machines use. */
-  resources?: (message: Resources) => void;
+  /** Called with what ranks and machines use, and where their time goes. */
+  used?: (message: Used) => void;
   gone?: () => void;
   /** Called when the stacks or a profile are to be seen. */
   stacksOpened?: () => void;
@@ -133,11 +134,13 @@ export class JobView {
   readonly #store = new LogStore();
   readonly #place: LogViewState;
   readonly #log: LogView;
+  readonly #finding: Finding;
   readonly #notice: Notice;
   readonly #timer: ReturnType<typeof setInterval>;
   readonly #observer: ResizeObserver;
   #message: JobMessage | null = null;
   #detached = false;
+  #stacksOpen = false;
   #gone = false;
   #problem = '';
   #steady: Watch | null = null;
@@ -147,8 +150,8 @@ export class JobView {
     const clock = new Clock(TIMEOUT);
     this.#place = options.place ?? newLogViewState();
     this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
-    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), profile: h('div'), pictures: h('div'), curve: this.#curve.root, log: h('div'), time: h('div'), resources: h('div'), foot: h('div') };
-    const { head, failure, setup, stacks, profile, pictures, log, time, resources, foot } = this.#parts;
+    this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), profile: h('div'), pictures: h('div'), finding: h('div'), curve: this.#curve.root, log: h('div'), time: h('div'), resources: h('div'), foot: h('div') };
+    const { head, failure, setup, stacks, profile, pictures, finding, log, time, resources, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
     this.#setup = new Phases(setup, clock);
@@ -161,6 +164,7 @@ export class JobView {
     this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), picture);
     this.#time = new StepTimeView(time);
     this.#resources = new ResourcesView(resources);
+    this.#finding = new Finding(finding, button('stacks', __('Show stacks'), 'dd-small dd-shrink'), () => this.#stacks.show());
     this.#notice = new Notice(foot);
     (options.layout ?? compact)(this.#parts, root);
     root.classList.add('dd-loading');
@@ -195,7 +199,7 @@ export class JobView {
   /** Say in the view's foot what could not be done. */
   say(problem: string): void {
     this.#problem = problem;
-    if (this.#message) this.#notice.update(this.#message.card, this.#words());
+    this.#drawNotices();
   }
 
   dispose(): void {
@@ -246,7 +250,7 @@ export class JobView {
     const world = card.node_count * card.process_count_per_node;
     this.#curve.update(metrics, world > 1);
     this.#log.set({ world, failed: card.failure && { rank: card.failure.rank, text: card.failure.error_type } });
-    this.#notice.update(card, this.#words());
+    this.#drawNotices();
     this.options.changed?.(message);
   }
 
@@ -268,7 +272,16 @@ export class JobView {
   #takeResources(message: Used): void {
     this.#time.take(message.time);
     this.#resources.take(message);
-    this.options.resources?.(message);
+    this.#finding.take(message);
+    this.#header.takeTime(message.time);
+    this.#drawNotices();
+    this.options.used?.(message);
+  }
+
+  #drawNotices(): void {
+    if (!this.#message) return;
+    const { card } = this.#message;
+    this.#notice.update(card, this.#words(), this.#finding.update(card, this.#stacksOpen) && !this.#detached);
   }
 
   #isGone(): void {
@@ -323,7 +336,9 @@ export class JobView {
   }
 
   #stacksShown(open: boolean): void {
+    this.#stacksOpen = open;
     this.#header.stacksShown(open);
+    this.#drawNotices();
     if (open) this.options.stacksOpened?.();
   }
 
@@ -345,7 +360,7 @@ export class JobView {
 }
 
 /** The parts as one card below a cell, as the kernel's panel has them. */
-function compact({ head, failure, setup, stacks, profile, pictures, curve, log, time, resources, foot }: Parts, root: HTMLElement): void {
+function compact({ head, failure, setup, stacks, profile, pictures, finding, curve, log, time, resources, foot }: Parts, root: HTMLElement): void {
   adopt(root, 'dd-card');
-  root.append(h('div', {}, head, failure, setup, stacks, profile, pictures), h('div', { class: 'dd-body' }, curve, log), time, resources, foot);
+  root.append(h('div', {}, head, failure, setup, finding, stacks, profile, pictures), h('div', { class: 'dd-body' }, curve, log), time, resources, foot);
 }

@@ -1,10 +1,14 @@
-/** The foot of a panel: what rank 0 returned, and at most one notice, the one that matters most. */
+/**
+ * At most one notice of a panel, the one that matters most: above every figure what costs the most time or ends the job, else
+ * at the foot, where also stands what rank 0 returned.
+ */
 import type { Card } from './card';
 import { copy } from '../ui/clipboard';
+import type { Used } from './jobview';
 import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
 import { quoted } from './text';
 import { icon } from '../ui/icons';
-import { __ } from '../ui/trans';
+import { said, __ } from '../ui/trans';
 import { ENDED } from '../ui/format';
 
 /** The part of a card that the foot depends on. */
@@ -17,10 +21,49 @@ export class Notice {
     root.classList.add('dd-foot');
   }
 
-  /** Show the lines for a card; `problem` is what the last button could not do. */
-  update(card: NoticeCard, problem = ''): void {
-    fill(this.root, JSON.stringify([problem, card]), () => [result(card), notice(card, problem)]);
+  /** Show the lines for a card; `problem` is what the last button could not do, `found` whether `Finding` shows one. */
+  update(card: NoticeCard, problem = '', found = false): void {
+    fill(this.root, JSON.stringify([problem, found, card]), () => [result(card), found && !problem ? null : notice(card, problem)]);
   }
+}
+
+/** What slows a job or will end it, as one sentence above its figures. */
+export class Finding {
+  #used: Used | null = null;
+  readonly #stacks: HTMLButtonElement;
+
+  constructor(private readonly root: HTMLElement, stacks: HTMLButtonElement, ask: () => void) {
+    root.classList.add('dd-finding');
+    this.#stacks = onClick(stacks, ask);
+  }
+
+  take(used: Used): void {
+    this.#used = used;
+  }
+
+  /** Show it, and return whether there is one; a job that failed or stands still says something else first. */
+  update(card: Card, stacksOpen: boolean): boolean {
+    const text = card.failure || card.stall ? '' : found(this.#used);
+    const asks = text !== '' && card.can_ask_stacks && !stacksOpen;
+    fill(this.root, JSON.stringify([text, asks]), () => (text ? [sentence(text, asks ? this.#stacks : null)] : []));
+    return text !== '';
+  }
+}
+
+/** Memory that runs out ends the job; a rank that all others wait for costs more than a GPU that idles. */
+function found(used: Used | null): string {
+  const { marks = [], time = null } = used ?? {};
+  const memory = marks.find(({ kind }) => kind === 'memory');
+  const slow = time?.straggler ? time.says.at(-1) : undefined;
+  return memory?.text ?? slow ?? marks[0]?.text ?? '';
+}
+
+/** What is wrong stands out, why it is so follows. */
+function sentence(text: string, button: HTMLButtonElement | null): HTMLElement {
+  const spoken = said(text);
+  const at = spoken.search(/[:\uff1a]/) + 1;
+  const words = h('span', { class: 'dd-grow' }, h('b', {}, at ? spoken.slice(0, at) : spoken), at ? spoken.slice(at) : null);
+  return h('div', { class: 'dd-notice dd-row', 'data-level': 'warning', role: 'status' }, icon('warn', 16, 'dd-ink-warn'), words, button);
 }
 
 function line(level: string, ...children: Child[]): HTMLElement {

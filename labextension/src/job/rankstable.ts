@@ -1,9 +1,9 @@
 /** The ranks of a job as a table: where each runs, how far it is, how it ended. Only what was reported is shown. */
 import { fill, h, onClick, setText, show, type Child } from '../ui/dom';
-import type { RankRow } from './jobview';
+import type { RankRow, Used } from './jobview';
 import { amount, type Resources } from './resources';
 import { __, _n } from '../ui/trans';
-import { bytes, count, percent } from '../ui/format';
+import { bytes, count, number, percent } from '../ui/format';
 
 /** Up to so many ranks are all shown; of more, the first `SOME` that matter until all are asked for. */
 const ALL = 16;
@@ -15,7 +15,7 @@ export class RanksTable {
   #ranks: RankRow[] = [];
   #odd: number[] = [];
   #whole = false;
-  #resources: Resources | null = null;
+  #used: Used | null = null;
   readonly #count = h('span', { class: 'dd-sub dd-s12' });
   readonly #more = h('button', { type: 'button', class: 'dd-link dd-s12' });
   readonly #table = h('div', { class: 'dd-tablebox' });
@@ -30,9 +30,9 @@ export class RanksTable {
     });
   }
 
-  /** Show what ranks use; the rows of those with which something is wrong are tinted. */
-  use(resources: Resources): void {
-    this.#resources = resources;
+  /** Show what ranks use and how fast they are; the rows of those with which something is wrong are tinted. */
+  use(used: Used): void {
+    this.#used = used;
     this.update(this.#ranks, false, this.#odd);
   }
 
@@ -48,9 +48,10 @@ export class RanksTable {
     setText(this.#count, counts(ranks));
     show(this.#more, ranks.length > ALL);
     setText(this.#more, this.#whole ? __('Show fewer') : _n('Show all %1 rank', 'Show all %1 ranks', ranks.length));
-    const shown = this.#whole || ranks.length <= ALL ? ranks : first(ranks, odd);
-    const used = this.#resources && { nodes: this.#resources.nodes, ranks: this.#resources.ranks, marks: this.#resources.marks };
-    fill(this.#table, JSON.stringify([shown, odd, used]), () => [table(shown, odd, usage(this.#resources))]);
+    const used = usage(this.#used);
+    const slow = [...used.values()].flatMap((use) => (use.slow || use.marked ? [use.rank] : []));
+    const shown = this.#whole || ranks.length <= ALL ? ranks : first(ranks, [...odd, ...slow]);
+    fill(this.#table, JSON.stringify([shown, odd, [...used.values()]]), () => [table(shown, odd, used)]);
   }
 }
 
@@ -78,23 +79,28 @@ interface Column {
   cell(row: RankRow): Child;
 }
 
-type Use = Resources['ranks'][number] & { left: number | null; limit: number | null; marked: boolean };
+type Measured = Partial<Resources['ranks'][number]> & { rank: number };
+type Use = Measured & { left: number | null; limit: number | null; network: number | null; rate: number | null; slow: boolean; marked: boolean };
 
-/** What each rank uses, with the memory of its machine. */
-function usage(resources: Resources | null): Map<number, Use> {
-  const { nodes = [], ranks = [], marks = [] } = resources ?? {};
+/** What each rank uses, with the memory and the network of its machine, and how fast it is. */
+function usage(used: Used | null): Map<number, Use> {
+  const { nodes = [], ranks = [], marks = [], time = null } = used ?? {};
+  const known: Measured[] = ranks.length ? ranks : (time?.ranks ?? []).map(({ rank }) => ({ rank }));
   return new Map(
-    ranks.map((one) => {
-      const { memory = null, limit = null } = nodes.find(({ node }) => node === one.node) ?? {};
+    known.map((one) => {
+      const { memory = null, limit = null, received = null, sent = null } = nodes.find(({ node }) => node === one.node) ?? {};
       const left = memory === null || limit === null ? null : Math.max(0, limit - memory);
-      return [one.rank, { ...one, left, limit, marked: marks.some(({ rank }) => rank === one.rank) }];
+      const network = received === null && sent === null ? null : (received ?? 0) + (sent ?? 0);
+      const steps = time?.ranks.find(({ rank }) => rank === one.rank);
+      const rate = steps?.samples && steps.seconds ? steps.samples / (steps.steps * steps.seconds) : null;
+      return [one.rank, { ...one, left, limit, network, rate, slow: time?.straggler?.rank === one.rank, marked: marks.some(({ rank }) => rank === one.rank) }];
     }),
   );
 }
 
 /** A bar up to a limit with the value beside it. */
-function bar(value: number | null, limit: number | null): Child {
-  if (value === null) return '';
+function bar(value: number | null | undefined, limit: number | null | undefined): Child {
+  if (value === null || value === undefined) return '';
   const part = limit ? Math.min(1, value / limit) : 0;
   const track = h('span', { class: part >= NEARLY ? 'dd-usebar dd-odd' : 'dd-usebar', style: `--part: ${(100 * part).toFixed(1)}%` });
   return h('span', { class: 'dd-row' }, limit === null ? null : track, bytes(value));
@@ -113,14 +119,16 @@ function useColumns(rows: RankRow[], used: Map<number, Use>): (Column | false)[]
     return use ? cell(use) : '';
   };
   const has = (part: (use: Use) => unknown): boolean => rows.some((row) => (part(used.get(row.rank) ?? ({} as Use)) ?? null) !== null);
-  const percentOf = (value: number | null): string => (value === null ? '' : amount('cpu', value));
+  const said = (name: string, value: number | null | undefined): string => (value === null || value === undefined ? '' : amount(name, value));
   return [
-    has(({ gpu }) => gpu) && { title: __('GPU busy'), number: true, cell: of(({ gpu }) => percentOf(gpu)) },
+    has(({ rate }) => rate) && { title: __('Samples/s'), number: true, cell: of(({ rate }) => (rate === null ? '' : number(Number(rate.toPrecision(3))))) },
+    has(({ gpu }) => gpu) && { title: __('GPU busy'), number: true, cell: of(({ gpu }) => said('gpu', gpu)) },
     has((use) => use.gpu_memory) && { title: __('GPU memory'), number: false, cell: of((use) => bar(use.gpu_memory, use.gpu_limit)) },
-    has(({ power }) => power) && { title: __('Power'), number: true, cell: of(({ power }) => (power === null ? '' : amount('power', power))) },
-    has(({ cpu }) => cpu) && { title: __('CPU'), number: true, cell: of(({ cpu }) => percentOf(cpu)) },
+    has(({ power }) => power) && { title: __('Power'), number: true, cell: of(({ power }) => said('power', power)) },
+    has(({ cpu }) => cpu) && { title: __('CPU'), number: true, cell: of(({ cpu }) => said('cpu', cpu)) },
     has(({ memory }) => memory) && { title: __('Memory'), number: false, cell: of(({ memory, limit }) => bar(memory, limit)) },
     has(({ left }) => left) && { title: '', number: false, cell: of(leftCell) },
+    has(({ network }) => network) && { title: __('Network'), number: true, cell: of(({ network }) => said('network', network)) },
   ];
 }
 
@@ -136,7 +144,7 @@ function columns(rows: RankRow[], odd: number[], used: Map<number, Use>): Column
     ...useColumns(rows, used),
     { title: __('Lines'), number: true, cell: (row) => count(row.lines) },
     { title: __('On stderr'), number: true, cell: (row) => (row.error_lines ? h('span', { class: 'dd-tag dd-tag-warn dd-num' }, count(row.error_lines)) : '0') },
-    { title: __('State'), number: false, cell: (row) => stateCell(row, odd.includes(row.rank)) },
+    { title: __('State'), number: false, cell: (row) => stateCell(row, odd.includes(row.rank), used.get(row.rank)?.slow ?? false) },
   ];
   return all.filter((column): column is Column => column !== false);
 }
@@ -145,17 +153,18 @@ function rankCell({ rank }: RankRow): HTMLElement {
   return h('span', { class: 'dd-row' }, h('i', { class: `dd-swatch dd-rank-${rank % 4}${rank % 8 > 3 ? ' dd-rank-dashed' : ''}` }), h('b', {}, String(rank)));
 }
 
-function stateCell({ status, how }: RankRow, odd: boolean): HTMLElement {
+function stateCell({ status, how }: RankRow, odd: boolean, slow: boolean): HTMLElement {
   const words = { waiting: __('waiting'), started: __('started'), ready: __('running'), ended: __('ended'), failed: __('failed') };
   const mark = h('i', { class: odd ? 'dd-dot dd-odd' : 'dd-dot', 'data-status': status });
   if (odd) return h('span', { class: 'dd-row dd-ink-warn' }, mark, __('differs from the others'));
-  return h('span', { class: `dd-row ${status === 'failed' ? 'dd-ink-err' : ''}` }, mark, how ? `${words[status]}, ${how}` : words[status]);
+  const tag = slow ? h('span', { class: 'dd-tag dd-tag-warn' }, __('slow')) : null;
+  return h('span', { class: `dd-row ${status === 'failed' ? 'dd-ink-err' : ''}` }, mark, how ? `${words[status]}, ${how}` : words[status], tag);
 }
 
 function table(rows: RankRow[], odd: number[], used: Map<number, Use>): HTMLElement {
   const shown = columns(rows, odd, used);
   const look = ({ number }: Column): { class: string } => ({ class: number ? 'dd-right' : '' });
   const head = h('tr', {}, ...shown.map((column) => h('th', { scope: 'col', ...look(column) }, column.title)));
-  const body = rows.map((row) => h('tr', { class: row.status === 'failed' ? 'dd-bad' : odd.includes(row.rank) || used.get(row.rank)?.marked ? 'dd-oddrow' : '' }, ...shown.map((column) => h('td', look(column), column.cell(row)))));
+  const body = rows.map((row) => h('tr', { class: row.status === 'failed' ? 'dd-bad' : odd.includes(row.rank) || used.get(row.rank)?.marked || used.get(row.rank)?.slow ? 'dd-oddrow' : '' }, ...shown.map((column) => h('td', look(column), column.cell(row)))));
   return h('table', { class: 'dd-grid' }, h('thead', {}, head), h('tbody', {}, ...body));
 }

@@ -5,7 +5,7 @@
 import { fill, h, setText, show } from '../ui/dom';
 import { bytes, duration, number, ranks as rankWords } from '../ui/format';
 import { icon } from '../ui/icons';
-import { said, __ } from '../ui/trans';
+import { __ } from '../ui/trans';
 import type { components } from '../api/schema';
 
 export type Resources = components['schemas']['Resources'];
@@ -17,7 +17,6 @@ const NAMESPACE = 'http://www.w3.org/2000/svg';
 const [WIDTH, HEIGHT, PAD] = [1000, 44, 3];
 
 export class ResourcesView {
-  readonly #marks = h('div');
   readonly #summary = h('span', { class: 'dd-sub dd-s12 dd-ell dd-grow' });
   readonly #strips = h('div', { class: 'dd-strips' });
   readonly #box: HTMLDetailsElement;
@@ -29,7 +28,7 @@ export class ResourcesView {
     root.classList.add('dd-resources');
     const head = h('summary', { class: 'dd-row' }, icon('right', 12, 'dd-turnable'), h('span', { class: 'dd-h3' }, __('Resources')), this.#summary);
     this.#box = h('details', {}, head, this.#strips);
-    root.append(this.#marks, this.#box);
+    root.append(this.#box);
     show(root, false);
     this.#box.addEventListener('toggle', () => this.#draw());
     this.#strips.addEventListener('pointermove', (event) => this.#point(event));
@@ -44,7 +43,6 @@ export class ResourcesView {
   take(value: Resources): void {
     this.#value = value;
     show(this.root, value.strips.length > 0);
-    fill(this.#marks, JSON.stringify(value.marks), () => value.marks.map(({ text }) => h('div', { class: 'dd-notice dd-row dd-s12', 'data-level': 'warning', role: 'status' }, icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, said(text)))));
     setText(this.#summary, summary(value));
     this.#draw();
   }

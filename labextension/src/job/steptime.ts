@@ -1,11 +1,11 @@
 /**
  * Where the time of a step goes: a bar for each rank, its own work solid, its waiting for other ranks hatched. In synchronous
- * training all steps are as long, so the rank that waits least is the slow one; it alone is orange, and one sentence names it.
+ * training all steps are as long, so the rank that waits least is the slow one; it alone is orange.
  */
 import { fill, h, setText, show, type Child } from '../ui/dom';
 import { count, number } from '../ui/format';
 import { icon } from '../ui/icons';
-import { said, __, _n } from '../ui/trans';
+import { __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
 
 export type JobTime = components['schemas']['JobTime'];
@@ -21,7 +21,6 @@ const MOST = 16;
 const [NUMBERED, NAMED] = [0.035, 0.16];
 
 export class StepTimeView {
-  readonly #finding = h('div');
   readonly #summary = h('span', { class: 'dd-sub dd-s12 dd-ell dd-grow' });
   readonly #bars = h('div', { class: 'dd-steptimes' });
   readonly #box: HTMLDetailsElement;
@@ -30,7 +29,7 @@ export class StepTimeView {
     root.classList.add('dd-steptime');
     const head = h('summary', { class: 'dd-row' }, icon('right', 12, 'dd-turnable'), h('span', { class: 'dd-h3 dd-nw' }, __('Where a step goes')), this.#summary);
     this.#box = h('details', {}, head, this.#bars);
-    root.append(this.#finding, this.#box);
+    root.append(this.#box);
     show(root, false);
   }
 
@@ -42,14 +41,9 @@ export class StepTimeView {
   take(time: JobTime | null): void {
     show(this.root, time !== null && time.ranks.length > 0);
     if (!time?.ranks.length) return;
-    fill(this.#finding, JSON.stringify(time.straggler), () => (time.straggler ? [finding(time)] : []));
     setText(this.#summary, summary(time));
     fill(this.#bars, JSON.stringify(time), () => bars(time));
   }
-}
-
-function finding({ says }: JobTime): HTMLElement {
-  return h('div', { class: 'dd-notice dd-row dd-s12', 'data-level': 'warning', role: 'status' }, icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, said(says.at(-1) ?? '')));
 }
 
 const longest = (ranks: RankTime[]): number => Math.max(...ranks.map(({ seconds }) => seconds));
@@ -84,8 +78,8 @@ function bars(time: JobTime): Child[] {
 
 function legend(): HTMLElement {
   const names = words();
-  const keys = [...WORK, 'waiting' as const].map((part) => h('span', { class: 'dd-row dd-nw' }, h('i', { class: `dd-rolekey dd-role-${part}` }), names[part]));
-  return h('div', { class: 'dd-rolekeys' }, ...keys);
+  const key = (part: Part): HTMLElement => h('span', { class: 'dd-row dd-nw' }, h('i', { class: `dd-rolekey dd-role-${part}` }), names[part]);
+  return h('div', { class: 'dd-rolekeys' }, h('span', { class: 'dd-nw' }, __('own work:')), ...WORK.map(key), h('i', { class: 'dd-rolebreak' }), key('waiting'));
 }
 
 function row(rank: RankTime, whole: number, straggler: Straggler | null): HTMLElement {
@@ -109,15 +103,24 @@ function row(rank: RankTime, whole: number, straggler: Straggler | null): HTMLEl
 function segment(part: Part, seconds: number, whole: number, slow: boolean): HTMLElement {
   const share = seconds / whole;
   const named = share > NAMED && (slow || part === 'compute' || part === 'waiting');
-  const text = share < NUMBERED ? '' : named ? `${words()[part]} ${ms(seconds)}` : ms(seconds);
+  const word = part === 'waiting' ? __('waits') : words()[part];
+  const whose = slow && part === 'data' ? __('waits for its data %1', inMs(seconds)) : `${word} ${ms(seconds)}`;
+  const text = share < NUMBERED ? '' : named ? whose : ms(seconds);
   const element = h('i', { class: `dd-role dd-role-${part}${slow ? ' dd-odd' : ''}` }, h('span', {}, text));
   element.style.width = `${100 * share}%`;
   return element;
 }
 
 /** A dashed line where the step would end without the delay. */
-function without({ seconds }: Straggler, whole: number): HTMLElement {
-  const line = h('div', { class: 'dd-stepwithout' }, h('span', { class: 'dd-nw' }, __('%1 without this delay', inMs(whole - seconds))));
+function without({ seconds, rank, cause }: Straggler, whole: number): HTMLElement {
+  const [left, who] = [inMs(whole - seconds), String(rank)];
+  const texts: Record<string, string> = {
+    data: __('%1 a step if rank %2 had its data', left, who),
+    compute: __('%1 a step if rank %2 computed as fast', left, who),
+    rest: __('%1 a step if rank %2 did no more between steps', left, who),
+    link: __('%1 a step if rank %2 sent as fast', left, who),
+  };
+  const line = h('div', { class: 'dd-stepwithout' }, h('span', { class: 'dd-nw' }, texts[cause] ?? left));
   line.style.setProperty('--at', String(Math.max(0, 1 - seconds / whole)));
   return h('div', { class: 'dd-steprow dd-stepover', 'aria-hidden': 'true' }, h('span'), line, h('span'), h('span'));
 }
