@@ -126,7 +126,7 @@ class Attempt:
                 reader.add(run.streams)
             self._record_replaced()
             if exits:
-                reader.drain()
+                reader.drain({exit_.rank for exit_ in exits})
                 with self._recorder.together():
                     for exit_ in exits:
                         # A run that was reattached returns every exit, also those that are recorded.

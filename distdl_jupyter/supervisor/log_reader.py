@@ -24,7 +24,7 @@ from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from distdl_jupyter.clusters.base import Stream
@@ -153,12 +153,15 @@ class LogReader:
             self._show_pending()
         return came > 0
 
-    def drain(self) -> bool:
-        """Read what was written by now, however much is written meanwhile. True when something was."""
+    def drain(self, ranks: Container[int] | None = None) -> bool:
+        """Read what was written by now, however much is written meanwhile. True when something was.
+
+        ``ranks`` are those whose streams are read, beside those of no rank (None: all).
+        """
         came = 0
         with self._sink.together():
             for key in list(self._selector.get_map().values()):
-                if key.data is not None:
+                if key.data is not None and (ranks is None or key.data.rank is None or key.data.rank in ranks):
                     left = flow.waiting(key.fd)
                     while left > 0 and (count := self._read(key.data, min(left, self._most))):
                         left, came = left - count, came + count
