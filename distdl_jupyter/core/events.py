@@ -221,6 +221,11 @@ class EventWriter:
             self._batch.append(event)
         return event
 
+    @property
+    def is_together(self) -> bool:
+        """Whether what is written now is appended later (see ``together``)."""
+        return self._batch is not None
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Stamp what is written inside with one time and append it at the end, in its order, with one write a file.

@@ -7,8 +7,10 @@ the other.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 #: An address of a node, and ports that are free on it.
@@ -37,7 +39,7 @@ class RankSlot:
     ports: tuple[int | str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Placement:
     """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface.
 
@@ -70,11 +72,16 @@ class Placement:
     @property
     def node_count(self) -> int:
         """How many logical nodes there are."""
-        return len({place.node for place in self.ranks})
+        return len(self._local_sizes)
 
     def local_size(self, node: int) -> int:
         """How many ranks run on one node."""
-        return sum(place.node == node for place in self.ranks)
+        return self._local_sizes[node]
+
+    @cached_property
+    def _local_sizes(self) -> Counter[int]:
+        """How many ranks run on each node; every rank is told of it."""
+        return Counter(place.node for place in self.ranks)
 
 
 def with_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot, int], RankPorts]) -> Placement:

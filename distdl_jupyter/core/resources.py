@@ -258,9 +258,11 @@ class ResourceReader:
 class ResourceBook:
     """What can be shown of a job's resources at any time, in bounded memory: the newest sample, curves, marks."""
 
-    def __init__(self, about: Mapping[int, About]) -> None:
+    def __init__(self, about: Mapping[int, About], *, curves: bool = True) -> None:
+        """``curves`` says whether those are kept; marks need none."""
         #: What is known of each node.
         self.about = about
+        self._keeps_curves = curves
         #: The newest sample of each node, and of each rank with what it used then.
         self.nodes: dict[int, ResourceSample] = {}
         self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
@@ -280,9 +282,12 @@ class ResourceBook:
         recent.append(sample)
         while recent[0].t < sample.t - _WINDOW - 1:
             recent.popleft()
+        if not self._keeps_curves:
+            return
+        # Machines are sampled once a second, each at a moment of its own; they share the points of the curves.
+        step = round(sample.t - self._begun)
         for rank, values in _curve_values(sample):
-            self.curves.apply({"type": "metric", "rank": rank, "step": sample.t - self._begun, "t": sample.t,
-                               "values": values})  # fmt: skip
+            self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
     def marks(self) -> list[ResourceMark]:
         """Return what goes wrong now, the worst first: memory that ends the job, then GPUs that cost for nothing."""

@@ -34,6 +34,8 @@ _EXPECT = 1.0
 _MEET_TIMEOUT = 15.0
 #: The same once one of them has printed something.
 _PRINT_TIMEOUT = 2.0
+#: Ranks that have failed for which the log's end is read at most: it takes a while where the log is long.
+_POSTMORTEMS = 16
 
 
 class Clock:
@@ -108,6 +110,8 @@ class Attempt:
         self._printed_at: float | None = None
         self._expected_at = -math.inf
         self._stopper: stop.Stopper | None = None
+        #: Ranks of which the end of the log was read.
+        self._postmortems = 0
         self._unkillable = stop.UnkillableProcesses(run)
         #: Why it was stopped: user, time (and whatever else ends a job for good), hang, failure, or "" while it was
         #: not; and a sentence for it.
@@ -124,11 +128,12 @@ class Attempt:
                 reader.add(run.streams)
             self._record_replaced()
             if exits:
-                reader.drain()
-                for exit_ in exits:
-                    # A run that was reattached returns every exit, also those that are recorded.
-                    if exit_.rank in self._running:
-                        self._record_exit(exit_)
+                reader.drain({exit_.rank for exit_ in exits})
+                with self._recorder.together():
+                    for exit_ in exits:
+                        # A run that was reattached returns every exit, also those that are recorded.
+                        if exit_.rank in self._running:
+                            self._record_exit(exit_)
             self.record_notices()
             self._recorder.take_samples(run.samples())
             self._expect_end()
@@ -182,9 +187,12 @@ class Attempt:
                               "down. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
 
     def _record_postmortem(self, rank: RankView) -> None:
-        """Record what the rank's log shows of its failure."""
+        """Record what the rank's log shows of its failure; those that follow the first ones mostly say why they do."""
         from distdl_jupyter.supervisor import postmortem  # most jobs never need it
 
+        if not postmortem.is_in_log(rank) or self._postmortems >= _POSTMORTEMS:
+            return
+        self._postmortems += 1
         if (error := postmortem.error_of(self._recorder.folder, rank)) is not None:
             self._recorder.write("result", rank=rank.rank, ok=False, repr="", bytes=0, error=error)
 

@@ -110,11 +110,12 @@ class Launch:
         recorder.phase("start", f"0 of {plural(spec.process_count, 'process')}")
         run = cluster.start(spec, placement, plan, context)
         self._record_handle(run.handle())
-        for place in placement.ranks:
-            recorder.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
-                         local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
-        for start in run.started():
-            recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
+        with recorder.together():
+            for place in placement.ranks:
+                recorder.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
+                             local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
+            for start in run.started():
+                recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
         recorder.log(spec.distributed_backend if cluster.far else messages.versions(spec))
         for note in plan.notes:
             recorder.note("info", note)

@@ -14,6 +14,7 @@ import os
 import re
 import selectors
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +24,8 @@ from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from distdl_jupyter.clusters.base import Stream
 
@@ -33,6 +35,8 @@ _READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
 _PENDING_AFTER = 0.2
 #: Seconds for the last output of streams that a process still holds open.
 _LAST = 1.0
+#: Seconds of a round, whose words are held together: there may be thousands of streams with a few each.
+_TOGETHER = 0.1
 #: A line without an end is passed on in pieces beyond this many bytes; what stands behind a marker may be longer.
 MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
 #: How tqdm goes back to the line of the first bar from that of the second one.
@@ -75,6 +79,9 @@ Item = LogText | RankReport
 class ItemSink(Protocol):
     """Takes the items of streams."""
 
+    def together(self) -> AbstractContextManager[None]:
+        """Return what holds together all that is taken inside: it may be written at the end."""
+
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream, in order."""
 
@@ -90,6 +97,8 @@ class LogReader:
         self._sink = sink
         self._splitters: dict[int, LineSplitter] = {}
         self._half: dict[int, int] = {}
+        #: The streams of this round that were not read yet.
+        self._ready: deque[selectors.SelectorKey] = deque()
         self._looked = time.monotonic()
         self._pace = flow.Pace()
         streams = tuple(streams)
@@ -118,33 +127,44 @@ class LogReader:
     def run(self, seconds: float) -> bool:
         """Read what comes within ``seconds``, returning after the first readable round. True when something came.
 
+        Of a round that takes long the next call reads the rest, so that whoever calls can look at other things too.
         Streams that are written to all the time are read in rounds with pauses between: many small reads would take
         from the ranks the processor that they need. Only a wake-up ends a pause.
         """
-        pause = self._pace.pause()
+        pause = 0.0 if self._ready else self._pace.pause()
         if pause:
             self._wakes.select(pause)
         came, much = 0, False
-        for key, _ in self._selector.select(seconds):
-            if key.data is None:
-                _empty(key.fd)
-            else:
-                count = self._read(key.data, self._most)
-                came, much = came + count, much or count >= self._half[key.fd]
+        if not self._ready:
+            self._ready.extend(key for key, _ in self._selector.select(seconds))
+        if self._ready:
+            until = time.monotonic() + _TOGETHER
+            with self._sink.together():
+                while self._ready and time.monotonic() < until:
+                    key = self._ready.popleft()
+                    if key.data is None:
+                        _empty(key.fd)
+                    elif key.fd in self._selector.get_map():
+                        count = self._read(key.data, self._most)
+                        came, much = came + count, much or count >= self._half[key.fd]
         if came:
             self._pace.round(hurried=much)
         if time.monotonic() - self._looked > _PENDING_AFTER:
             self._show_pending()
         return came > 0
 
-    def drain(self) -> bool:
-        """Read what was written by now, however much is written meanwhile. True when something was."""
+    def drain(self, ranks: Container[int] | None = None) -> bool:
+        """Read what was written by now, however much is written meanwhile. True when something was.
+
+        ``ranks`` are those whose streams are read, beside those of no rank (None: all).
+        """
         came = 0
-        for key in list(self._selector.get_map().values()):
-            if key.data is not None:
-                left = flow.waiting(key.fd)
-                while left > 0 and (count := self._read(key.data, min(left, self._most))):
-                    left, came = left - count, came + count
+        with self._sink.together():
+            for key in list(self._selector.get_map().values()):
+                if key.data is not None and (ranks is None or key.data.rank is None or key.data.rank in ranks):
+                    left = flow.waiting(key.fd)
+                    while left > 0 and (count := self._read(key.data, min(left, self._most))):
+                        left, came = left - count, came + count
         return came > 0
 
     def finish(self) -> None:
@@ -152,9 +172,10 @@ class LogReader:
         until = time.monotonic() + _LAST
         while self.drain() and time.monotonic() < until:
             pass
-        for key in list(self._selector.get_map().values()):
-            if key.data is not None:
-                self._end(key.data)
+        with self._sink.together():
+            for key in list(self._selector.get_map().values()):
+                if key.data is not None:
+                    self._end(key.data)
         self._selector.close()
         self._wakes.close()
 
@@ -175,9 +196,10 @@ class LogReader:
 
     def _show_pending(self) -> None:
         self._looked = time.monotonic()
-        for key in list(self._selector.get_map().values()):
-            if key.data is not None:
-                self._give(key.data, self._splitters[key.fd].pending())
+        with self._sink.together():
+            for key in list(self._selector.get_map().values()):
+                if key.data is not None:
+                    self._give(key.data, self._splitters[key.fd].pending())
 
     def _give(self, stream: Stream, items: list[Item]) -> None:
         if items:

@@ -43,11 +43,20 @@ _STDLIB = re.compile(r".*/lib/python3\.\d+(?=/)")
 _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
 
 
+def is_in_log(rank: RankView) -> bool:
+    """Say whether the log may tell more of a rank's end than is known."""
+    return _has_crashed(rank) or (rank.ok is False and bool(rank.error) and _exit_code(rank.error or {}))
+
+
+def _has_crashed(rank: RankView) -> bool:
+    return rank.signal in CRASHES and rank.ok is None
+
+
 def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     """Return the error of a rank that has ended where its log shows more than is known, else None."""
-    if rank.signal in CRASHES and rank.ok is None:
+    if _has_crashed(rank):
         return _crash(folder, rank)
-    if rank.ok is False and rank.error and _exit_code(rank.error):
+    if rank.error and is_in_log(rank):
         return _with_last_lines(rank.error, _error_lines(folder, rank))
     return None
 

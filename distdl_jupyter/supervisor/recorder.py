@@ -29,7 +29,7 @@ from distdl_jupyter.supervisor.resume import key_of
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
     from distdl_jupyter.core.alerts import Alert
@@ -299,9 +299,20 @@ class EventRecorder:
 
     # items of streams -------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Write at the end, with one write for each file, what is recorded inside; a second one inside does nothing."""
+        if self._writer.is_together:
+            yield
+            return
+        with self._writer.together():
+            yield
+            if self.step_times is not None:
+                self.step_times.flush()
+
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream (the sink of a ``LogReader``)."""
-        with self._writer.together():
+        with self.together():
             for item in items:
                 self._origin = {} if stream.start is None else {"at": stream.start + item.end}
                 if isinstance(item, LogText):

@@ -36,7 +36,7 @@ class ResourceRecorder:
         self._recorder = recorder
         self._path = recorder.folder.resources
         self._reader = ResourceReader(self._path)
-        self._book = ResourceBook(self._reader.about)
+        self._book = ResourceBook(self._reader.about, curves=False)
         #: When the last sample of each node was taken: another supervisor may read those of an earlier one again.
         self._last: dict[int, float] = {}
         self._begun: float | None = None

@@ -21,26 +21,35 @@ class StepTimesWriter:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self._file: LineFile | None = None
+        self._lines: list[bytes] = []
         self._refused = False
 
     def take(self, rank: int, report: dict[str, Any]) -> None:
-        """Keep a report of one rank with the number of restarts before it."""
+        """Keep a report of one rank with the number of restarts before it, until ``flush`` writes it."""
         fields = {name: report[name] for name in ("first", "size", "sending", "records")}
         fields |= {name: report[name] for name in ("gradients", "backward") if report.get(name)}
         attempt = self._recorder.view.restart_count
         line = {"v": VERSION, "t": report.get("t"), "type": "steps", "attempt": attempt, "rank": rank, **fields}
+        self._lines.append(encode(line))
+
+    def flush(self) -> None:
+        """Write the reports that are kept."""
+        lines, self._lines = b"".join(self._lines), []
+        if not lines:
+            return
         try:
             if self._file is None:
                 self._file = LineFile(Part(0, self._recorder.folder.steps))
             if self._file.size < _LARGEST:
-                self._file.append(encode(line))
+                self._file.append(lines)
         except OSError as error:
             if not self._refused:
                 self._refused = True
                 self._recorder.log(f"The time of steps cannot be kept: {error.strerror}.")
 
     def close(self) -> None:
-        """Close the file."""
+        """Write what is left and close the file."""
+        self.flush()
         if self._file is not None:
             self._file.close()
             self._file = None

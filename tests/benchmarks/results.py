@@ -44,6 +44,7 @@ BENCHMARKS = (
     "first_use",
     "server_start",
     "staging",
+    "many_ranks",
 )
 #: What README claims: (its text, the section, the beginning of the table's title, the row, the peer).
 CLAIMS = (
