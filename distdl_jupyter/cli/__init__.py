@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, batchai, clusters, prune, resources, show, stacks, terminal, vm_sizes, warm
+from distdl_jupyter.cli import azure, batchai, clusters, prune, queue, resources, show, stacks, terminal, vm_sizes, warm
 from distdl_jupyter.core.aliases import OTHER_FLAGS
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, findings, listing, plural, short_id
@@ -124,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     one = _command(commands, "rm", _rm, "delete ended jobs with their logs and values")
     one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
 
+    queue.add_to(commands, _find)
     prune.add_to(commands)
     _add_script_flags(_command(commands, "submit", _submit, "run a script on many processes"))
     one = _add_script_flags(

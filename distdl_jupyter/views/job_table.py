@@ -62,6 +62,10 @@ class JobRow:
     restarts: int
     #: It makes no progress; ``says`` tells which rank differs.
     stalled: bool
+    #: Its place in a queue, from 1, and when it can start (epoch seconds); None where that is not known.
+    place: int | None = None
+    start: float | None = None
+    priority: int = 0
 
 
 def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False) -> JobRow:
@@ -91,6 +95,9 @@ def job_row(view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool =
         can_resume=view.state.ended and has_checkpoints,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
+        place=view.queue.place if view.queue else None,
+        start=view.queue.start if view.queue else None,
+        priority=view.queue.priority if view.queue else spec.priority,
     )
 
 
