@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.correctness import check
+    from distdl_jupyter.job_queue import queue
     from distdl_jupyter.retention import prune
     from distdl_jupyter.scaling import scale
     from distdl_jupyter.widgets import azure_sign_in, launcher, panel, timeline
@@ -49,6 +50,7 @@ _HOMES = {
     "panel": "widgets",
     "progress": "worker.report",
     "prune": "retention",
+    "queue": "job_queue",
     "scale": "scaling",
     "shard": "worker.shard",
     "submit": "client",
@@ -78,6 +80,7 @@ __all__ = [
     "panel",
     "progress",
     "prune",
+    "queue",
     "scale",
     "shard",
     "submit",

@@ -22,6 +22,7 @@ from distdl_jupyter.cli import (
     clusters,
     profile,
     prune,
+    queue,
     resources,
     show,
     stacks,
@@ -138,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     one = _command(commands, "rm", _rm, "delete ended jobs with their logs and values")
     one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
 
+    queue.add_to(commands, _find)
     prune.add_to(commands)
     _add_script_flags(_command(commands, "submit", _submit, "run a script on many processes"))
     one = _add_script_flags(

@@ -104,6 +104,11 @@ class Context:
     report: Report = _ignore
     #: Called with what the user should read.
     note: Callable[[Notice], object] = _unnoted
+    #: Called with a job's place while it waits in ``place``; what its priority is now, and its number by time when it
+    #: has waited before.
+    note_place: Callable[[QueueView], object] = _unnoted
+    priority: Callable[[], int] = int
+    queue_number: int | None = None
     #: Called with plain data for ``Cluster.sweep`` when something was begun that outlives the supervisor; another one
     #: that places the job gets it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = _unnoted

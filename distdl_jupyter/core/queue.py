@@ -74,13 +74,6 @@ class QueueView:
             known[name] = tuple(known.get(name) or ())
         return cls(**known)
 
-    def estimate(self, now: float) -> str:
-        """Return when it can start: "about 6 min", "any moment", "" when that is unknown."""
-        if self.start is None:
-            return ""
-        left = self.start - now
-        return "any moment" if left < 10 else f"about {duration(left if left < 60 else 60 * round(left / 60))}"
-
     def same(self, other: QueueView | None) -> bool:
         """Say whether a reader would see no difference: another start by a few seconds is none."""
         if other is None or dataclasses.replace(self, start=None, holding=()) != dataclasses.replace(
@@ -95,6 +88,15 @@ class QueueView:
 
 #: Seconds by which an estimate may move without being said anew.
 _BY_SECONDS = 15.0
+_SOON, _MINUTE = 10, 60
+
+
+def estimate(start: float | None, now: float) -> str:
+    """Return in how long a job can start: "about 6 min", "any moment", "" when that is unknown."""
+    if start is None:
+        return ""
+    left = start - now
+    return "any moment" if left < _SOON else f"about {duration(left if left < _MINUTE else 60 * round(left / 60))}"
 
 
 def amount(name: str, value: float) -> str:

@@ -14,12 +14,18 @@ from typing import Any, Literal
 
 from distdl_jupyter import azure, cluster_configs, cluster_handles, registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.options import MOST_RESTARTS
-from distdl_jupyter.form.schema import BackendChoice, BackendOption, ClusterChoice, FormChoices
+from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS
+from distdl_jupyter.form.schema import BackendChoice, BackendOption, ClusterChoice, FormChoices, QueueField
 from distdl_jupyter.form.sizes import sizes
 
 #: Seconds offered under "Stop after"; 0 is no limit.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
+
+
+#: The options of what a job holds and when it starts.
+_QUEUE: tuple[Literal["gpus", "cores", "memory", "priority", "after"], ...] = (
+    "gpus", "cores", "memory", "priority", "after",
+)  # fmt: skip
 
 
 def choices() -> FormChoices:
@@ -31,6 +37,7 @@ def choices() -> FormChoices:
         clusters=clusters(),
         durations=STOP_AFTER,
         most_restarts=MOST_RESTARTS,
+        queue=tuple(QueueField(name, ABOUT[name].label, ABOUT[name].help, ABOUT[name].word is int) for name in _QUEUE),
     )
 
 

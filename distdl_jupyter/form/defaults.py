@@ -37,6 +37,9 @@ def read(given: Mapping[str, Any]) -> Defaults:
     chosen["use_gpu"] = _GPU_WORDS[common.get("use_gpu")]
     chosen["data"] = tuple(datarows.begun(common.get("data")))
     chosen["outputs"] = datarows.unsigned(str(found.get("outputs") or ""))
+    if "memory" in common:
+        chosen["memory"] = str(found["memory"])
+    chosen["after"] = ",".join(common.get("after", ()))
     if "vm_size" in common:
         chosen["vm_size"] = azure.find(common["vm_size"]).name
     if "price_per_hour" in common:

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from distdl_jupyter.advice import Advice
 from distdl_jupyter.clusters.base import Check, NodeInfo
-from distdl_jupyter.core.options import MOST_RESTARTS
+from distdl_jupyter.core.options import MOST_CORES, MOST_GPUS, MOST_PRIORITY, MOST_RESTARTS
 from distdl_jupyter.views.wire import Request
 
 MAX_COUNT = 10_000
@@ -50,6 +50,12 @@ class Chosen(Request, frozen=True, kw_only=True):
     hang_timeout_seconds: Seconds = 0.0
     max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
     use_gpu: Literal["", "yes", "no"] = ""
+    gpus: Annotated[int, Meta(ge=0, le=MOST_GPUS)] = 0
+    cores: Annotated[int, Meta(ge=0, le=MOST_CORES)] = 0
+    #: As it was typed, such as "24 GB"; and ids of jobs, separated by commas.
+    memory: str = ""
+    priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
+    after: str = ""
     metrics_from_output: bool = True
     #: The link of each emulated node as it was typed; it counts on this machine with several nodes only.
     rehearse: str = ""
@@ -171,6 +177,16 @@ class ClusterChoice:
     rents: bool
 
 
+@dataclass(frozen=True, slots=True)
+class QueueField:
+    """An option of what a job holds and when it starts, as its declaration says it; ``number``: a whole number."""
+
+    name: Literal["gpus", "cores", "memory", "priority", "after"]
+    label: str
+    help: str
+    number: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoices:
     """What there is to choose from."""
@@ -182,6 +198,7 @@ class FormChoices:
     #: Seconds offered under "Stop after"; 0 is no limit.
     durations: tuple[int, ...]
     most_restarts: int
+    queue: tuple[QueueField, ...]
 
 
 @dataclass(frozen=True, slots=True)

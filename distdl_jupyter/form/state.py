@@ -196,6 +196,8 @@ def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> 
         "rehearse": (chosen.compute_target == "local" and chosen.node_count > 1 and chosen.rehearse.strip()) or None,
         "data": datarows.words(chosen.data) or None,
         "outputs": chosen.outputs.strip() or None,
+        "memory": chosen.memory.strip() or None,
+        "after": tuple(filter(None, map(str.strip, chosen.after.split(",")))) or None,
     }
     same = {name: getattr(chosen, name) or None for name in ABOUT if name in Chosen.__struct_fields__}
     return {**same, **written, **_backend_options(chosen)}

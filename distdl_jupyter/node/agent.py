@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.node import frames, pipes, processes, requests, workdir
 from distdl_jupyter.node.channels import Channels
@@ -28,6 +28,9 @@ from distdl_jupyter.node.ports import Ports
 from distdl_jupyter.node.tar_stream import Incoming
 from distdl_jupyter.node.watchdog import Watchdog
 from distdl_jupyter.node.workdir import Workdir
+
+if TYPE_CHECKING:
+    from distdl_jupyter.node.slots import Slot
 
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
 UNAVAILABLE = 69
@@ -68,6 +71,9 @@ class Agent:
         self.shells = Shells(self._selector, self.send)
         self.ports = Ports()
         self.job: Job | None = None
+        #: What the job holds of this machine, and when it is expected to end.
+        self.slot: Slot | None = None
+        self.ends: float | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     # for the requests -------------------------------------------------------------------------
@@ -124,6 +130,7 @@ class Agent:
         self._over = True
         if self.job is not None:
             self.job.clear(None if keep else workdir.remove)
+        self._give_back()
 
     # the loop ---------------------------------------------------------------------------------
 
@@ -269,6 +276,8 @@ class Agent:
         now = time.monotonic()
         if now - self._beaten >= self.beat_seconds:
             self._beaten = now
+            if self.slot is not None and self.slot.holds:
+                self.slot.beat(self.ends)
             if self._samples and not self._outbox.full:
                 self.send("resources", samples=self._samples)
             self._samples = []
@@ -298,6 +307,11 @@ class Agent:
         if self.job is not None:
             self.job.give_up()
             self.job.clear(workdir.abandon)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self.slot is not None:
+            self.slot.release()
 
 
 def serve(build: Callable[[Watchdog], Agent]) -> int:

@@ -32,6 +32,9 @@ clock                                                   t_ns: this machine's clo
 drain                                                   evidence of a KILL for lack of memory, "" without any,
                                                         after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
+slots    job, name, need: [gpus, devices, amounts],     held: devices of its own, null while it waits; then
+         priority, lasts, number                        turn (``slots.Turn`` as data), clock, limits
+expect   seconds, null where it is unknown              (nothing)
 sweep    job, base                                      found
 end      keep                                           ended; the agent exits
 ======== ============================================== ====================================================
@@ -204,6 +207,32 @@ def _stacks(agent: Agent, fields: Fields) -> None:
     agent.later(fields, ask)
 
 
+def _slots(agent: Agent, fields: Fields) -> None:
+    from distdl_jupyter.node import slots
+    from distdl_jupyter.node.schedule import Need
+
+    def ask() -> Answer:
+        if agent.slot is None:
+            agent.slot = slots.Slot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
+        gpus, devices, amounts = fields["need"]
+        turn = agent.slot.ask(
+            Need(int(gpus), tuple(map(str, devices)), {str(name): float(value) for name, value in amounts.items()}),
+            priority=float(fields["priority"]), lasts=fields.get("lasts"),
+        )  # fmt: skip
+        held = list(agent.slot.gpus) if turn is None else None
+        return {"held": held, "turn": turn, "clock": slots.clock(), "limits": slots.limits()}
+
+    agent.later(fields, ask)
+
+
+def _expect(agent: Agent, fields: Fields) -> Answer:
+    from distdl_jupyter.node import slots
+
+    seconds = fields["seconds"]
+    agent.ends = None if seconds is None else slots.clock() + float(seconds)
+    return {}
+
+
 def _put(agent: Agent, fields: Fields) -> None:
     incoming = Incoming(_job(agent).place.folder, agent.wake)
     agent.expect(int(fields["channel"]), incoming)
@@ -308,6 +337,8 @@ HANDLERS: dict[str, Handler] = {
     "copy": _copy,
     "feed": _feed,
     "stacks": _stacks,
+    "slots": _slots,
+    "expect": _expect,
     "put": _put,
     "get": _get,
     "answer": _answer,

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, correctness, ended_cache, retention
+from distdl_jupyter import client, correctness, ended_cache, job_queue, retention
 from distdl_jupyter.core import environment
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.state import State
@@ -20,6 +20,7 @@ from distdl_jupyter.server.schema import (
     JobList,
     JobsQuery,
     NewJob,
+    Priority,
     Prune,
     Result,
     TimeQuery,
@@ -163,6 +164,24 @@ class CancelJob(Handler):
     async def post(self, id_: str, body: Cancel) -> None:
         """Stop a job: INT, TERM, KILL with a grace between, or KILL at once."""
         await self.run_in_thread(lambda: attached(id_).cancel(now=body.now))
+
+
+class QueueOfJobs(Handler):
+    """What waits."""
+
+    @answers(job_queue.Queue)
+    async def get(self) -> job_queue.Queue:
+        """Return the jobs that hold something of this machine, and those that wait, in their order."""
+        return await self.run_in_thread(job_queue.queue)
+
+
+class PriorityOfJob(Handler):
+    """The order of jobs that wait."""
+
+    @answers(status=202, body=Priority, refuses=(404, 409, 507))
+    async def post(self, id_: str, body: Priority) -> None:
+        """Give a waiting job another priority."""
+        await self.run_in_thread(lambda: job_queue.prioritize(checked_id(id_), body.priority))
 
 
 class RerunJob(Handler):

@@ -14,6 +14,7 @@ from msgspec import Meta, field
 from distdl_jupyter.advice import Advice
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.core.options import MOST_PRIORITY
 from distdl_jupyter.views.job_table import JobRow, StateName
 from distdl_jupyter.views.schema import CheckpointRow, ComparisonRow, Curve, FailureCard, Plugin
 from distdl_jupyter.views.wire import Request
@@ -201,6 +202,12 @@ class Cancel(Request, frozen=True):
     """How to stop a job; ``now`` kills it without grace."""
 
     now: bool = False
+
+
+class Priority(Request, frozen=True):
+    """Another priority of a waiting job; null: before all of one's own that wait."""
+
+    priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None
 
 
 class StacksQuery(Request, frozen=True):

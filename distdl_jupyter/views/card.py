@@ -94,6 +94,7 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         resumed_from=view.resumed_from,
         forked_at=view.forked_at,
         can_resume=view.state.ended and has_checkpoints,
+        queue=view.queue,
     )
 
 

@@ -81,6 +81,10 @@ class JobRow:
     #: The newest thing that was worth a message (a metric that is no number, a rule that holds), and its level.
     alert: str = ""
     alert_level: str = ""
+    #: Its place in a queue, from 1, and when it can start (epoch seconds); None where that is not known.
+    place: int | None = None
+    start: float | None = None
+    priority: int = 0
 
 
 def job_row(
@@ -115,6 +119,9 @@ def job_row(
         stalled=view.stall is not None and not view.state.ended,
         **_newest_alert(view),
         group=RowGroup(group.kind, group.id, group.name, group.size, finite(group_value)) if group else None,
+        place=view.queue.place if view.queue else None,
+        start=view.queue.start if view.queue else None,
+        priority=view.queue.priority if view.queue else spec.priority,
     )
 
 

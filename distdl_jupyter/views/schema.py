@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from distdl_jupyter.core.correctness import Difference
 from distdl_jupyter.core.printable import Styles
+from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.resources import ResourceMark
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.core.step_times import RankTime, StepTime, Straggler
@@ -253,6 +254,8 @@ class Card:
     forked_at: float | None
     #: It has ended and left checkpoints.
     can_resume: bool
+    #: Its place while it waits for its turn.
+    queue: QueueView | None
 
 
 @dataclass(frozen=True, slots=True)

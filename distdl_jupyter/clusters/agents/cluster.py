@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.clusters.agents import data, placing, staging
+from distdl_jupyter.clusters.agents import data, holding, placing, staging
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.nodes import AgentNodes
@@ -69,6 +69,8 @@ class AgentCluster(Cluster):
             spec, unreachable = self._connect(spec, options, context)
             job = self._job(spec, options, context)
             found = self._look(unreachable, spec, job.options, context)
+            if self.slots:
+                found = holding.hold(self._connections, spec, found, context)
             placement = self._placed(spec, ports, found, context)
             placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(placing.agreed(found)))
             self._stage(job, context)

@@ -20,7 +20,7 @@ def places(
     spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
 ) -> tuple[RankSlot, ...]:
     """Return a place for each rank, with GPU, interface and cores as far as the hosts were asked."""
-    per_node = spec.process_count_per_node
+    per_node, each = spec.process_count_per_node, spec.gpus or 1
     found_places = []
     for rank in range(spec.process_count):
         node, local_rank = divmod(rank, per_node)
@@ -29,9 +29,10 @@ def places(
         found_places.append(
             RankSlot(
                 rank, node, names[node], local_rank,
-                gpu=gpus[local_rank % len(gpus)] if gpus else None,
+                gpu=gpus[local_rank * each % len(gpus)] if gpus else None,
+                gpus=tuple(gpus[local_rank * each : (local_rank + 1) * each]) if each > 1 else (),
                 interface=common.endpoint(names[node]).interface if common is not None else "",
-                cores=max(1, int(facts.get("cores") or 1) // per_node) if facts else 0,
+                cores=spec.cores or (max(1, int(facts.get("cores") or 1) // per_node) if facts else 0),
             )
         )  # fmt: skip
     return tuple(found_places)
@@ -55,12 +56,14 @@ def before_contact(spec: JobSpec, gpus: int, said: object = None) -> Placement:
 
 def check_gpus(spec: JobSpec, found: Checkup) -> None:
     """Raise LaunchFailed when a host has no GPU for each of its processes."""
-    wanted = spec.process_count_per_node
+    each = spec.gpus or 1
+    wanted = spec.process_count_per_node * each
     lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
                if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
     if lacking:
+        asks = f"gpus asks for {plural(each, 'GPU')}" if spec.gpus else "use_gpu asks for a GPU"
         raise LaunchFailed(
-            f"use_gpu asks for a GPU for each of {plural(wanted, 'process')} on a host, but {listing(lacking)}.",
+            f"{asks} for each of {plural(spec.process_count_per_node, 'process')} on a host, but {listing(lacking)}.",
             hint="Use fewer processes on each host, or leave use_gpu out.",
         )
 

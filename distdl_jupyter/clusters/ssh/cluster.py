@@ -40,6 +40,8 @@ class SshCluster(AgentCluster):
     name = "ssh"
     title = "SSH hosts"
     Options = SshOptions
+    queues = True
+    slots = True
 
     # what is known without asking -----------------------------------------------------------------
 

@@ -50,6 +50,7 @@ export class Api {
   // openapi-fetch makes lists of the API's tuples, here and in a log.
   job = async (id: string): Promise<JobDetail> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}`, at({ id })))) as JobDetail;
   removeJob = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/jobs/{id}`, at({ id })));
+  raiseJob = (id: string): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/priority`, { ...at({ id }), body: { priority: null } }));
   cancelJob = (id: string, now = false): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/cancel`, { ...at({ id }), body: { now } }));
   rerunJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/rerun`, at({ id })));
   checkpoints = async (id: string): Promise<CheckpointTable> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/checkpoints`, at({ id })))) as CheckpointTable;

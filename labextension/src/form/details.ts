@@ -1,10 +1,10 @@
 /** Name, time limit, and the options that few jobs need. */
 import { fill, h } from '../ui/dom';
-import { __ } from '../ui/trans';
+import { said, __ } from '../ui/trans';
 import { capital, duration } from '../ui/format';
 import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
 import { Environment } from './environment';
-import type { BackendOption, OptionValue, Part, Store } from './state';
+import type { BackendOption, OptionValue, Part, QueueField, Store } from './state';
 
 export class Details implements Part {
   readonly element: HTMLElement;
@@ -43,16 +43,18 @@ export class MoreOptions implements Part {
   readonly #gpu: Segments;
   readonly #environment: Environment;
   readonly #settings = h('div', { class: 'dd-settings' });
-  readonly #problems: [Problem, Problem, Problem, Problem, Problem];
+  readonly #problems: [Problem, Problem, Problem, Problem, Problem, Problem];
   readonly #rehearse: TextField;
   readonly #rehearsal: HTMLElement;
+  readonly #queue = h('div', { class: 'dd-more-row dd-settings' });
+  readonly #queueFields = new Map<QueueField['name'], TextField>();
   readonly #restarts: TextField;
   readonly #hang: Select;
   readonly #fromOutput: ReturnType<typeof checkbox>;
 
   constructor(private readonly store: Store) {
     this.#fromOutput = checkbox(__('Read metrics in what the ranks print'), (on) => store.set({ metrics_from_output: on }));
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse'])];
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after'])];
     const [gpu, restarts, hang, rehearse] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('rehearse')];
     this.#rehearse = new TextField({ 'aria-labelledby': rehearse, placeholder: '1gbit,0.2ms' }, (text) => store.set({ rehearse: text }));
     this.#rehearsal = labelled(__('Rehearse a slower network'), rehearse, this.#rehearse.element, note(__('The nodes on this machine meet over links of this rate and latency, or of this VM size.')), this.#problems[4].element);
@@ -67,6 +69,8 @@ export class MoreOptions implements Part {
       h('div', { class: 'dd-more-row' },
         labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('All ranks start anew, up to so many times. What a rank keeps in checkpoint_dir() is there again.')), this.#problems[2].element),
         labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
+      this.#queue,
+      this.#problems[5].element,
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
       h('div', { class: 'dd-more-row' },
         labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.'))),
@@ -85,9 +89,30 @@ export class MoreOptions implements Part {
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
     this.#drawHang(this.store.get('hang_timeout_seconds'));
     this.#environment.update();
+    this.#drawQueue();
     const label = this.store.get('distributed_backend');
     const options = this.store.get('choices').backends.find((one) => one.label === label)?.options ?? [];
     fill(this.#settings, JSON.stringify([label, this.store.get('backend_options')]), () => options.map((option) => this.#setting(option)));
+  }
+
+  /** Show what the job holds and when it starts, one field for each option that is declared. */
+  #drawQueue(): void {
+    const { queue } = this.store.get('choices');
+    fill(this.#queue, String(queue.length), () => queue.map((one) => this.#queueField(one)));
+    for (const [name, field] of this.#queueFields) field.show(String(this.store.get(name) || ''));
+  }
+
+  #queueField({ name, label, help, number }: QueueField): HTMLElement {
+    const id = freshId(name);
+    const field = new TextField({ 'aria-labelledby': id, ...(number ? { inputmode: 'numeric' } : {}) }, (text) => this.#setQueue(name, number, text));
+    this.#queueFields.set(name, field);
+    return labelled(said(label), id, field.element, note(`${said(help)}.`));
+  }
+
+  #setQueue(name: QueueField['name'], number: boolean, text: string): void {
+    const value = Number(text);
+    if (number && !Number.isInteger(value)) this.#queueFields.get(name)?.show(String(this.store.get(name) || ''));
+    else this.store.set({ [name]: number ? value : text.trim() });
   }
 
   #setRestarts(text: string): void {

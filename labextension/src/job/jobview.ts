@@ -67,6 +67,8 @@ export interface JobHost {
   cancel(now: boolean): Promise<unknown>;
   rerun(): Promise<unknown>;
   resume(): Promise<unknown>;
+  /** Let a job that waits start before others; left out where that cannot be asked. */
+  raise?(): Promise<unknown>;
   /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
   askStacks(): Promise<unknown>;
   stacks(number: number): Promise<Stacks>;
@@ -154,7 +156,8 @@ export class JobView {
     const { head, failure, setup, stacks, profile, pictures, finding, log, time, resources, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
-    this.#setup = new Phases(setup, clock);
+    const { raise } = host;
+    this.#setup = new Phases(setup, clock, raise && (() => this.#carryOut(raise())));
     const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
     this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
     const profiles = { ask: host.askProfile, read: host.profile, ...(host.traceUrl && { trace: host.traceUrl }) };

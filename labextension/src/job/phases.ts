@@ -3,6 +3,7 @@ import type { Card, Clock, Phase } from './card';
 import { assign, fill, h, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
+import { QueuePart } from './queue';
 import { Staging } from './staging';
 import { PHASES, phaseWord, secondsTaken } from '../ui/format';
 
@@ -12,6 +13,7 @@ export class Phases {
   #card: Card | null = null;
   readonly #rows = PHASES.map((phase) => new Row(phase));
   readonly #staging = new Staging();
+  readonly #queue: QueuePart;
   readonly #hint = h(
     'div',
     { class: 'dd-setup-hint' },
@@ -19,14 +21,16 @@ export class Phases {
     h('div', { class: 'dd-mono' }, 'log(step=step, loss=loss.item())'),
   );
 
-  constructor(root: HTMLElement, private readonly clock: Clock) {
+  constructor(private readonly root: HTMLElement, private readonly clock: Clock, raise?: () => void) {
     root.classList.add('dd-setup');
-    root.append(h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint, this.#staging.root);
+    this.#queue = new QueuePart(clock, raise);
+    root.append(this.#queue.root, h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint, this.#staging.root);
   }
 
   /** Show a newer card; the hint gives way to the log as soon as there are lines. */
   update(card: Card): void {
     this.#card = card;
+    this.root.classList.toggle('dd-waits', this.#queue.update(card));
     // Data on its way has more to say than the hint; cards of older notebooks know of none.
     const bars = (card.staging as Card['staging'] | undefined) ?? [];
     this.#staging.update(bars);
@@ -37,6 +41,7 @@ export class Phases {
   /** Redraw the time of the phase that lasts. */
   tick(): void {
     if (!this.#card) return;
+    this.#queue.tick();
     const known = new Map(this.#card.phases.map((phase) => [phase.phase, phase]));
     for (const row of this.#rows) row.draw(known.get(row.phase), this.clock.now());
   }

@@ -9,6 +9,7 @@ export function jobHost({ api, live }: DistDL, id: string, open: (id: string) =>
     watch: ({ log, curve }, handlers) => live.watchJob(id, { log, curve }, handlers),
     connected: () => live.state === 'live',
     cancel: (now) => api.cancelJob(id, now),
+    raise: () => api.raiseJob(id),
     rerun: async () => open((await api.rerunJob(id)).id),
     resume: async () => open((await api.resumeJob(id)).id),
     askStacks: () => api.askStacks(id),

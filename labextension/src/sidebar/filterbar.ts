@@ -1,5 +1,5 @@
 /** Search and filter above the list of jobs: `/` goes to the search, Escape empties it. */
-import { arrowKeys, assign, h, onClick, setText } from '../ui/dom';
+import { arrowKeys, assign, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import type { Filter } from './jobtext';
@@ -38,16 +38,19 @@ export class FilterBar {
     this.changed();
   }
 
-  /** Show how many jobs are active and failed. */
-  counts(active: number, failed: number): void {
-    for (const [name, many] of [['active', active], ['failed', failed]] as const) {
+  /** Show how many jobs are active, wait and have failed. */
+  counts(active: number, queued: number, failed: number): void {
+    for (const [name, many] of [['active', active], ['queued', queued], ['failed', failed]] as const) {
       const entry = this.#buttons.get(name);
       if (entry) setText(entry.count, many ? ` ${many}` : '');
     }
+    // There is room for it where jobs wait.
+    const waits = this.#buttons.get('queued');
+    if (waits) show(waits.button, queued > 0 || this.#filter === 'queued');
   }
 
   #segments(): HTMLElement {
-    const names: [Filter, string][] = [['all', __('All')], ['active', __('Active')], ['failed', __('Failed')]];
+    const names: [Filter, string][] = [['all', __('All')], ['active', __('Active')], ['queued', __('Queued')], ['failed', __('Failed')]];
     for (const [name, word] of names) {
       const count = h('span', { class: 'dd-num dd-count' });
       const button = h('button', { type: 'button', role: 'radio', 'data-filter': name }, word, count);

@@ -1,4 +1,5 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
+import { startWords } from '../job/queue';
 import { __, _n } from '../ui/trans';
 import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../ui/format';
 import { isStudy } from './study';
@@ -30,6 +31,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, tone: 'plain', ...more });
+  if (row.state === 'queued' && row.start != null) return { ...line(row.says, { strong: startWords(row.start - now) }), place: '' };
   if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));
@@ -81,6 +83,7 @@ export function moment(then: number, now: number): string {
 
 /** Return the number at the right with what it is: the newest value of the metric, else how long it runs. */
 export function figure(row: JobRow, now: number): { value: string; label: string } {
+  if (row.state === 'queued' && row.place != null) return { value: String(row.place), label: __('place') };
   if (row.value !== null) return { value: number(row.value), label: row.metric };
   if (isActive(row)) return { value: brief(now - row.created), label: __('elapsed') };
   return { value: '', label: '' };
@@ -111,12 +114,12 @@ export function matches(row: JobRow, words: readonly string[]): boolean {
   return words.every((word) => text.includes(word));
 }
 
-export type Filter = 'all' | 'active' | 'failed';
+export type Filter = 'all' | 'active' | 'queued' | 'failed';
 
 /** Whether a filter lets a row through. */
 export function passes(row: JobRow, filter: Filter): boolean {
   if (filter === 'active') return isActive(row);
-  return filter === 'all' || row.state === 'failed';
+  return filter === 'all' || row.state === filter;
 }
 
 /** Return what the list says of how many there are: "3 of 8 jobs". */

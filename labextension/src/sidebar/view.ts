@@ -297,7 +297,7 @@ export class SidebarView {
     show(this.#nothing, this.#answered && empty);
     show(this.#jobSection.element, !empty);
     this.#none.update(!empty && shown.length === 0, this.#filter.words);
-    this.#filter.counts(count(this.#items, 'active'), count(this.#items, 'failed'));
+    this.#filter.counts(count(this.#items, 'active'), count(this.#items, 'queued'), count(this.#items, 'failed'));
     this.#jobSection.count = this.#items.length;
     this.#list.show(shown, this.#now(), this.#stale);
     this.#drawCompare();
@@ -349,7 +349,7 @@ export class SidebarView {
   }
 }
 
-const count = (items: readonly Item[], filter: 'active' | 'failed'): number => items.filter(({ row }) => passes(row, filter)).length;
+const count = (items: readonly Item[], filter: 'active' | 'queued' | 'failed'): number => items.filter(({ row }) => passes(row, filter)).length;
 
 function tool(name: string, title: string, action: () => void): HTMLButtonElement {
   return onClick(h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet', title, 'aria-label': title }, icon(name)), action);

@@ -1,0 +1,40 @@
+"""``distdl queue``: what waits, for whom and how long, and another order."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distdl_jupyter.client import Job
+
+
+def add_to(commands: Any, find: Callable[[str], Job]) -> None:
+    """Add the command; ``find`` gives a job for its id."""
+    text = "list the jobs that wait, with their place and what they wait for, or change their order"
+    one = commands.add_parser("queue", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    one.add_argument("--first", metavar="ID", help="let this job start before your others that wait")
+    one.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="give this job another priority")
+    one.add_argument("--json", action="store_true", help="print the queue as JSON")
+    one.set_defaults(run=lambda chosen: _queue(chosen, find))
+
+
+def _queue(chosen: argparse.Namespace, find: Callable[[str], Job]) -> int:
+    from distdl_jupyter import job_queue
+    from distdl_jupyter.core.humanize import short_id
+    from distdl_jupyter.core.options import ABOUT
+    from distdl_jupyter.form.arguments import value_of
+
+    if chosen.first or chosen.priority:
+        number, id_ = chosen.priority or (None, chosen.first)
+        job = find(id_)
+        wanted = None if number is None else ABOUT["priority"].check(value_of(number), "priority")
+        print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, wanted)}")
+        return 0
+    found = job_queue.queue()
+    print(json.dumps(dataclasses.asdict(found), indent=1) if chosen.json else found)
+    return 0

@@ -1,0 +1,150 @@
+"""``queue()``: which jobs hold what of this machine, which wait for it or elsewhere, and in which order they start."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from distdl_jupyter import job_list
+from distdl_jupyter.clusters import queueing
+from distdl_jupyter.core import gpus
+from distdl_jupyter.core.errors import JobNotRunning
+from distdl_jupyter.core.humanize import clock, short_id
+from distdl_jupyter.core.queue import ORDER, Holding, amount, estimate, reason
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.follow import SummaryReader
+from distdl_jupyter.node import slots
+from distdl_jupyter.supervisor import control
+from distdl_jupyter.views import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distdl_jupyter.node.slots import Entry
+
+_HEAD = ("Place", "Job", "Name", "Waits", "Can start in", "Priority")
+_HELD_HEAD = ("Holds", "Job", "Name", "Until")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingJob:
+    """A job that waits: its place among those of its machine; ``start`` in epoch seconds, None where it is unknown.
+
+    ``user`` is "" for one's own; ``target`` where it waits.
+    """
+
+    place: int
+    id: str
+    name: str
+    user: str
+    why: str
+    start: float | None
+    priority: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What runs on this machine and ``holding`` something of it, and all jobs that wait, those of this machine first.
+
+    ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; cores and memory are those that running
+    jobs have asked for.
+    """
+
+    waiting: tuple[WaitingJob, ...]
+    holding: tuple[Holding, ...]
+    total: dict[str, float]
+    free: dict[str, float]
+
+    def __repr__(self) -> str:
+        held, waits = self._held(), self._waits()
+        parts = [table.whole_text([_HELD_HEAD, *held])] if held else []
+        parts.append(table.whole_text([_HEAD, *waits]) if waits else "No job waits.")
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        held, waits = self._held(), self._waits()
+        parts = [table.whole_html([_HELD_HEAD, *held])] if held else []
+        parts.append(table.whole_html([_HEAD, *waits]) if waits else f"<p>{escape('No job waits.')}</p>")
+        return "".join(parts)
+
+    def _held(self) -> list[tuple[str, ...]]:
+        return [(_holds(one), short_id(one.job), one.called, "" if one.ends is None else f"about {clock(one.ends)}")
+                for one in self.holding]  # fmt: skip
+
+    def _waits(self) -> list[tuple[str, ...]]:
+        now = time.time()
+        return [
+            (str(one.place), short_id(one.id), f"{one.name} of {one.user}" if one.user else one.name, one.why,
+             estimate(one.start, now), str(one.priority))
+            for one in self.waiting
+        ]  # fmt: skip
+
+
+def _holds(one: Holding) -> str:
+    parts = [f"GPU {', '.join(one.gpus)}"] if one.gpus else []
+    parts += [amount(name, value) for name, value in (("cores", one.cores), ("memory", one.memory)) if value]
+    return ", ".join(parts)
+
+
+def queue() -> Queue:
+    """Return what waits and what is held, of all users of this machine, and this user's jobs that wait elsewhere."""
+    found = slots.entries(fresh=True)
+    labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
+    offset, held = time.time() - slots.clock(), [one for one in found if one.holds]
+    total = queueing.totals(len(labels))
+    taken = {gpu for one in held for gpu in one.gpus}
+    free = {name: most - sum(one.need.amounts.get(name, 0) for one in held) for name, most in total.items()}
+    free["gpus"] = float(sum(gpu not in taken for gpu in labels))
+    return Queue(
+        waiting=tuple(_waiting(found, offset)),
+        holding=tuple(queueing.holding(one, labels, offset) for one in held),
+        total=total,
+        free=free,
+    )
+
+
+def _waiting(found: list[Entry], offset: float) -> Iterator[WaitingJob]:
+    """Yield the jobs that wait on this machine, in their order, then one's own that wait elsewhere."""
+    entries = {one.job: one for one in found}
+    rows = {one.row.id: one.row for one in reversed(job_list.here().all()) if one.row.state == State.QUEUED.value}
+    for place in slots.places(found):
+        one, row = entries[place.job], rows.pop(place.job, None)
+        names = [f"{entries[job].name} ({short_id(job)})" for job in place.holders if job in entries]
+        why = reason(queueing.needs(one.need), place.lacks or (ORDER,), names)
+        yield WaitingJob(
+            place=place.place,
+            id=one.job,
+            name=one.name,
+            user="" if one.own else one.user,
+            why=row.says if row is not None and one.blocked else why,
+            start=None if place.start is None else place.start + offset,
+            priority=int(one.priority),
+            target="local",
+        )
+    for row in rows.values():
+        yield WaitingJob(
+            place=row.place or 1, id=row.id, name=row.name, user="", why=row.says, start=row.start,
+            priority=row.priority, target=row.compute_target,
+        )  # fmt: skip
+
+
+def prioritize(id_: str, priority: int | None = None) -> int:
+    """Give a waiting job another priority, without one: the highest of all that wait; return it.
+
+    Raises JobNotFound, JobNotRunning where it does not wait any more, DiskRefused.
+    """
+    folder = JobStore().find(id_)
+    view = SummaryReader(folder).catch_up()
+    if view.state is not State.QUEUED:
+        raise JobNotRunning(f"Job {folder.id} waits for nothing any more: it is {view.state.value}.")
+    if priority is None:
+        others = [one.row.priority for one in job_list.here().all()
+                  if one.row.state == State.QUEUED.value and one.row.id != folder.id]  # fmt: skip
+        own = view.queue.priority if view.queue is not None else 0
+        priority = max([own, *(other + 1 for other in others)])
+    control.request(folder.control, "priority", priority=priority)
+    return priority

@@ -1,0 +1,138 @@
+/**
+ * A job that waits for its turn: its place, when it can start, who holds what until when, and why it waits, what is not
+ * there first.
+ */
+import type { Card, Clock } from './card';
+import { fill, h, onClick, setText, show } from '../ui/dom';
+import { bytes, clock as time, duration, shortId } from '../ui/format';
+import { icon } from '../ui/icons';
+import { __, _n } from '../ui/trans';
+
+type Queue = NonNullable<Card['queue']>;
+type Holding = Queue['holding'][number];
+
+/** Seconds that the figure shows at least, and lines of it at most. */
+const [SHORTEST, MOST_LINES] = [60, 12];
+/** Seconds before its start at which a job may begin any moment. */
+const SOON = 10;
+
+export class QueuePart {
+  readonly root = h('div', { class: 'dd-queue', hidden: true });
+  readonly #place = h('div', { class: 'dd-queue-place', role: 'status' });
+  readonly #start = h('span', { class: 'dd-sub' });
+  readonly #why = h('div', { class: 'dd-queue-why' });
+  readonly #figure = h('div', { class: 'dd-queue-figure' });
+  readonly #holders = h('section', { hidden: true }, h('div', { class: 'dd-h3' }, __('Who holds what')), this.#figure);
+  readonly #rows = h('dl', { class: 'dd-queue-rows' });
+  readonly #reasons = h('section', {}, h('div', { class: 'dd-h3' }, __('Why it waits')), this.#rows);
+  readonly #raise = h('button', { type: 'button', class: 'dd-btn' }, __('Raise priority'));
+  #queue: Queue | null = null;
+  #name = '';
+
+  constructor(private readonly clock: Clock, raise?: () => void) {
+    const auto = h('span', { class: 'dd-btn dd-on dd-queue-auto' }, icon('check', 14), __('Start when free'));
+    const foot = h('div', { class: 'dd-row dd-queue-actions' }, auto, ...(raise ? [onClick(this.#raise, raise)] : []));
+    this.root.append(h('div', { class: 'dd-row' }, h('div', { class: 'dd-grow' }, this.#place), this.#start), this.#why, this.#holders, this.#reasons, foot);
+  }
+
+  /** Show a newer card; whether the job waits. */
+  update(card: Card): boolean {
+    const queue = card.state === 'queued' ? ((card.queue as Card['queue'] | undefined) ?? null) : null;
+    show(this.root, queue !== null);
+    this.#queue = queue;
+    this.#name = card.name;
+    if (queue) {
+      setText(this.#place, __('Place %1 of %2', queue.place, queue.of));
+      setText(this.#why, sentence(queue));
+      fill(this.#rows, JSON.stringify([queue.needs, queue.free, queue.lacks, queue.names, queue.priority]), () => reasons(queue));
+      show(this.#reasons, Object.keys(queue.needs).length > 0);
+      this.tick();
+    }
+    return queue !== null;
+  }
+
+  /** Redraw what depends on the time. */
+  tick(): void {
+    const queue = this.#queue;
+    if (!queue) return;
+    const now = this.clock.now();
+    setText(this.#start, queue.start === null ? '' : startWords(queue.start - now));
+    show(this.#holders, queue.holding.length > 0);
+    const bars = lines(queue).slice(0, MOST_LINES);
+    const known = bars.flatMap(({ end }) => (end === null ? [] : [end - now]));
+    const span = Math.max(SHORTEST, ...known.map((left) => left * 1.25), queue.start === null ? 0 : (queue.start - now) * 1.5);
+    fill(this.#figure, JSON.stringify([bars, Math.round(span), queue.start, Math.round(now / 5)]), () => [
+      axis(span),
+      ...bars.map((bar) => line(bar, span, now)),
+      ...(queue.start === null ? [] : [forecast(this.#name, queue, span, now)]),
+    ]);
+  }
+}
+
+/** Return when a job can start, from now: "can start in about 6 min". */
+export function startWords(left: number): string {
+  if (left < SOON) return __('can start any moment');
+  return __('can start in about %1', duration(left < 60 ? left : Math.round(left / 60) * 60));
+}
+
+/** Return what a job waits for as a sentence. */
+function sentence({ why }: Queue): string {
+  return why ? `${why.charAt(0).toUpperCase()}${why.slice(1)}.` : '';
+}
+
+interface Bar {
+  label: string;
+  name: string;
+  end: number | null;
+}
+
+/** Return a line for each GPU that is held, and one for each job that holds something else. */
+function lines(queue: Queue): Bar[] {
+  const called = (one: Holding): string => (one.user ? __('%1 of %2', one.name, one.user) : one.name);
+  const gpus = queue.holding.flatMap((one) => one.gpus.map((gpu) => ({ label: __('GPU %1', gpu), name: called(one), end: one.ends })));
+  const rest = queue.holding.filter((one) => !one.gpus.length);
+  gpus.sort((left, right) => left.label.localeCompare(right.label, undefined, { numeric: true }));
+  return [...gpus, ...rest.map((one) => ({ label: one.cores ? amount('cores', one.cores) : amount('memory', one.memory), name: `${called(one)} ${shortId(one.job)}`, end: one.ends }))];
+}
+
+function axis(span: number): HTMLElement {
+  const marks = [0, 0.25, 0.5, 0.75].map((part) => h('span', { style: `left: ${part * 100}%` }, part ? duration(part * span) : __('now')));
+  return h('div', { class: 'dd-queue-axis', 'aria-hidden': 'true' }, ...marks);
+}
+
+function line({ label, name, end }: Bar, span: number, now: number): HTMLElement {
+  const width = end === null ? 100 : Math.max(2, Math.min(100, ((end - now) / span) * 100));
+  const until = end === null ? __('its end is not known') : __('until about %1', time(end).slice(0, 5));
+  const bar = h('span', { class: 'dd-queue-bar', style: `width: ${width}%`, title: `${name}, ${until}`, 'data-open': end === null ? 'true' : 'false' }, name);
+  return h('div', { class: 'dd-queue-line' }, h('span', { class: 'dd-queue-label' }, label), h('span', { class: 'dd-queue-track', role: 'img', 'aria-label': `${label}: ${name}, ${until}` }, bar));
+}
+
+function forecast(name: string, queue: Queue, span: number, now: number): HTMLElement {
+  const from = Math.min(98, Math.max(0, (((queue.start ?? now) - now) / span) * 100));
+  const bar = h('span', { class: 'dd-queue-bar', 'data-forecast': 'true', style: `left: ${from}%; width: ${100 - from}%` }, name);
+  return h('div', { class: 'dd-queue-line' }, h('span', { class: 'dd-queue-label' }, __('this job')), h('span', { class: 'dd-queue-track' }, bar));
+}
+
+const WORDS: Record<string, () => string> = { gpus: () => __('GPUs'), cores: () => __('Cores'), memory: () => __('Memory') };
+
+/** Return a row for each thing that the job needs, what is missing first, and one for its order. */
+function reasons(queue: Queue): HTMLElement[] {
+  const names = Object.keys(queue.needs).sort((left, right) => Number(queue.lacks.includes(right)) - Number(queue.lacks.includes(left)));
+  const rows = names.map((name) => {
+    const [needs, free] = [queue.needs[name] ?? 0, queue.free[name] ?? 0];
+    return row(WORDS[name]?.() ?? name, __('needs %1, free %2', amount(name, needs), amount(name, free)), !queue.lacks.includes(name));
+  });
+  const before = queue.lacks.includes('order') ? __('after %1', queue.names.join(', ')) : __('no job before it');
+  const order = queue.place > 1 && !queue.lacks.includes('order') ? _n('%1 job before it', '%1 jobs before it', queue.place - 1) : before;
+  return [...rows, row(__('Order'), order, !queue.lacks.includes('order'))].flat();
+}
+
+function row(word: string, text: string, met: boolean): HTMLElement[] {
+  const mark = met ? icon('check', 14, 'dd-ink-ok') : icon('queued', 14, 'dd-ink-warn');
+  return [h('dt', {}, mark, word), h('dd', { 'data-met': String(met) }, text)];
+}
+
+function amount(name: string, value: number): string {
+  if (name === 'memory') return bytes(value);
+  return name === 'cores' ? _n('%1 core', '%1 cores', value) : String(value);
+}

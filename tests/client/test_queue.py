@@ -1,0 +1,143 @@
+"""Jobs that wait for their turn on this machine: their order, what is said of it, and what may happen meanwhile."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from distdl_jupyter import attach, cli, jobs, queue, submit
+from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
+from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.state import State
+from distdl_jupyter.job_queue import prioritize
+from distdl_jupyter.node import processes
+from tests.conftest import wait_for
+
+
+def until(path):
+    import os
+    import time
+
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return time.time()
+
+
+def fails():
+    raise ValueError("no")
+
+
+def begin(tmp_path, name, **options):
+    options = {"cores": cores(), **options}
+    return submit(until, (str(tmp_path / name),), name=name, distributed_backend="plain", **options)
+
+
+def waits(job):
+    return wait_for(lambda: job.view().queue, 60, f"{job.name} to wait")
+
+
+def runs(job):
+    wait_for(lambda: job.state is State.RUNNING, 60, f"{job.name} to run")
+
+
+@pytest.mark.fault("queue", "a killed supervisor of a waiting job is replaced; it keeps its place and starts once")
+def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys):
+    first = begin(tmp_path, "first", max_run_duration_seconds=600)
+    runs(first)
+    second, third = begin(tmp_path, "second"), begin(tmp_path, "third")
+    view = waits(second)
+    assert (view.place, view.lacks, view.names) == (1, ("cores",), (f"first ({first.id[-5:]})",))
+    assert 500 < view.start - time.time() < 601
+    assert view.needs == {"cores": cores()}
+    assert view.free == {"cores": 0}
+    waits(third)
+    beside = submit(until, (str(tmp_path / "beside"),), name="beside", process_count_per_node=2)
+    runs(beside)  # what asks for nothing waits for nobody
+    (tmp_path / "beside").touch()
+    assert cli.main(["queue"]) == 0
+    printed = capsys.readouterr().out
+    assert f"waiting for {cores()} cores, held by first ({first.id[-5:]})" in printed
+    assert re.search(r"about \d+ min +0\n", printed)
+    assert cli.main(["queue", "--first", third.id[-5:]]) == 0
+    assert capsys.readouterr().out == f"third {third.id[-5:]} has priority 1\n"
+    wait_for(lambda: third.view().queue.place == 1, 20, "the third job's new place")
+    now = queue()
+    assert [one.name for one in now.waiting] == ["third", "second"]
+    assert [(one.name, one.cores) for one in now.holding] == [("first", cores())]
+    assert (now.total["cores"], now.free["cores"]) == (cores(), 0)
+
+    assert processes.send_marked(third.folder.lock.read_text(), signal.SIGKILL)
+    wait_for(lambda: third.folder.supervisor().is_dead, 20, "the end of the third job's supervisor")
+    wait_for(lambda: third.state is State.QUEUED and third.folder.supervisor().held, 60, "another supervisor")
+    wait_for(lambda: [one.name for one in queue().waiting] == ["third", "second"], 30, "its place")
+
+    (tmp_path / "first").touch()
+    runs(third)
+    assert second.state is State.QUEUED
+    with pytest.raises(JobNotRunning, match="waits for nothing any more"):
+        prioritize(third.id)
+    second.cancel()
+    assert second.wait(60).state is State.CANCELED
+    (tmp_path / "third").touch()
+    assert third.wait(60).state is State.COMPLETED
+    assert [event for event in third.view().notes if event["code"] == "reattached"]
+    wait_for(lambda: queue().holding == (), 20, "an empty machine")
+
+
+def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_not(tmp_path):
+    first = begin(tmp_path, "first", cores=None)
+    second = begin(tmp_path, "second", cores=None, after=first)
+    third = begin(tmp_path, "third", cores=None, after=[first.id, second.id[-5:]])
+    assert third.spec.after == (first.id, second.id)
+    view = waits(second)
+    assert view.why == f"waiting until first ({first.id[-5:]}) has completed"
+    assert [one.why for one in queue().waiting if one.id == second.id] == [view.why]
+    (tmp_path / "third").touch()
+    (tmp_path / "first").touch()
+    runs(second)
+    assert third.state is State.QUEUED
+    bad = submit(fails, name="bad", distributed_backend="plain", after=second)
+    after_bad = begin(tmp_path, "never", cores=None, after=bad)
+    (tmp_path / "second").touch()
+    assert third.result(60) >= second.result(60) >= first.result(60)
+    view = after_bad.wait(60).view()
+    assert view.state is State.CANCELED
+    assert view.reason == f"bad ({bad.id[-5:]}), after which it was to start, has failed."
+    assert len(jobs()) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cores": 10_000}, "but this machine has"),
+        ({"gpus": 1}, "gpus asks for 1 GPU for each of 1 process, but this machine has 0"),
+        ({"gpus": -1}, "gpus is -1, but it takes a whole number from 0"),
+        ({"gpus": 1, "use_gpu": False}, "gpus is 1, but use_gpu is False"),
+        ({"cores": 0}, "it takes a whole number from 1"),
+        ({"cores": True}, "it takes a whole number from 1"),
+        ({"memory": "much"}, "memory is 'much', but it takes a size"),
+        ({"memory": "90000 TB"}, "memory asks for"),
+        ({"priority": 0.5}, "priority is 0.5"),
+        ({"after": "nothing"}, "after: "),
+    ],
+)
+def test_what_can_never_be_is_refused_at_once(options, says):
+    with pytest.raises(InvalidSpec) as refused:
+        submit(fails, **options)
+    assert says in str(refused.value)
+    assert jobs() == []
+
+
+@pytest.mark.parametrize(("text", "size"), [("24 GB", 24e9), ("1.5GiB", 1.5 * 2**30), ("512", 512), (1000, 1000)])
+def test_sizes_of_memory(text, size):
+    from distdl_jupyter.core.options import checked
+
+    assert checked({"memory": text})["memory"] == size
+
+
+def test_a_process_has_as_many_cores_for_threads_as_it_asked_for(tmp_path):
+    job = submit(lambda: os.environ["OMP_NUM_THREADS"], cores=1, name="threads")
+    assert job.result(60) == "1"
+    assert attach(job.id).spec.cores == 1
