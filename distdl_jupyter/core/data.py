@@ -54,7 +54,7 @@ class DataSource:
     path: str = ""
     mode: Mode = "download"
     shard: bool = False
-    #: How many rows a DataFrame has that was written to ``path`` for this job and goes with it; None for anything else.
+    #: How many rows a DataFrame has that was written there for this job and goes with it; None for anything else.
     rows: int | None = None
 
     @property

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qs
 
 from distdl_jupyter.node.staging.failure import Failure
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
+T = TypeVar("T")
 #: Seconds that an answer with a signature may take: someone may have to sign in first.
 _TIMEOUT = 600.0
 #: Seconds before its end at which a signature is renewed; a quarter of its life where that is less.
@@ -196,6 +197,24 @@ class Access:
     def worked(self) -> None:
         """Take that the store let something be read."""
         self._refused, self._worked = 0, True
+
+    def use(self, call: Callable[[ObjectStore], T]) -> T:
+        """Return what a call on the store gives, with other credentials where it was not let in.
+
+        Raises Failure, and what obstore raises.
+        """
+        while True:
+            store, number = self.store()
+            try:
+                found = call(store)
+            except errors() as error:
+                said = answer(error)
+                if not self.refuses(number, said):
+                    raise
+                self.refused(number, said)
+            else:
+                self.worked()
+                return found
 
     def _open(self) -> None:
         try:

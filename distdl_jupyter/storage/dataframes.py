@@ -1,28 +1,32 @@
 """Spark DataFrames as data sources of a job: written once as Parquet before it starts, and deleted with the last job.
 
 ``data={"train": dataframe}``, or ``--data train=NAME`` on a magic's line, writes to ``$DISTDL_DATAFRAMES``, or, where
-Spark runs on this machine, into the data directory; ``data={"train": (dataframe, "shared:/mnt/data")}`` writes there.
-Each DataFrame gets a folder of its own, ``distdl-<32 hexadecimal digits>``, with Parquet files and ``_distdl.json``
-(see ``worker.shard``). Spark counts the rows while it writes them, and the files must hold as many. Nothing proves that
-a plan would give the same rows once more, so each ``submit`` writes anew; ``data=job.spec.data`` uses what an earlier
-job has read.
+Spark runs on this machine, into the data directory; ``data={"train": (dataframe, "shared:/mnt/data")}`` writes there,
+also to ``blob://``, ``s3://`` and ``gs://``. Each DataFrame gets a folder of its own, ``distdl-<32 hexadecimal
+digits>``, with Parquet files and ``_distdl.json`` (see ``worker.shard``). Executors write the files themselves, with
+pyarrow and, to stores, obstore: Blob with a signature that only creates, others with what the executor has. A file's
+name is new at each attempt of a task, and only those of attempts that Spark has counted are listed, so that no row is
+there twice. Nothing proves that a plan would give the same rows once more, so each ``submit`` writes anew;
+``data=job.spec.data`` uses what an earlier job has read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core import atomic_write, data
-from distdl_jupyter.core.errors import DataUnavailable, DiskRefused, InvalidSpec, JobNotFound
-from distdl_jupyter.core.humanize import count, plural, size
+from distdl_jupyter.core.errors import DataUnavailable, DiskRefused, DistDLError, InvalidSpec, JobNotFound
+from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.store import JobStore, home
 from distdl_jupyter.worker.shard import MANIFEST
 
@@ -32,14 +36,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import JobSpec
 
-#: Where DataFrames are written by default: ``shared:/path`` or a path of this machine.
+#: Where DataFrames are written by default: ``shared:/path``, a path of this machine, or a place in a store.
 VARIABLE = "DISTDL_DATAFRAMES"
-#: Bytes of a row group: what a rank holds in memory, compressed.
-_ROW_GROUP = 16 << 20
-_FOLDER = 'Name a folder that Spark, this machine and the nodes share: "shared:/mnt/data".'
+#: Bytes in memory of a row group, what a rank holds, and of a file, what an executor holds.
+_ROW_GROUP, _FILE = 16 << 20, 64 << 20
+_FOLDER = 'Name a folder that Spark, this machine and the nodes share: "shared:/mnt/data", or a place in a store.'
 _NAME = re.compile(r"distdl-[0-9a-f]{32}")
-#: Files whose footers are read at the same time.
-_AT_ONCE = 16
+#: What a task says of each file.
+_SCHEMA = "name string, groups array<bigint>, bytes bigint"
+#: The exceptions in a traceback of Python, of which the last one says why.
+_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Failure)): (.+)$", re.MULTILINE)
 
 
 class Frame(NamedTuple):
@@ -89,16 +95,19 @@ def _source(name: str, dataframe: Any, parent: str) -> DataSource:
             hint=f'Name one: data={{"{name}": (dataframe, "shared:/mnt/data")}}, or set {VARIABLE}=shared:/mnt/data.',
         )  # fmt: skip
     within = data.source(name, parent or str(home() / "dataframes"))
-    if within.stored or within.shard:
-        raise InvalidSpec(f"{name} is a DataFrame, which is written to a folder and not to {within.url}.", field="data",
+    if within.scheme == "https" or within.shard:
+        raise InvalidSpec(f"{name} is a DataFrame, which is not written to {within.url}.", field="data",
                           hint=_FOLDER)  # fmt: skip
+    folder = f"distdl-{os.urandom(16).hex()}"
+    if within.stored:
+        return dataclasses.replace(within, prefix=f"{within.prefix}/{folder}".lstrip("/"), rows=0)
     base = Path(within.path).expanduser().absolute()
     if not parent:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not base.is_dir():
         raise InvalidSpec(f"{base}, where {name} is to be written, is no folder here.", field="data",
                           hint=_FOLDER)  # fmt: skip
-    return dataclasses.replace(within, path=str(base / f"distdl-{os.urandom(16).hex()}"), rows=0)
+    return dataclasses.replace(within, path=str(base / folder), rows=0)
 
 
 def _is_here(dataframe: Any) -> bool:
@@ -131,48 +140,139 @@ def written(spec: JobSpec, frames: Sequence[Frame]) -> JobSpec:
         spec = dataclasses.replace(spec, data=tuple(known.get(source.name, source) for source in spec.data))
         _refuse_too_few(spec)
     except BaseException:
-        import shutil  # brings every way to compress
-
         for source in begun:
-            shutil.rmtree(source.path, ignore_errors=True)  # this process has chosen its name
+            with suppress(DistDLError):
+                _delete(source, ours=True)  # this process has chosen its name
         raise
     return spec
 
 
 def _write(frame: Frame) -> int:
-    """Write a DataFrame and return how many rows it has. Raises DataUnavailable."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as of
-
+    """Write a DataFrame and return how many rows it has. Raises DataUnavailable, NotSignedIn."""
     source = frame.source
-    folder = Path(source.path)
-    folder.mkdir(mode=0o777 if source.scheme == "shared" else 0o700)
-    observation = Observation()
-    dataframe = _with_lists(frame.dataframe).observe(observation, of.count(of.lit(1)).alias("rows"))
-    try:
-        dataframe.write.mode("append").option("parquet.block.size", _ROW_GROUP).parquet(folder.as_uri())
-    except Exception as error:
-        reason = str(getattr(error, "getMessage", lambda: None)() or error).strip().split("\n")[0][:300].rstrip(".")
-        raise DataUnavailable(f"Spark cannot write {source.name} to {folder}: {reason}.",
-                              hint="Correct the DataFrame, or name another folder.") from error  # fmt: skip
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        files = [one for one in pool.map(_groups, sorted(folder.glob("*.parquet"))) if one[1]]
-    rows = sum(sum(groups) for _, groups in files)
-    # Without a row Spark may leave the count out of its plan, and would be waited for in vain.
-    expected = int(observation.get["rows"]) if rows else 0
-    if not rows and not (folder / "_SUCCESS").exists():
-        raise DataUnavailable(f"Spark wrote {source.name} to a folder {folder} that is not this machine's.",
-                              hint=_FOLDER)  # fmt: skip
-    if rows != expected:
-        raise DataUnavailable(
-            f"Spark wrote {plural(expected, 'row')} of {source.name}, and {folder} has {count(rows)}.",
-            hint=_FOLDER,
-        )  # fmt: skip
-    atomic_write.keep(folder / MANIFEST, json.dumps({"rows": rows, "files": files}))
-    (folder / MANIFEST).chmod(0o644)
+    put = _putting(source)
+    files = [file for file in _written_files(frame, _writer(put)) if file.groups]
+    if not source.stored:
+        here = {path.name: path.stat().st_size for path in Path(source.path).glob("*.parquet")}
+        if any(here.get(file.name) != file.bytes for file in files):
+            raise DataUnavailable(f"Spark wrote {source.name} to a folder {source.path} that is not this machine's.",
+                                  hint=_FOLDER)  # fmt: skip
+    rows = sum(sum(file.groups) for file in files)
+    manifest = json.dumps({"rows": rows, "files": [(file.name, list(file.groups)) for file in files]})
+    if source.stored:
+        put(MANIFEST, manifest.encode())
+    else:
+        atomic_write.keep(Path(source.path) / MANIFEST, manifest)
+        (Path(source.path) / MANIFEST).chmod(0o644)
     return rows
+
+
+def _written_files(frame: Frame, write: Any) -> list[Any]:
+    """Let Spark write a DataFrame and return a row for each file. Raises DataUnavailable."""
+    from distdl_jupyter.node.staging import failure
+    from distdl_jupyter.stager import stores
+
+    own = sys.modules[__name__]
+    try:
+        with _travelling(own, stores, failure):
+            return list(_with_lists(frame.dataframe).mapInArrow(write, _SCHEMA).collect())
+    except Exception as error:
+        text = str(getattr(error, "getMessage", lambda: None)() or error).strip()
+        raised = _RAISED.findall(text.partition("Traceback (most recent call last)")[2])
+        reason = (raised[-1][1] if raised else text.split("\n")[0])[:300].rstrip(".")
+        hint = "Correct the DataFrame, or name another folder."
+        if raised and raised[-1][0] == "ModuleNotFoundError":
+            hint = "Executors write with pyarrow, and to stores with obstore: install them there."
+        raise DataUnavailable(f"Spark cannot write {frame.source.name} to {data.place(frame.source)}: {reason}.",
+                              hint=hint) from error  # fmt: skip
+
+
+@contextlib.contextmanager
+def _travelling(*modules: Any) -> Iterator[None]:
+    """Let what modules define travel to executors, which need not have this package."""
+    from pyspark import cloudpickle
+
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _putting(source: DataSource) -> Callable[[str, bytes], None]:
+    """Return what puts a file into a DataFrame's folder, here and on executors. Raises DataUnavailable, NotSignedIn."""
+    if not source.stored:
+        folder = source.path
+        Path(folder).mkdir(mode=0o777 if source.scheme == "shared" else 0o700)
+
+        def keep(name: str, content: bytes) -> None:
+            (Path(folder) / name).write_bytes(content)
+
+        return keep
+    from distdl_jupyter.storage import access, manifest
+
+    kind, where, prefix, ca = source.scheme, manifest.address(source), source.prefix, access.trusted()
+    settings, sas = manifest.settings(source), ""
+    if source.scheme == "blob":
+        account = access.account(source.account)
+        with contextlib.closing(account.client):
+            where, sas = f"{account.endpoint}/{source.container}", access.creating(account, source)
+    return _storing(source.name, kind, where, prefix, ca, settings, sas)
+
+
+def _storing(
+    source: str, kind: str, where: str, prefix: str, ca: str, settings: dict[str, str], sas: str
+) -> Callable[[str, bytes], None]:
+    from distdl_jupyter.stager import stores
+
+    access, errors, answer = stores.access, stores.errors, stores.answer  # they travel: executors need not have them
+
+    def put(name: str, content: bytes) -> None:
+        import obstore
+
+        opened = access(source, kind, where, ca=ca, settings=settings, ask=lambda _: {"sas": sas}, retries=4)
+        try:
+            opened.use(lambda store: obstore.put(store, f"{prefix}/{name}", content, use_multipart=False))
+        except errors() as error:  # its text could hold what the store answered
+            said = answer(error)
+            raise RuntimeError(f"{where} answered {said.status or ''} {said.code}".replace("  ", " ")) from None
+
+    return put
+
+
+def _writer(put: Callable[[str, bytes], None]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return what an executor does with the rows of a partition: it puts files and yields a row for each."""
+    largest, group = _FILE, _ROW_GROUP
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        import io
+
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        def file(held: list[Any]) -> Any:
+            table = pa.Table.from_batches(held)
+            packed = io.BytesIO()
+            rows = max(1, table.num_rows * group // max(table.nbytes, 1))
+            pq.write_table(table, packed, row_group_size=rows)
+            content, name = packed.getvalue(), f"part-{os.urandom(16).hex()}.parquet"
+            put(name, content)
+            counts = [min(rows, table.num_rows - first) for first in range(0, table.num_rows, rows)]
+            return pa.RecordBatch.from_pydict({"name": [name], "groups": [counts], "bytes": [len(content)]})
+
+        held: list[Any] = []
+        for batch in batches:
+            if batch.num_rows:
+                held.append(batch)
+            if sum(one.nbytes for one in held) >= largest:
+                yield file(held)
+                held = []
+        if held:
+            yield file(held)
+
+    return write
 
 
 def _with_lists(dataframe: Any) -> Any:
@@ -185,16 +285,10 @@ def _with_lists(dataframe: Any) -> Any:
     return dataframe
 
 
-def _groups(path: Path) -> tuple[str, list[int]]:
-    """Return the name of a Parquet file and the rows of each of its row groups."""
-    import pyarrow.parquet as pq
-
-    found = pq.read_metadata(path)
-    return path.name, [found.row_group(at).num_rows for at in range(found.num_row_groups)]
-
-
 def summary(source: DataSource) -> str:
     """Return what was written: ``train: 1,000 rows of a DataFrame in 4 files, 12 kB, in /mnt/data/distdl-...``."""
+    if source.stored:
+        return f"{source.name}: {plural(source.rows or 0, 'row')} of a DataFrame in {data.place(source)}"
     files = list(Path(source.path).glob("*.parquet"))
     much = size(sum(file.stat().st_size for file in files))
     return (f"{source.name}: {plural(source.rows or 0, 'row')} of a DataFrame in {plural(len(files), 'file')}, {much}, "
@@ -206,20 +300,36 @@ def release(store: JobStore, sources: Iterable[DataSource]) -> None:
 
     A folder goes only when its name and its manifest are of this module and it is this user's.
     """
-    doomed = {source.path for source in sources if source.rows is not None}
+    doomed = {data.place(source): source for source in sources if source.rows is not None}
     if not doomed:
         return
     for id_ in store.ids():
         with suppress(JobNotFound):
-            doomed -= {source.path for source in store.folder(id_).spec().data}
-    import shutil
+            for source in store.folder(id_).spec().data:
+                doomed.pop(data.place(source), None)
+    for where, source in sorted(doomed.items()):
+        try:
+            _delete(source, ours=False)
+        except DistDLError as error:
+            raise DiskRefused(f"The DataFrame in {where} could not be deleted: {error}",
+                              hint="Delete that folder.") from error  # fmt: skip
 
-    for path in map(Path, sorted(doomed)):
-        if not _is_ours(path):
-            continue
-        shutil.rmtree(path, ignore_errors=True)
-        if path.exists():
-            raise DiskRefused(f"The DataFrame in {path} could not be deleted.", hint="Delete that folder.")
+
+def _delete(source: DataSource, *, ours: bool) -> None:
+    """Delete the folder of a DataFrame; without ``ours`` only when it is proven to be one. Raises DistDLError."""
+    if not source.stored:
+        path = Path(source.path)
+        if ours or _is_ours(path):
+            import shutil  # brings every way to compress
+
+            shutil.rmtree(path, ignore_errors=True)
+            if path.exists():
+                raise DiskRefused("Not all of it can be removed.")
+        return
+    from distdl_jupyter.storage import manifest
+
+    if _NAME.fullmatch(source.prefix.rpartition("/")[2]):
+        manifest.delete(source, needs="" if ours else MANIFEST)
 
 
 def _is_ours(path: Path) -> bool:

@@ -7,6 +7,7 @@ sign-in by Azure's package, which tells sums, tiers and folders; other stores by
 from __future__ import annotations
 
 import base64
+import contextlib
 import heapq
 import os
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,13 @@ from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.node.staging.failure import Failure
 from distdl_jupyter.stager import stores
+from distdl_jupyter.storage.access import account as of_account
 from distdl_jupyter.storage.access import trusted
 from distdl_jupyter.storage.failures import translated
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
+    from distdl_jupyter.stager.stores import Access
     from distdl_jupyter.storage.access import Account
 
 
@@ -57,23 +60,22 @@ def settings(source: DataSource) -> dict[str, str]:
     return {key: value for key, value in given.items() if value and source.scheme == "s3"}
 
 
+def access(source: DataSource) -> Access:
+    """Return the access to a source in another store than Blob, with what this machine has."""
+    return stores.access(source.name, source.scheme, address(source), ca=trusted(), settings=settings(source),
+                         retries=4)  # fmt: skip
+
+
 def found(source: DataSource) -> Manifest:
     """Return what a source in another store than Blob holds. Raises DataUnavailable, also when it holds nothing."""
     try:
-        access = stores.access(source.name, source.scheme, address(source), ca=trusted(), settings=settings(source),
-                               retries=4)  # fmt: skip
-        while True:
-            store, number = access.store()
-            try:
-                return _found(store, source)
-            except stores.errors() as error:
-                said = stores.answer(error)
-                if not access.refuses(number, said):
-                    raise DataUnavailable(f"{place(source)} cannot be listed: {said.status or ''} {said.code}.".replace(
-                        "  ", " "), hint="Check its name, and this machine's connection.") from None  # fmt: skip
-                access.refused(number, said)
+        return access(source).use(lambda store: _found(store, source))
     except Failure as failure:
         raise DataUnavailable(failure.text, hint=failure.remedy) from None
+    except stores.errors() as error:
+        said = stores.answer(error)
+        raise DataUnavailable(f"{place(source)} cannot be listed: {said.status or ''} {said.code}.".replace("  ", " "),
+                              hint="Check its name, and this machine's connection.") from None  # fmt: skip
 
 
 def _found(store: Any, source: DataSource) -> Manifest:
@@ -95,6 +97,36 @@ def _found(store: Any, source: DataSource) -> Manifest:
         raise DataUnavailable(f"{source.container} tells neither an ETag nor when {source.prefix!r} was changed.",
                               hint="Download it once and name its path, or put it into a store.")  # fmt: skip
     return Manifest((Item(source.prefix, meta["size"], stores.version(meta), ""),), single=True)
+
+
+def delete(source: DataSource, *, needs: str) -> None:
+    """Delete all below a source's prefix, where ``needs`` lies there or is "". Raises DataUnavailable, NotSignedIn."""
+    below, last = f"{source.prefix}/", f"{source.prefix}/{needs}"
+
+    def doomed(names: list[str]) -> list[str]:
+        return sorted(names, key=lambda name: name == last) if not needs or last in names else []
+
+    if source.scheme == "blob":
+        account = of_account(source.account)
+        with translated(place(source), writing=True), contextlib.closing(account.client):
+            container = account.client.get_container_client(source.container)
+            for name in doomed([item.name for item in _items(account, source.container, below)]):
+                container.delete_blob(name)
+        return
+    import obstore
+
+    def deleted(store: Any) -> None:
+        names = [meta["path"] for page in obstore.list(store, prefix=source.prefix) for meta in page]
+        for name in doomed([name for name in names if name.startswith(below)]):
+            obstore.delete(store, name)
+
+    try:
+        access(source).use(deleted)
+    except Failure as failure:
+        raise DataUnavailable(failure.text, hint=failure.remedy) from None
+    except stores.errors() as error:
+        said = stores.answer(error)
+        raise DataUnavailable(f"{place(source)}: {said.status or ''} {said.code}.".replace("  ", " ")) from None
 
 
 def listed(account: Account, source: DataSource) -> Manifest:

@@ -68,12 +68,12 @@ class Azurite:
              "--cert", self.ca, "--key", str(key)],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
         )  # fmt: skip
+        self._service: Any = None
         try:
             self._wait()
         except BaseException:
             self.close()
             raise
-        self._service: Any = None
 
     @property
     def address(self) -> str:
@@ -120,7 +120,7 @@ class Azurite:
         self._log.close()
 
     def _wait(self) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
                 self._log.seek(0)

@@ -1,5 +1,6 @@
 """A process with a Spark session, as a notebook's kernel has one, whose jobs read DataFrames, and what they saw."""
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -9,7 +10,8 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 
 from distdl_jupyter import attach, submit
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.errors import DataUnavailable, DistDLError
+from distdl_jupyter.storage import access, manifest
 
 
 def rows_of_each_epoch(epochs=2):
@@ -38,8 +40,17 @@ def refusal(where, **options):
     return ""
 
 
-def folders(parent):
-    return sorted(path.name for path in Path(parent).iterdir())
+def folders(source):
+    """Return the names of the folders beside the one of a source."""
+    if not source.stored:
+        return sorted(path.name for path in Path(source.path).parent.iterdir())
+    parent = dataclasses.replace(source, prefix=source.prefix.rpartition("/")[0])
+    try:
+        held = manifest.listed(access.account(source.account), parent) if source.account else manifest.found(parent)
+    except DataUnavailable as error:
+        assert "holds no files" in str(error)  # noqa: PT017 - not a test
+        return []
+    return sorted({item.name.removeprefix(f"{parent.prefix}/").partition("/")[0] for item in held.items})
 
 
 if __name__ == "__main__":
@@ -53,16 +64,20 @@ if __name__ == "__main__":
     # Three rows are there twice: those of a limit() would be others each time that executors work the plan out.
     frame = few.union(few.where("id < 3")).repartition(5)
     expected = Counter((row.id, row.x, tuple(row.v)) for row in frame.collect())
-    where = (frame, f"shared:{place}") if place else frame
-    job = submit(rows_of_each_epoch, data={"train": where}, **target)
-    parent = Path(job.spec.data[0].path).parent
-    results = job.results(timeout=200)
+    where = (frame, place) if place else frame
+    try:
+        job = submit(rows_of_each_epoch, data={"train": where}, **target)
+    except DataUnavailable as error:
+        print(json.dumps({"refused": str(error)}))
+        sys.exit()
+    source = job.spec.data[0]
+    results = job.results(timeout=600)
     rows, log = job.spec.data[0].rows, [line.text for line in job.logs() if line.text.startswith("train: ")]
     again = submit(rows_of_each_epoch, (1,), data=job.spec.data, process_count_per_node=1)
-    total = sum(len(epochs[0]) for _, epochs in again.results(timeout=200))
-    kept = folders(parent)
+    total = sum(len(epochs[0]) for _, epochs in again.results(timeout=600))
+    kept = folders(source)
     job.remove()
-    still = folders(parent)
+    still = folders(source)
     attach(again.id).remove()
     print(json.dumps({
         "steps": [steps for steps, _ in results],
@@ -71,12 +86,12 @@ if __name__ == "__main__":
         "rows": rows,
         "log": log,
         "again": total,
-        "folders": [len(kept), kept == still, folders(parent)],
+        "folders": [len(kept), kept == still, folders(source)],
         "none named": refusal({"train": frame}) if place else "",
         "no folder": refusal({"train": (frame, "/nowhere")}),
-        "store": refusal({"train": (frame, "s3://bucket/prefix")}),
+        "store": refusal({"train": (frame, "https://host/prefix")}),
         "few": refusal({"train": (frame.limit(1), place) if place else frame.limit(1)}),
         "none": refusal({"train": (frame.limit(0), place) if place else frame.limit(0)}),
-        "after": folders(parent),
+        "after": folders(source),
     }))  # fmt: skip
     spark.stop()

@@ -21,7 +21,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from tests.clusters import sampled
-from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits
+from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits, waits_in_the_first_attempt
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
@@ -213,6 +213,21 @@ def test_restart_begins_with_the_executors_that_are_there(on_spark):
         assert stage.await_tasks(lambda _why: None, 90) == 2
     finally:
         stage.close()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_job_restarts_on_the_worker_that_is_left(on_spark):
+    job = submit(waits_in_the_first_attempt, min_node_count=1, max_restarts=1, **TWO)
+    begun(job)
+    lost = on_spark.names[1]
+    on_spark.kill(lost)
+    try:
+        assert job.wait(300).state is State.COMPLETED, job.view().reason
+        assert job.results() == [1]
+        assert any(lost in line.text or lost in str(line) for line in job.logs()) or lost in str(job.view().notes)
+    finally:
+        on_spark.join(lost)
 
 
 @pytest.mark.full
