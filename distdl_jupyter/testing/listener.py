@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.supervisor.log_reader import LogReader, LogText
@@ -32,6 +33,10 @@ class Listener:
         #: How far each kept stream was written down, for ``attach``.
         self.positions: dict[tuple[int, str], int] = {}
         self._reader = LogReader(run.streams, nonce, self)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Hold nothing back (of the sink of a ``LogReader``)."""
+        return nullcontext()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Write down what a stream said (the sink of a ``LogReader``)."""

@@ -31,7 +31,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, tone: 'plain', ...more });
-  if (row.state === 'queued' && row.start != null) return { ...line(row.says, { strong: startWords(row.start - now) }), place: '' };
+  if (row.state === 'queued' && row.start !== null) return { ...line(row.says, { strong: startWords(row.start - now) }), place: '' };
   if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));
@@ -83,7 +83,7 @@ export function moment(then: number, now: number): string {
 
 /** Return the number at the right with what it is: the newest value of the metric, else how long it runs. */
 export function figure(row: JobRow, now: number): { value: string; label: string } {
-  if (row.state === 'queued' && row.place != null) return { value: String(row.place), label: __('place') };
+  if (row.state === 'queued' && row.place !== null) return { value: String(row.place), label: __('place') };
   if (row.value !== null) return { value: number(row.value), label: row.metric };
   if (isActive(row)) return { value: brief(now - row.created), label: __('elapsed') };
   return { value: '', label: '' };
