@@ -193,12 +193,12 @@ def _travelling(*modules: Any) -> Iterator[None]:
     from pyspark import cloudpickle
 
     for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _putting(source: DataSource) -> Callable[[str, bytes], None]:

@@ -66,8 +66,7 @@ def _sentence(apart: list[int], size: int, step: int, same: int) -> str:
     if size == 2:
         who = "The two ranks have different weights"
     else:
-        verb = "has" if len(apart) == 1 else "have"
-        who = f"{ranks(apart).capitalize()} of {count(size)} {verb} other weights than the rest"
+        who = f"The weights of {ranks(apart)} of {count(size)} differ from the others"
     since = f", and the same after step {count(same)}" if same else ""
     return (f"{who} after step {count(step)}{since}: from there on each trains a model of its own. "
             "A check of the code (distdl check) finds out why.")  # fmt: skip

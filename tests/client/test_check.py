@@ -126,7 +126,7 @@ def test_during_a_run_the_step_is_named_after_which_a_rank_departs(distdl_home, 
     found = departed(submit(checked.departs, (backend, 13), **given))
     assert len(found) == 1, found
     assert found[0].startswith(
-        "Rank 1 of 3 has other weights than the rest after step 20, and the same after step 10: "
+        "The weights of rank 1 of 3 differ from the others after step 20, and the same after step 10: "
     )
     right = submit(checked.departs, (backend,), **given)
     assert departed(right) == []

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from distdl_jupyter import attach, cli, jobs, queue, submit
+from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
@@ -82,7 +83,7 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys):
     assert second.wait(60).state is State.CANCELED
     (tmp_path / "third").touch()
     assert third.wait(60).state is State.COMPLETED
-    assert [event for event in third.view().notes if event["code"] == "reattached"]
+    assert [event for event in events.read_all(third.folder.events)[0] if event["type"] == "resume"]
     wait_for(lambda: queue().holding == (), 20, "an empty machine")
 
 

@@ -63,7 +63,7 @@ def test_every_common_option_and_every_alias_is_a_flag():
     [
         ("--proces-count-per-node 2", "is no flag. Did you mean --process-count-per-node\\?$"),
         ("--foo", "'--foo' is no flag"),
-        ("--xyzzy", "'--xyzzy' is no flag. Allowed: --account, --address, --compute, --compute-target, "),
+        ("--xyzzy", "'--xyzzy' is no flag. Allowed: --account, --address, --after, --check, "),
         ("--foo=3", "'--foo' is no flag"),
         ("2", "'2' stands alone on the magic line; each value follows its flag, such as -p 2"),
         ("-p two", "it takes a whole number or auto, not 'two'"),
