@@ -36,8 +36,9 @@ def test_the_rank_that_departs_is_named_once_with_the_steps_between_which_it_did
     take(recorder, "bbcb", step=16)
     take(recorder, "ddef", step=32)
     assert len(said(recorder)) == 1
-    assert said(recorder)[0].startswith("The weights of rank 2 of 4 differ from the others after step 16, and the same after "
-                                        "step 8: ")  # fmt: skip
+    assert said(recorder)[0].startswith(
+        "The weights of rank 2 of 4 differ from the others after step 16, and the same after step 8: "
+    )
     assert recorder.view.notes[0]["code"] == "weights-depart"
     assert recorder.view.notes[0]["level"] == "warning"
 
