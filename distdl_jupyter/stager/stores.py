@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import configparser
 import datetime as dt
+import functools
 import os
 import re
 import ssl
@@ -278,7 +279,10 @@ def _signed(
         if not _WRITTEN.fullmatch(sas):
             raise Failure("What was given is no shared access signature.", source=source)
         life = _life(sas)
-        store = AzureStore(container, account_name=account, endpoint=endpoint, sas_key=sas, retry_config=retry,
+        # A provider, because before a signature AzureStore would take an app that stands in the environment.
+        given: Any = {"sas_token": sas, "expires_at": None}
+        store = AzureStore(container, account_name=account, endpoint=endpoint, retry_config=retry,
+                           credential_provider=functools.partial(dict, given),
                            client_options=cast("Any", client(ca)))  # fmt: skip
         # Where the clocks differ the end is not known, and the service's refusal has to tell.
         yield store, time.monotonic() + life - min(_AHEAD, life / 4) if life > 0 else float("inf")

@@ -9,6 +9,7 @@ from azure.core.exceptions import HttpResponseError
 from distdl_jupyter.azure import identity
 from distdl_jupyter.core.data import source
 from distdl_jupyter.core.errors import DataUnavailable, NotSignedIn
+from distdl_jupyter.stager import stores
 from distdl_jupyter.storage import access, manifest
 
 
@@ -120,3 +121,22 @@ def test_an_account_that_no_name_service_knows(blob):
     account.client._config.retry_policy.total_retries = 0
     with pytest.raises(DataUnavailable, match=r"No storage account of this name answers\. Check the account's name"):
         manifest.listed(account, one)
+
+
+def test_a_signature_that_creates_does_nothing_else_and_an_app_of_the_environment_is_not_asked(container, monkeypatch):
+    import obstore
+
+    one = source("train", container.place("frames"))
+    account = access.account(one.account)
+    address = f"{account.endpoint}/{container.name}"
+    sas = access.creating(account, one)
+    for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"):
+        monkeypatch.setenv(name, "11111111-1111-1111-1111-111111111111")
+    opened = stores.access("train", "blob", address, ca=access.trusted(), ask=lambda _: {"sas": sas})
+    store, _ = opened.store()
+    obstore.put(store, "frames/one", b"first", use_multipart=False)
+    with pytest.raises(stores.errors()):
+        obstore.put(store, "frames/one", b"second", use_multipart=False)
+    with pytest.raises(stores.errors()):
+        obstore.get(store, "frames/one")
+    assert container.read("frames/one") == b"first"
