@@ -86,6 +86,7 @@ class Announcer {
 }
 
 function newsOf(before: JobRow, row: JobRow): News | null {
+  if ((row.group ?? null) !== null) return null; // a run of a study, which nobody waits for by itself
   if (ENDED.has(row.state) && !ENDED.has(before.state)) return endOf(row);
   if (row.alert && row.alert !== before.alert) return { kind: row.alert_level === 'warning' ? 'warning' : 'info', text: row.alert };
   if (row.stalled && !before.stalled) return { kind: 'warning', text: row.says };
