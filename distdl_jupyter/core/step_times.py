@@ -140,7 +140,7 @@ class StepTimes:
         lost = sum((one.communication + one.waiting) * one.steps for one in self.ranks())
         return max(0.0, 1 - lost / whole) if whole else None
 
-    @property
+    @functools.cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait most; None when no rank is slower than its like by more than chance."""
         means = {one.rank: one for one in self.ranks()}
@@ -153,9 +153,10 @@ class StepTimes:
     def _slowest(self, means: dict[int, RankTime]) -> Straggler | None:
         late: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for rows in _complete(self.rows, len(means)):
-            for row in rows:
-                others = _median(other.waiting for other in rows if other is not row)
-                late[row.rank].append((others - row.waiting, row.steps))
+            waits = sorted((row.waiting, at) for at, row in enumerate(rows))
+            for place, (_, at) in enumerate(waits):
+                row = rows[at]
+                late[row.rank].append((_median_without(waits, place) - row.waiting, row.steps))
         if not late:
             return None
         rank = max(late, key=lambda one: _weighted(late[one]))
@@ -296,6 +297,16 @@ def _median(values: Iterable[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _median_without(ordered: Sequence[tuple[float, int]], left_out: int) -> float:
+    """Return the median of the first numbers of all pairs but one; the pairs are sorted."""
+    middle = (len(ordered) - 1) // 2
+
+    def at(place: int) -> float:
+        return ordered[place + (place >= left_out)][0]
+
+    return at(middle) if len(ordered) % 2 == 0 else (at(middle - 1) + at(middle)) / 2
 
 
 def _weighted(values: Sequence[tuple[float, int]]) -> float:
