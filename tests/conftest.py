@@ -23,13 +23,14 @@ pytest_plugins = ("tests.selection", "tests.scheduling", "tests.starting", "test
 
 
 @pytest.fixture(autouse=True)
-def distdl_home(tmp_path, monkeypatch):
+def distdl_home(tmp_path, tmp_path_factory, monkeypatch):
     """An own data directory and an own queue for every test; afterwards nothing of its jobs may be alive."""
     home = tmp_path / "distdl-home"
     monkeypatch.setenv("DISTDL_HOME", str(home))
-    monkeypatch.setenv("DISTDL_QUEUE", str(tmp_path / "queue"))
+    queue = tmp_path_factory.mktemp("queue")
+    monkeypatch.setenv("DISTDL_QUEUE", str(queue))
     # It is there already: after a loss no job would start while others of this user live, as those of other tests do.
-    (tmp_path / "queue" / f"distdl-queue-{os.getuid()}").mkdir(parents=True, mode=0o755)
+    (queue / f"distdl-queue-{os.getuid()}").mkdir(mode=0o755)
     yield home
     folders = list((home / "jobs").glob("*-*-*")) if (home / "jobs").exists() else []
     for folder in folders:

@@ -11,6 +11,6 @@ arguments, paths, names of people, machines, jobs, data or metrics, log lines or
 from __future__ import annotations
 
 from distdl_jupyter.monitoring.settings import MonitoringSettings, change, read
-from distdl_jupyter.monitoring.start import start
+from distdl_jupyter.monitoring.start import notify, start
 
-__all__ = ["MonitoringSettings", "change", "read", "start"]
+__all__ = ["MonitoringSettings", "change", "notify", "read", "start"]

@@ -1,30 +1,22 @@
 """Messages about a job to a webhook: Slack, Teams, ntfy, or any address that takes JSON.
 
-``send`` starts a process of its own, so that a slow endpoint delays no job: it reads the message from its standard
-input and the address from the user's settings, tries three times and ends. The address is a secret: of it only the
-host is ever said.
+It runs as a process of its own (``start.notify``), so that a slow endpoint delays no job: it reads the message from its
+standard input and the address from the user's settings, tries three times and ends. The address is a secret: of it only
+the host is ever said.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.monitoring import settings
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.alerts import Alert
-    from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.core.view import JobView
 
 #: Seconds that an endpoint has to answer, and before each try.
 _TIMEOUT, _WAITS = 10.0, (0.0, 2.0, 6.0)
@@ -57,28 +49,6 @@ HELLO = Message("hello", "distdl-jupyter", "connected", "end", "Messages about y
 
 class CannotSend(Exception):
     """Nothing was delivered; the text holds no part of the address but its host."""
-
-
-def send(folder: JobFolder, view: JobView, alert: Alert) -> None:
-    """Send an alert where the user has named a webhook. Returns at once and raises nothing."""
-    try:
-        known = settings.read()
-    except DistDLError:  # which is said when the job has ended (``monitoring.start``)
-        return
-    if known.webhook and alert.kind in known.kinds:
-        with contextlib.suppress(OSError), folder.supervisor_log.open("a", encoding="utf-8") as log:
-            _start(Message(view.id, view.name, view.state.value, alert.kind, alert.text), log.fileno())
-
-
-def _start(message: Message, log: int) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "distdl_jupyter.monitoring.webhook"], stdin=subprocess.PIPE, stdout=log,
-        stderr=log, cwd="/", start_new_session=True,
-        env={name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"},
-    )  # fmt: skip
-    assert process.stdin is not None
-    with contextlib.suppress(OSError), process.stdin as pipe:
-        pipe.write(json.dumps(message._asdict()).encode())
 
 
 def deliver(address: str, message: Message) -> str:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, correctness, ended_cache, job_queue, retention
+from distdl_jupyter import client, ended_cache, job_queue, retention
 from distdl_jupyter.core import environment
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.state import State
@@ -58,6 +58,8 @@ class Jobs(Handler):
         request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
         job = await self.slowly(request.submit)
         if body.check:
+            from distdl_jupyter import correctness  # a server that shows jobs captures no code
+
             correctness.finish_later(job)
         return await self.run_in_thread(_row, job)
 
@@ -137,12 +139,16 @@ class CheckOfJob(Handler):
     @answers(JobCheck, refuses=(404,))
     async def get(self, id_: str) -> JobCheck:
         """Return how far a check is, and what its runs have found."""
+        from distdl_jupyter import correctness
+
         return await self.run_in_thread(lambda: job_check(correctness.standing(attached(id_))))
 
     @answers(JobRow, status=201, refuses=(400, 404, 424, 502, 507))
     @executes
     async def post(self, id_: str) -> JobRow:
         """Check by short runs, on several ranks and on one process, whether the code of a job is right."""
+        from distdl_jupyter import correctness
+
         job = await self.slowly(lambda: correctness.start_again(attached(id_)))
         correctness.finish_later(job)
         return await self.run_in_thread(_row, job)

@@ -52,9 +52,7 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.interrupt())
     _run(supervisor, folder, spare)
-    from distdl_jupyter import monitoring  # the job has ended; its start need not have waited for this
-
-    monitoring.start(folder)
+    supervisor.announce_end()
 
 
 def _run(supervisor: Supervisor, folder: JobFolder, spare: list[int]) -> None:

@@ -119,6 +119,7 @@ class EventRecorder:
         #: Whether ranks report their progress themselves.
         self.has_own_progress = False
         self._alerts = AlertWatch(spec.notify_when)
+        self.end_alert: Alert | None = None
         self.on_launcher_output: Callable[[str], None] = lambda _text: None
         #: Called with what a rank reports of its part in a profile.
         self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
@@ -171,11 +172,14 @@ class EventRecorder:
 
     def _send_alert(self, alert: Alert) -> None:
         """Tell the user of something at once: pages by a note, where they do not see it anyway, and the webhook."""
-        from distdl_jupyter.monitoring import webhook  # most of a job's events are none
+        if alert.kind in ("end", "failure"):
+            self.end_alert = alert  # which is sent when nothing of the job is left to do
+            return
+        from distdl_jupyter import monitoring  # most of a job's events are no alert
 
         if alert.kind in ("nan", "rule"):
             self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
-        webhook.send(self.folder, self.view, alert)
+        monitoring.notify(self.folder, self.view, alert)
 
     def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
         """Say whether a supervisor that died before it wrote the log has written what a rank's kept output brought."""

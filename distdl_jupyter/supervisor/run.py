@@ -102,6 +102,14 @@ class Supervisor:
         """What masks secrets in all that is written of the job."""
         return self._recorder.redactor
 
+    def announce_end(self) -> None:
+        """Tell others of the job's end, when all of it is done: a monitoring system and a webhook."""
+        from distdl_jupyter import monitoring  # a start need not have waited for this
+
+        monitoring.start(self._folder)
+        if self._recorder.end_alert is not None:
+            monitoring.notify(self._folder, self._recorder.view, self._recorder.end_alert)
+
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""
         with contextlib.suppress(DistDLError):

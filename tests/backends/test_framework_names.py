@@ -24,6 +24,8 @@ EXCEPTIONS = {
     "clusters/azureml/options.py": "what the image holds that Azure ML builds",
     "clusters/environment.py": "prefixes of variables that go along to other machines",
     "clusters/ssh/options.py": "the format of a hostfile",
+    "core/correctness.py": "the lines of users' code that are to be changed",
+    "core/scaling.py": "what a backend is called whose gradients go otherwise, and the error that was measured for it",
     "core/options.py": "the help of the option that chooses a backend",
     "core/plan.py": "Azure ML's names of how it starts processes",
     "form/arguments.py": "examples of a magic's help",

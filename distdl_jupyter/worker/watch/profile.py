@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -239,7 +240,7 @@ profiler = RankProfiler()
 def watch(finder: PostImport) -> None:
     """Ask to be told when the module is imported in which steps are seen, and before Horovod begins."""
     finder.after("torch.optim.optimizer", _watch_optimizers)
-    finder.after("horovod.torch.mpi_ops", _let_timelines_begin_later)
+    finder.after("horovod.common.basics", _let_timelines_begin_later)
 
 
 def _watch_optimizers(module: ModuleType) -> None:
@@ -247,9 +248,16 @@ def _watch_optimizers(module: ModuleType) -> None:
         module.register_optimizer_step_post_hook(profiler.stepped)
 
 
-def _let_timelines_begin_later(_module: ModuleType) -> None:
-    """Horovod begins a timeline while it runs only where this was said before ``init``; it costs nothing until then."""
-    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
+def _let_timelines_begin_later(module: ModuleType) -> None:
+    """Horovod begins a timeline while it runs only where this was said at ``init``; it costs nothing until then."""
+    init = module.HorovodBasics.init
+
+    @functools.wraps(init)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
+        return init(self, *args, **kwargs)
+
+    module.HorovodBasics.init = watched
 
 
 def _forget() -> None:
