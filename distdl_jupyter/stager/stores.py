@@ -281,8 +281,9 @@ def _signed(
         life = _life(sas)
         # A provider, because before a signature AzureStore would take an app that stands in the environment.
         given: Any = {"sas_token": sas, "expires_at": None}
+        provider: Any = functools.partial(dict, given)
         store = AzureStore(container, account_name=account, endpoint=endpoint, retry_config=retry,
-                           credential_provider=functools.partial(dict, given),
+                           credential_provider=provider,
                            client_options=cast("Any", client(ca)))  # fmt: skip
         # Where the clocks differ the end is not known, and the service's refusal has to tell.
         yield store, time.monotonic() + life - min(_AHEAD, life / 4) if life > 0 else float("inf")
