@@ -138,6 +138,7 @@ def test_a_retired_size_can_only_be_replaced(static_page: Open) -> None:
     expect(form.get_by_role("button", name="auto: one per GPU")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_retired_default_is_shown_and_answered_with_its_successor(static_page: Open) -> None:
     _, form = opened(static_page, "launcher(train, vm_size='NCv3', process_count_per_node='auto')")
     expect(form.locator("tr.dd-chosen")).to_contain_text("Retired 2025-09-30")
@@ -261,6 +262,7 @@ def test_a_variable_that_is_being_typed_outlives_the_answer_to_the_one_before(
     expect(form.locator("footer")).to_contain_text("--env DEPTH=9 --env STEPS=7")
 
 
+@pytest.mark.full
 def test_the_sizes_by_keyboard(static_page: Open) -> None:
     book, form = opened(static_page, "launcher(train, vm_size='NC24ads_A100_v4')")
     form.get_by_role("radio", name="NC24ads_A100_v4").focus()
@@ -283,6 +285,7 @@ def test_what_is_wrong_is_said_with_its_remedy(static_page: Open) -> None:
     expect(form.get_by_role("button", name="Submit")).to_be_enabled()
 
 
+@pytest.mark.full
 def test_copy_as_magic(static_page: Open) -> None:
     book, form = opened(static_page)
     form.get_by_role("button", name="Copy as magic").click()

@@ -241,6 +241,7 @@ def test_the_launch_form_of_a_cell_lets_a_cluster_go_when_no_job_runs_there(
     assert book.errors == []
 
 
+@pytest.mark.full
 def test_the_form_speaks_the_language_of_jupyterlab(notebook: Open, lab: Lab) -> None:
     lab.settings(LANGUAGE, {"locale": "ja_JP"})
     try:

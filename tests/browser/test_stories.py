@@ -239,6 +239,7 @@ def written(lab: Lab) -> Iterator[Callable[..., tuple[JobFolder, EventWriter]]]:
         lock.release()
 
 
+@pytest.mark.full
 def test_7_two_hundred_thousand_lines_scroll_smoothly_and_are_searched(
     shared_page: Book, written: Callable[..., tuple[JobFolder, EventWriter]]
 ) -> None:
@@ -288,6 +289,7 @@ OF_NOTEBOOK_7 = ("reading 'schema'", "'filebrowser:open-path' not registered")
 HOSTILE = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
 
 
+@pytest.mark.full
 @pytest.mark.fault("log", "in a real browser no script of a log runs and its text is shown")
 def test_8_hostile_text_stays_text(shared_page: Book, written: Callable[..., tuple[JobFolder, EventWriter]]) -> None:
     folder, writer = written(HOSTILE, 1)

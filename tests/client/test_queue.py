@@ -43,6 +43,7 @@ def runs(job):
     wait_for(lambda: job.state is State.RUNNING, 60, f"{job.name} to run")
 
 
+@pytest.mark.full
 @pytest.mark.fault("queue", "a killed supervisor of a waiting job is replaced; it keeps its place and starts once")
 def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys):
     first = begin(tmp_path, "first", max_run_duration_seconds=600)

@@ -70,6 +70,7 @@ def hold_until(path):
     child.wait()
 
 
+@pytest.mark.full
 def test_samples_are_readable_while_the_job_runs_and_count_child_processes(tmp_path):
     job = submit(hold_until, (str(tmp_path / "go"),))
     reader = ResourceReader(job.folder.resources)

@@ -74,6 +74,7 @@ def test_every_rank_has_the_packages_of_its_job_and_the_next_job_makes_no_enviro
     assert "Packages on" not in text(again)
 
 
+@pytest.mark.full
 def test_other_packages_are_another_environment(wheels, home):
     (home / "requirements.txt").write_text("onetree\n")
     two = submit(wheels, pip_packages=["oneleaf==2.0"])
@@ -111,6 +112,7 @@ def use_oneleaf():
     return oneleaf.VERSION
 
 
+@pytest.mark.full
 def test_a_half_that_broke_off_is_made_anew(wheels, home):
     assert result(submit(wheels, use_oneleaf, pip_packages=["oneleaf==1.0"])) == ["1.0"]
     [ready] = (home / "cache" / "environments").glob("*/ready.json")

@@ -45,6 +45,7 @@ def test_step_is_what_lies_between_two_steps_of_the_optimizer(folder):
         assert samples == 8
 
 
+@pytest.mark.full
 def test_two_optimizers_after_one_backward_pass_are_one_step(folder):
     records = run(folder, """
         other = torch.optim.Adam(net.parameters())
@@ -56,6 +57,7 @@ def test_two_optimizers_after_one_backward_pass_are_one_step(folder):
     assert len(records) == 3
 
 
+@pytest.mark.full
 def test_batches_of_an_accumulated_gradient_are_samples_of_one_step(folder):
     records = run(folder, """
         for number, rows in enumerate(DataLoader(torch.ones(48, 4), batch_size=4), 1):
@@ -79,6 +81,7 @@ def test_evaluation_is_the_rest_and_its_samples_do_not_count(folder):
     assert records[1][3] == 8
 
 
+@pytest.mark.full
 def test_samples_that_the_code_logs_go_before_those_of_batches(folder):
     records = run(folder, """
         from distdl_jupyter import log
@@ -90,6 +93,7 @@ def test_samples_that_the_code_logs_go_before_those_of_batches(folder):
     assert [record[3] for record in records] == [100, 100]
 
 
+@pytest.mark.full
 def test_closure_of_an_optimizer_with_several_passes_is_one_step(folder):
     records = run(folder, """
         searching = torch.optim.LBFGS(net.parameters(), max_iter=3)
@@ -131,6 +135,7 @@ def test_any_batch_errors_of_loaders_and_of_losses_stay_as_they_are(folder):
     assert len(records) == 1
 
 
+@pytest.mark.full
 def test_loader_with_worker_processes_is_measured_in_the_rank_alone(folder):
     records = run(folder, """
         for rows in DataLoader(torch.ones(16, 4), batch_size=8, num_workers=2):
@@ -140,6 +145,7 @@ def test_loader_with_worker_processes_is_measured_in_the_rank_alone(folder):
     assert len(records) == 2
 
 
+@pytest.mark.full
 def test_compiled_training_runs_and_is_measured(folder):
     records = run(folder, """
         compiled = torch.compile(net, backend="eager", fullgraph=True)

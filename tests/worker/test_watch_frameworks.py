@@ -95,6 +95,7 @@ seen
         assert [step for step, _ in ended.metric("loss")] == [1, 2, 3, 1, 2, 3]
 
 
+@pytest.mark.full
 @here("keras")
 def test_the_user_s_own_log_wins_over_keras(folder):
     ended = run(folder, KERAS + """
@@ -132,6 +133,7 @@ float(trainer.callback_metrics["val_loss"])
     assert ended.metric("epoch") == []
 
 
+@pytest.mark.full
 @here("lightning", "tensorboard")
 def test_lightning_s_own_tensorboard_writer_makes_no_duplicates(folder):
     ended = run(folder, LIGHTNING.replace("{package}", "lightning") + """
@@ -146,6 +148,7 @@ len(list(pathlib.Path("runs").rglob("events*")))
     assert [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")] == [(n, 3, "steps") for n in (1, 2, 3)]
 
 
+@pytest.mark.full
 @here("transformers", "accelerate")
 def test_a_hugging_face_trainer_reports_what_it_logs(folder):
     ended = run(
@@ -193,6 +196,7 @@ any(b"Loss/train" in path.read_bytes() for path in pathlib.Path("runs").rglob("e
     assert len([name for report in ended.of("metric") for name in report["values"] if name == "both/b"]) == 3
 
 
+@pytest.mark.full
 @here("tensorboard")
 def test_the_user_s_own_log_wins_over_a_writer(folder):
     ended = run(folder, """

@@ -121,6 +121,7 @@ def test_a_rank_that_ends_abruptly_does_not_hold_the_others_for_ever(folder):
     assert folder.value() == 3.0
 
 
+@pytest.mark.full
 def test_a_model_that_goes_right_after_its_group_does_not_take_the_group_apart(folder):
     """In torch's destructor of the group a rank can wait for ever for a thread that waits for the interpreter."""
     folder.cell("""
@@ -138,6 +139,7 @@ del model
         assert folder.value(rank) == (False, True)
 
 
+@pytest.mark.full
 def test_a_device_mesh_is_a_meeting_too(folder):
     code = "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (2,)).size()"
     for ended in run_all(folder.cell(code), torch_environment(2)):
@@ -219,6 +221,7 @@ def test_both_of_horovod_s_keras_modules_are_refused(module):
     assert finder.find_spec("horovod.torch") is None
 
 
+@pytest.mark.full
 def test_horovod_under_an_older_keras_goes_on(folder):
     """tf_keras in the place of keras, as Horovod needs it: then the refusal does not apply."""
     code = """

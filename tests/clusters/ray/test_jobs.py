@@ -26,6 +26,7 @@ def test_horovod_trains_on_the_nodes_of_ray(on_ray, backend):
     assert [line.text for line in job.logs(1) if line.text.startswith("rank")] == ["rank 1 of 2"]
 
 
+@pytest.mark.full
 def test_ranks_get_the_gpus_that_ray_has_given_to_the_job(on_ray):
     cluster_configs.add("gpus", "ray", {"address": on_ray.address, "gpus_per_node": 1})
     options = {"compute_target": "gpus", "node_count": 2, "process_count_per_node": 1, "distributed_backend": "torch"}
@@ -129,6 +130,7 @@ def test_old_calls_run_on_the_cluster_that_the_process_is_a_client_of(on_ray, tm
     assert old_calls(on_ray.address, tmp_path) == {"ours": VALUES}
 
 
+@pytest.mark.full
 def test_what_ranks_use_is_sampled_on_each_node(on_ray):
     job = submit(sampled.holds, (6.0,), compute_target="lab", node_count=2, process_count_per_node=1,
                  distributed_backend="torch")  # fmt: skip

@@ -63,6 +63,7 @@ def test_horovod_trains_under_mpirun(on_spark):
     assert submit(trains, **{**TWO, "distributed_backend": "horovod-mpi"}).results() == [3.0, 3.0]
 
 
+@pytest.mark.full
 def test_torch_trains_without_variables_of_spark(on_spark):
     assert submit(sums, **TWO).results() == [(3.0, []), (3.0, [])]
 
@@ -82,6 +83,7 @@ def test_rank_that_raises_is_named_with_its_line(on_spark):
     wait_for(lambda: not drivers(job), 10, "the end of Spark's driver")
 
 
+@pytest.mark.full
 def test_cancel_frees_slots_for_the_job_that_waits(on_spark):
     cluster_configs.add("all", "spark", {**on_spark.options, "cpus_per_process": CORES})
     options = {**TWO, "compute_target": "all"}
@@ -381,6 +383,7 @@ def test_nodes_make_the_environment_of_the_jobs_packages(on_spark, tmp_path):
     assert_nodes_install(tmp_path / "wheels", "horovod-gloo")
 
 
+@pytest.mark.full
 def test_what_ranks_use_is_sampled_on_each_executor(on_spark):
     job = submit(sampled.holds, (6.0,), **TWO)
     job.results(200)
