@@ -62,13 +62,19 @@ class Modules:
         self._tried: set[str] = set()
 
     def load(self, name: str) -> None:
-        """Import one module; one that cannot be imported is left out. Raises Unfit."""
-        if not self.would_load(name):
-            return
-        self._tried.add(name)
-        with self.recorder, contextlib.suppress(BaseException):
-            importlib.import_module(name)
-        self._check(name)
+        """Import one module after the packages in which it lies, what cannot be imported left out. Raises Unfit.
+
+        A package that is unfit itself is so found at once, and not once for each of its modules.
+        """
+        parts = name.split(".")
+        for count in range(1, len(parts) + 1):
+            one = ".".join(parts[:count])
+            if not self.would_load(one):
+                continue
+            self._tried.add(one)
+            with self.recorder, contextlib.suppress(BaseException):
+                importlib.import_module(one)
+            self._check(one)
 
     def would_load(self, name: str) -> bool:
         """Say whether ``load`` would do anything."""

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +22,9 @@ GPUS = ("GPU-a", "GPU-b", "MIG-GPU-c/1/0")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path):
+def folder():
     """Where all queues are, that of this test alone."""
-    return tmp_path / "queue"
+    return Path(os.environ["DISTDL_QUEUE"])
 
 
 @pytest.fixture
