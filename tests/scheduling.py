@@ -1,9 +1,9 @@
 """How the tests are spread over the workers of pytest-xdist, how far they are, and how long each file takes.
 
 Tests of one file stay on one worker and in their order, because they share fixtures; so do those of the one Slurm that
-this machine can have. Files begin in the order of their recorded durations, the longest first, so that no worker is
-left with a long one at the end. ``durations.json`` beside this file holds the seconds of each file; ``make test
-WRITE=1`` records them anew.
+this machine can have, and those of the browser, which with its JupyterLab is as much as one processor bears. Files
+begin in the order of their recorded durations, the longest first, so that no worker is left with a long one at the
+end. ``durations.json`` beside this file holds the seconds of each file; ``make test WRITE=1`` records them anew.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import pytest
 
 RECORDED = Path(__file__).with_name("durations.json")
 #: Folders of which one worker runs everything.
-TOGETHER = ("tests/clusters/slurm",)
-#: The folder that begins: each worker has one browser and one JupyterLab for as long as it is in it.
-FIRST = "tests/browser/"
+TOGETHER = ("tests/browser", "tests/clusters/slurm")
 #: Seconds that a file without a recorded duration is taken to need.
 _UNKNOWN = 5.0
 #: Seconds between two lines of progress.
@@ -63,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Let the longest files begin first when tests run side by side; alone they keep their order."""
     if _side_by_side(config):
         seconds = recorded()
-        items.sort(key=lambda item: (not item.nodeid.startswith(FIRST), -seconds.get(scope(item.nodeid), _UNKNOWN)))
+        items.sort(key=lambda item: -seconds.get(scope(item.nodeid), _UNKNOWN))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -36,11 +36,11 @@ class RayNodes:
 
     def _start(self, name, *words):
         path = f"PATH={self.folder}/bin:/usr/local/bin:/usr/bin:/bin"
-        command = ["env", path, "RAY_USAGE_STATS_ENABLED=0", "RAY_AUTH_MODE=disabled", str(RAY), "start", *words,
-                   "--num-cpus=4", "--num-gpus=2", f"--node-ip-address={self.hosts.address(name)}",
-                   "--object-store-memory=80000000"]  # fmt: skip
-        # Ray gives its own processes 30 s, which is short for the first time in a new environment beside other tests.
-        for _ in range(3):
+        command = ["env", path, "RAY_USAGE_STATS_ENABLED=0", "RAY_AUTH_MODE=disabled",
+                   "RAY_raylet_start_wait_time_s=150", str(RAY), "start", *words, "--num-cpus=4", "--num-gpus=2",
+                   f"--node-ip-address={self.hosts.address(name)}", "--object-store-memory=80000000"]  # fmt: skip
+        # Ray gives its own processes 30 s, which is short beside other tests; so they have more, and a second time.
+        for _ in range(2):
             done = self.hosts.ssh(name, *command, check=False)
             if done.returncode == 0:
                 return
