@@ -31,6 +31,8 @@ SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_
 	-o -path distdl_jupyter/widgets/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
 NOTEBOOK := notebooks/quickstart.ipynb
 
+# Without compiled files each of many processes would compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 # The front end is built here, with its time shown, and not a second time inside pip.
 export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 
