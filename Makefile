@@ -29,6 +29,7 @@ FRONT_END := $(shell find labextension -name node_modules -prune -o -name schema
 WHEEL := dist/.built
 SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
 	-o -path distdl_jupyter/widgets/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
+SITE := docs/_build/html
 NOTEBOOK := notebooks/quickstart.ipynb
 
 # Without compiled files each of many processes would compile what it imports anew.
@@ -39,7 +40,7 @@ export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-faults lab bench lint schema build wheel clean
+.PHONY: help demo test test-all test-faults lab bench lint schema docs docs-serve build wheel clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -70,13 +71,20 @@ bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios against other laun
 schema: $(STAMPS)/test ## Write the OpenAPI file anew, of which each build makes the pages' types
 	@$(PY) -m distdl_jupyter.server.openapi
 
+docs: $(STAMPS)/horovod $(STAMPS)/docs ## Build the site in docs/_build/html (three of its notebooks run first, when they changed)
+	@$(STEP) "Building the site" $(PY) -m sphinx -W --keep-going -q -b html docs $(SITE)
+	@printf 'The site: %s\n' "$(SITE)/index.html"
+
+docs-serve: docs ## Build the site and serve it on this machine
+	@$(PY) -m http.server --bind 127.0.0.1 --directory $(SITE) 8000
+
 build: $(BUNDLE) ## Build the front end: the panels and the JupyterLab extension
 
 wheel: $(WHEEL) ## Build the wheel, in dist/
 
 clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
-	rm -rf $(VENV) dist labextension/node_modules labextension/src/api/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/widgets/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
-	find distdl_jupyter tests notebooks -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(VENV) dist docs/_build docs/_static/jobs docs/_static/widgets.css docs/notebooks docs/reference labextension/node_modules labextension/src/api/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/widgets/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
+	find distdl_jupyter docs tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/prerequisites:
 	@python=$$(.ci/prerequisites "$(PYTHON)") && mkdir -p $(STAMPS) && printf '%s\n' "$$python" >$@
@@ -115,6 +123,11 @@ $(STAMPS)/test: $(STAMPS)/package
 	@rm -f $(TWICE)
 	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
 	@$(STEP) "Installing anywidget beside it" $(PIP) --upgrade --no-deps --target $(VENV)/anywidget anywidget psygnal
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/package
+	@rm -f $(TWICE)
+	@$(STEP) "Installing what the site needs" $(PIP) -e '.[docs]'
 	@touch $@
 
 # The one wheel that the tests install; its front end is built anew, because a watching build leaves source maps.

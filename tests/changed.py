@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
     "labextension": ("tests/browser", "tests/labextension", "tests/widgets"),
     "notebooks": ("tests/notebooks",),
+    "docs": ("tests/docs",),
     ".ci": ("tests/commands",),
 }
 DOCUMENTS = (".md", ".png")

@@ -1,0 +1,91 @@
+/**
+ * Jobs in pages without a server: the view of JupyterLab, told by messages that were kept when the notebook ran.
+ *
+ * Each `.distdl-job` holds the page that a notebook saves, which stays where no script runs. Its messages are in
+ * `jobs/<id>.js`, loaded when the element comes near.
+ */
+(() => {
+  const base = document.currentScript.src.replace(/[^/]*$/, '');
+
+  const load = (name) => new Promise((resolve, reject) => {
+    const script = document.createElement('script');
+    Object.assign(script, { src: `${base}jobs/${name}.js`, onload: resolve, onerror: reject });
+    document.head.append(script);
+  });
+
+  /** What the view takes for a widget's model: it answers from what was kept. */
+  class Kept {
+    #listeners = new Set();
+
+    constructor(id, told) {
+      this.id = id;
+      this.told = told;
+      // What only a server does is not offered.
+      Object.assign(told.job.card, { can_rerun: false, can_resume: false });
+    }
+
+    get = () => this.id;
+    set() {}
+    save_changes() {}
+    on(event, callback) {
+      if (event === 'msg:custom') this.#listeners.add(callback);
+    }
+    off(_event, callback) {
+      this.#listeners.delete(callback);
+    }
+    send(message) {
+      if (message.type === 'subscribe') this.#tell(message.viewer, message.subscription);
+      if (message.type === 'ask') this.#say({ type: 'answer', id: message.id, ...this.#answer(message) });
+    }
+
+    #say(message, buffers = []) {
+      queueMicrotask(() => this.#listeners.forEach((listener) => listener(message, buffers)));
+    }
+
+    #tell(viewer, { number, job }) {
+      const wanted = job[this.id] ?? { curves: [] };
+      const curves = wanted.curves.flatMap(({ metric, mode, log, dark }) =>
+        this.told.curves
+          .filter((one) => one.metric === (metric || this.told.chosen) && one.mode === mode && one.log === log && one.dark === dark)
+          .map((one) => ({ ...one, asked: metric })));
+      const messages = [{ type: 'hello', number, server_id: 'kept', now: 0 }, this.told.job];
+      if (wanted.log && !wanted.log.mark) messages.push(this.told.log);
+      messages.push(...curves);
+      if (wanted.resources && this.told.resources) messages.push(this.told.resources);
+      const encoder = new TextEncoder();
+      this.#say({ type: 'told', viewer, settled: true }, messages.map((one) => encoder.encode(JSON.stringify(one))));
+    }
+
+    #answer({ ask, given }) {
+      if (ask === 'stacks' && this.told.stacks[given.number]) return { value: this.told.stacks[given.number] };
+      if (ask === 'log') return { value: { rows: [], open: [], first: 0, total: this.told.log.total, errors: {} } };
+      return { error: { message: 'This page has no server.', hint: 'Open the notebook in JupyterLab.', field: '' } };
+    }
+  }
+
+  const show = async (element) => {
+    const id = element.dataset.job;
+    window.distdlScript ??= load('view');
+    await Promise.all([window.distdlScript, load(id)]);
+    const shown = document.createElement('div');
+    shown.className = 'distdl-kept';
+    element.replaceChildren(shown);
+    window.distdlView.render({ model: new Kept(id, window.distdlJobs[id]), el: shown });
+  };
+
+  /** The view and the theme of the page agree. */
+  const themed = () => document.body.setAttribute('data-jp-theme-light', String(document.documentElement.dataset.theme !== 'dark'));
+
+  document.addEventListener('DOMContentLoaded', () => {
+    themed();
+    new MutationObserver(themed).observe(document.documentElement, { attributeFilter: ['data-theme'] });
+    const near = new IntersectionObserver((entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        near.unobserve(target);
+        show(target).catch(console.error);
+      }
+    }, { rootMargin: '600px' });
+    document.querySelectorAll('.distdl-job').forEach((element) => near.observe(element));
+  });
+})();

@@ -1,0 +1,147 @@
+"""Makes pages of the notebooks: what their jobs showed is a view that works without a server.
+
+The notebooks of ``EXECUTED`` run once, and again when they or the package's version change; the others are shown as
+they are saved, and say so. Of each job of an executed notebook the messages that a page is told are kept, and
+``_static/embedded.js`` gives them to the same view that JupyterLab has (``widgets/static/job.js``).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+#: Run when the site is built: each takes less than two minutes on two cores.
+EXECUTED = ("quickstart", "when_training_hangs", "ranks")
+VERSIONS = ("distdl_jupyter", "torch", "horovod")
+#: A link to a file beside the notebooks.
+_FILE = re.compile(r"\[`?([^\]`]+)`?\]\(((?!https?:)[\w./-]+\.(?:py|json))\)")
+MIME = "application/vnd.distdl.job+json"
+
+
+def write(folder: Path, static: Path) -> None:
+    """Write a page for each notebook into ``folder``, and what its jobs showed into ``static``."""
+    for place in (folder, static):
+        place.mkdir(parents=True, exist_ok=True)
+    (static / "view.js").write_text(view_script())
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        kept = executed(path) if path.stem in EXECUTED else None
+        notebook = nbformat.read(kept / path.name if kept else path, as_version=4)
+        if kept:
+            for file in kept.glob("jobs.js/*.js"):
+                (static / file.name).write_bytes(file.read_bytes())
+        text = nbformat.writes(page(notebook, path.name, (kept / "run.txt").read_text() if kept else ""))
+        target = folder / path.name
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
+
+
+def view_script() -> str:
+    """Return the view of a job as a classic script: a page that was opened as a file may load no modules."""
+    module = (ROOT / "distdl_jupyter" / "widgets" / "static" / "job.js").read_text()
+    head, export, tail = module.rpartition("export{")
+    name, _, rest = tail.partition(" as default}")
+    assert export, "job.js has no default export"
+    return f"(()=>{{{head}window.distdlView={name};{rest.lstrip(';')}\n}})();\n"
+
+
+def page(notebook: Any, name: str, run: str) -> Any:
+    """Return a notebook as the site shows it: each output of a job carries the view, with its saved page inside."""
+    has_outputs = False
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        if cell.cell_type == "markdown":
+            cell.source = _FILE.sub(r"{download}`\1 <../../notebooks/\2>`", cell.source)
+        for output in cell.get("outputs", ()):
+            has_outputs = True
+            data = output.get("data", {})
+            if MIME in data:
+                job = data.pop(MIME)["id"]
+                saved = "".join(data["text/html"])
+                data["text/html"] = f'<div class="distdl-job" data-job="{job}">{saved}</div>' if run else saved
+    said = run or ("Shown with the outputs that it was saved with." if has_outputs else "Not run for this page.")
+    note = nbformat.v4.new_markdown_cell(f"*{said}* {{download}}`Notebook <../../notebooks/{name}>`", id="cell-note")
+    notebook.cells.insert(1, note)
+    notebook.metadata.pop("widgets", None)
+    return notebook
+
+
+def executed(path: Path) -> Path:
+    """Return the folder with an executed notebook, what its jobs showed, and when it ran; run it if it is missing."""
+    versions = {name: metadata.version(name) for name in VERSIONS}
+    key = hashlib.sha256(path.read_bytes() + json.dumps(versions).encode()).hexdigest()[:12]
+    kept = Path(sys.prefix) / "docs" / f"{path.stem}-{key}"
+    if not (kept / "run.txt").exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "DISTDL_HOME": str(kept / "home")}
+        subprocess.run([sys.executable, __file__, str(path), str(kept)], check=True, env=environment)
+        named = ", ".join(f"{name} {version}" for name, version in versions.items())
+        day = dt.datetime.now(dt.UTC).date()
+        (kept / "run.txt").write_text(f"This page was run on {day}: Python {sys.version.split()[0]}, {named}.")
+    return kept
+
+
+# in a process of its own, with a data directory of its own ------------------------------------------
+
+
+def run(path: Path, kept: Path) -> None:
+    """Run a notebook; write it and the messages of its jobs into ``kept``. Raises RuntimeError when a cell fails."""
+    sys.path.insert(0, str(NOTEBOOKS))
+    from run import execute
+
+    if failure := execute(path, kept / path.name):
+        raise RuntimeError(f"{path.name} failed:\n{failure}")
+    from distdl_jupyter import jobs
+
+    scripts = kept / "jobs.js"
+    scripts.mkdir(exist_ok=True)
+    for job in jobs():
+        told = json.dumps(messages(job)).replace("</", "<\\/")
+        (scripts / f"{job.id}.js").write_text(f'(window.distdlJobs ??= {{}})["{job.id}"] = {told};\n')
+
+
+def messages(job: Any) -> dict[str, Any]:
+    """Return what a page may be told of a job that has ended: itself, its log, curves, resources and stacks."""
+    from distdl_jupyter.core import stacks
+    from distdl_jupyter.core.log import TAIL
+    from distdl_jupyter.live.job import LiveJob
+    from distdl_jupyter.live.messages import CurveRequest
+    from distdl_jupyter.views.stacks import stacks as shown
+    from distdl_jupyter.views.wire import to_json
+
+    live = LiveJob(job.folder, kept=TAIL)
+    while not live.settled:
+        live.look()
+    state = json.loads(live.state().line)
+    names = [metric["name"] for metric in state["metrics"]]
+    requests = [
+        CurveRequest(metric=name, mode=mode, log=log, dark=dark)
+        for name in names for mode in ("band", "ranks") for log in (False, True) for dark in (False, True)
+    ]  # fmt: skip
+    curves = [json.loads(curve.line) for one in requests if (curve := live.curve(one))]
+    chosen = live.curve(CurveRequest())
+    resources = live.resources()
+    taken = {number: stacks.read(job.folder, number) for number in range(1, 10)}
+    return {
+        "job": state,
+        "log": json.loads(live.log(0).line),
+        "curves": curves,
+        "chosen": json.loads(chosen.line)["metric"] if chosen else "",
+        "resources": json.loads(resources.line) if resources else None,
+        "stacks": {number: to_json(shown(one)) for number, one in taken.items() if one is not None},
+    }
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path(sys.argv[2]))

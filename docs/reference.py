@@ -1,0 +1,348 @@
+"""Writes the reference pages from what the code itself says: option metadata, docstrings, parsers, schemas, errors.
+
+Nothing of these pages is written by hand. ``write(folder)`` makes them before Sphinx reads its sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import distdl_jupyter
+from distdl_jupyter import cli, registry
+from distdl_jupyter.core import errors
+from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
+from distdl_jupyter.form.arguments import cell_parser
+from distdl_jupyter.magic.lines import LineMagics
+from distdl_jupyter.magic.session import Session
+from distdl_jupyter.server.app import DistDLApp
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "distdl_jupyter"
+#: Which errors of the package are a sentence with a remedy for users.
+ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+#: The rooms of the package whose refusals stand together, and what they are about; the rest is "Jobs".
+SUBJECTS = {
+    "azure": "Azure: sign-in, sizes and prices",
+    "backends": "Backends",
+    "clusters/azureml": "Azure ML",
+    "clusters/ray": "Ray",
+    "clusters/slurm": "Slurm",
+    "clusters/spark": "Spark",
+    "clusters/ssh": "SSH hosts",
+    "clusters": "Clusters",
+    "cluster_configs": "Clusters",
+    "cluster_handles": "Clusters",
+    "environment": "Installing",
+    "core/data": "Data",
+    "storage": "Data",
+    "stager": "Data",
+    "node": "Nodes",
+    "core/options": "Options",
+    "core/aliases": "Options",
+    "form": "Options",
+    "magic": "Options",
+    "ranks": "Persistent ranks",
+    "capture": "What travels with a cell",
+    "compat": "Calls of other tools",
+    "server": "The HTTP API",
+}
+
+
+def write(folder: Path) -> None:
+    """Write all pages into ``folder``; a page that says the same already keeps its time."""
+    folder.mkdir(exist_ok=True)
+    pages = {
+        "options": options(),
+        "plugins": plugins(),
+        "python": python(),
+        "command-line": command_line(),
+        "magics": magics(),
+        "http": http(),
+        "settings": settings(),
+        "troubleshooting": troubleshooting(),
+    }
+    for name, text in pages.items():
+        page = folder / f"{name}.md"
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
+
+
+# options ------------------------------------------------------------------------------------------
+
+
+def options() -> str:
+    """Return the page of the options that every job takes."""
+    parts = [
+        "# Job options",
+        "Every job takes these, as arguments of `submit()`, flags of `%%distributed` and of `distdl submit`, fields of "
+        "the form and settings of `%dist_config`. Names of other tools are taken too.",
+    ]
+    names = {
+        "clusters": ", ".join(registry.names("clusters")),
+        "backends": ", ".join(registry.backend_labels()),
+    }
+    for name, about in ABOUT.items():
+        said = about.by_default or _default(DEFAULTS[name])
+        facts = [f"Flag: {', '.join(f'`{flag}`' for flag in flags(name))}"]
+        facts += [f"default: {said}"] if said else []
+        facts += [f"also: {', '.join(f'`{alias}`' for alias in about.aliases)}"] if about.aliases else []
+        help_ = about.help.format_map(names)
+        parts += [f"({anchor('option ' + name)})=", f"## `{name}`", f"{_text(help_)}.", f"{'; '.join(facts)}."]
+    return "\n\n".join(parts) + "\n"
+
+
+def plugins() -> str:
+    """Return the page of the options of clusters and backends."""
+    parts = [
+        "# Options of clusters and backends",
+        'Given to `add_cluster("name", "kind", option=...)`, to `submit(...)` or as flags; `-o NAME=VALUE` in a '
+        "terminal.",
+    ]
+    for kind in ("clusters", "backends"):
+        for name in registry.names(kind):
+            fields = [one for one in registry.options(kind, name) if not one.name.startswith("_")]
+            parts += [f"({anchor(f'{kind[:-1]} {name}')})=", f"## {kind[:-1].capitalize()} `{name}`"]
+            rows = [(f"`{one.name}`", _text(one.metadata.get("help", "")), _default(_made(one))) for one in fields]
+            parts.append(_table(("option", "what it is", "default"), rows) if rows else "It has no options.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _made(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+
+
+def _default(value: Any) -> str:
+    return "" if value is None or value in ("", (), {}) else f"`{value}`"
+
+
+# Python -------------------------------------------------------------------------------------------
+
+
+def python() -> str:
+    """Return the page of the public names."""
+    parts = ["# Python", "`from distdl_jupyter import ...`. The other names of the package are not public."]
+    for name in distdl_jupyter.__all__:
+        if name.startswith("_"):
+            continue
+        found = getattr(distdl_jupyter, name)
+        if inspect.ismodule(found):
+            found = getattr(found, "__call__", found)  # noqa: B004 - a module that can be called
+        parts += [f"({anchor('python ' + name)})=", f"## `{name}`", *_described(name, found)]
+        if inspect.isclass(found) and not issubclass(found, Exception):
+            for member, what in sorted(vars(found).items()):
+                what = getattr(what, "fget", what)  # noqa: PLW2901 - a property's function
+                if not member.startswith("_") and inspect.isfunction(what) and what.__doc__:
+                    parts += [f"### `{name}.{member}`", *_described(f"{name}.{member}", what)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _described(name: str, found: Any) -> Iterator[str]:
+    if callable(found) and not (inspect.isclass(found) and issubclass(found, Exception)):
+        signature = re.sub(r"distdl_jupyter\.[\w.]*\.", "", str(inspect.signature(found)))
+        yield f"```text\n{name}{signature}\n```"
+    yield _docstring(found)
+
+
+def _docstring(found: Any) -> str:
+    """Return a docstring as Markdown: what is indented is literal."""
+    lines: list[str] = []
+    literal = False
+    for line in inspect.cleandoc(found.__doc__ or "").splitlines():
+        if line.startswith("    ") != literal and line.strip():
+            literal = not literal
+            lines.append("```text" if literal else "```")
+        lines.append(line[4:] if literal else _text(line))
+    return "\n".join([*lines, "```"] if literal else lines)
+
+
+# the command line, the magics ---------------------------------------------------------------------
+
+
+def command_line() -> str:
+    """Return the page of ``distdl``."""
+    parser = cli._parser()
+    parts = ["# Command line", "Exit codes: 0 done, 1 the job or check failed, 2 the request was refused."]
+    parts += _commands(parser, "distdl", 2)
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(parser: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
+    seen: set[int] = set()
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        for word, one in action.choices.items():
+            if id(one) in seen:  # an alias
+                continue
+            seen.add(id(one))
+            one.formatter_class = _wide
+            command = f"{name} {word}"
+            yield f"({anchor(command)})="
+            yield f"{'#' * level} `{command}`"
+            yield f"```text\n{one.format_help().rstrip()}\n```"
+            yield from _commands(one, command, min(level + 1, 3))
+
+
+def _wide(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=34, width=100)
+
+
+def magics() -> str:
+    """Return the page of the magics."""
+    parts = ["# Magics", "`%load_ext distdl_jupyter` brings them. `%%distributed?` shows the same in a notebook."]
+    parts += ["(magic-distributed)=", "## `%%distributed`", f"```text\n{cell_parser().format_help().rstrip()}\n```"]
+    for name, function in LineMagics(Session(None)).all().items():
+        parts += [f"({anchor('magic ' + name)})=", f"## `%{name}`", f"```text\n{(function.__doc__ or '').strip()}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+# HTTP, settings -----------------------------------------------------------------------------------
+
+
+def http() -> str:
+    """Return the page of the HTTP API."""
+    api = json.loads((PACKAGE / "server" / "openapi.json").read_text())
+    parts = [
+        "# HTTP",
+        "`<server>/distdl/api/` of the Jupyter server: JSON, and one resumable WebSocket a page. Every request is "
+        "authenticated and authorized by the Jupyter server. The whole description is in "
+        "{download}`openapi.json <../../distdl_jupyter/server/openapi.json>`.",
+    ]
+    for path, methods in api["paths"].items():
+        parts += [f"## `{path}`"]
+        rows = []
+        for method, call in methods.items():
+            if method == "parameters":
+                continue
+            body = _schema(call.get("requestBody", {}))
+            good = next((_schema(one) for status, one in call["responses"].items() if status.startswith("2")), "")
+            refused = ", ".join(status for status in call["responses"] if not status.startswith("2"))
+            rows.append((f"`{method.upper()}`", _text(call.get("summary", "")), body, good, refused))
+        parts.append(_table(("method", "what it does", "takes", "gives", "refuses with"), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _schema(part: dict[str, Any]) -> str:
+    for content in part.get("content", {}).values():
+        schema = content.get("schema", {})
+        name = schema.get("$ref") or schema.get("items", {}).get("$ref", "")
+        return f"`{name.rpartition('/')[2]}`" if name else ""
+    return ""
+
+
+def settings() -> str:
+    """Return the page of the settings of server and JupyterLab."""
+    server = [
+        (f"`c.DistDLApp.{name}`", _text(trait.help), f"`{trait.default_value!r}`")
+        for name, trait in sorted(DistDLApp.class_own_traits(config=True).items())
+    ]
+    schema = json.loads((ROOT / "labextension" / "schema" / "plugin.json").read_text())
+    lab = [
+        (f"`{name}`", _text(f"{one['title']}: {one.get('description', '')}"), f"`{one.get('default')}`")
+        for name, one in schema["properties"].items()
+        if "title" in one
+    ]
+    head = ("setting", "what it is", "default")
+    return "\n\n".join([
+        "# Settings",
+        "## The Jupyter server", "In `jupyter_server_config.py`.", _table(head, server),
+        "## JupyterLab", "Settings → Settings Editor → Distributed training.", _table(head, lab),
+    ]) + "\n"  # fmt: skip
+
+
+# what is refused, and what to do ------------------------------------------------------------------
+
+
+def troubleshooting() -> str:
+    """Return the page of all sentences that end a request or a job, each with its remedy and an address."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        for message, hint in refusals(ast.parse(path.read_text())):
+            found[_subject(inside)].setdefault(message, hint)
+    parts = [
+        "# Troubleshooting",
+        "Every sentence with which this package refuses something, with its remedy; `…` stands for a name or a number. "
+        "Search the page for the words that you see. What a failed *training* means: "
+        "[When a rank fails](../howto/failures.md), a silent one: [When training hangs](../howto/hangs.md).",
+    ]
+    known: set[str] = set()
+    for subject in sorted(found):
+        parts.append(f"## {subject}")
+        for message, hint in sorted(found[subject].items(), key=lambda one: (one[0], not one[1])):
+            address = anchor("error " + message)
+            if address not in known:
+                known.add(address)
+                parts += [f"({address})=", f"**{_text(message)}**", *([_text(hint)] if hint else [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def refusals(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield message and remedy of every error for users that a module raises with a sentence of its own."""
+    texts = {
+        target.id: _written(node.value)
+        for node in ast.walk(tree) if isinstance(node, ast.Assign)
+        for target in node.targets if isinstance(target, ast.Name)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if not (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args
+        ):
+            continue
+        message = _written(node.args[0])
+        hint = next((word.value for word in node.keywords if word.arg == "hint"), None)
+        remedy = texts.get(hint.id, "") if isinstance(hint, ast.Name) else _written(hint)
+        if len(message.split()) > 3 and re.search(r"[a-z]{3} ", message):
+            yield message, remedy
+
+
+def _written(node: ast.AST | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_written(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _written(node.left) + _written(node.right)
+    return ""
+
+
+def _subject(inside: str) -> str:
+    fitting = [room for room in SUBJECTS if inside == room or inside.startswith(f"{room}/")]
+    return SUBJECTS[max(fitting, key=len)] if fitting else "Jobs"
+
+
+# Markdown -----------------------------------------------------------------------------------------
+
+
+def anchor(text: str) -> str:
+    """Return the address of a text within its page."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80].rstrip("-")
+
+
+def _text(text: str) -> str:
+    """Return a sentence of the code as Markdown: ``code`` and `code` stay code, all else is plain."""
+    pieces = re.split(r"(``?[^`]+``?)", text.replace("\n", " ") if "\n\n" not in text else text)
+    return "".join(f"`{one.strip('`')}`" if one.startswith("`") else one.translate(_PLAIN) for one in pieces)
+
+
+_PLAIN = str.maketrans(
+    {"<": "&lt;", ">": "&gt;", "*": "\\*", "_": "\\_", "[": "\\[", "]": "\\]", "#": "\\#", "{": "\\{"}
+)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [tuple(head), *[tuple(row) for row in rows]]
+    cells = [" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in lines]
+    rule = " | ".join("---" for _ in lines[0])
+    return "\n".join(f"| {line} |" for line in (cells[0], rule, *cells[1:]))

@@ -1,0 +1,98 @@
+"""What the documentation tells people to type: it is compiled, its options are known, and what can run here runs."""
+
+import argparse
+import ast
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+from nbclient import NotebookClient
+
+import distdl_jupyter
+from distdl_jupyter import cli, registry
+from distdl_jupyter.core.aliases import ALIASES, TOTALS
+from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.form.arguments import cell_parser
+from tests.docs.blocks import ROOT, blocks, pages
+
+#: Calls that take the options of a job.
+TAKE_OPTIONS = {"submit", "scale", "check", "launcher"}
+#: Pages whose Python runs here as it stands, one after the other in one kernel, and what must not.
+RUN = {"docs/tutorial/first-job.md": 6, "docs/tutorial/cluster.md": 1}
+
+
+def every(kind):
+    return [pytest.param(block, id=f"{block.page}:{block.line}")
+            for page in pages() for block in blocks(page) if block.kind == kind]  # fmt: skip
+
+
+def options():
+    plugins = {
+        field.name for kind in registry.KINDS for name in registry.names(kind) for field in registry.options(kind, name)
+    }
+    return {*ABOUT, *ALIASES, *TOTALS, *plugins}
+
+
+@pytest.mark.parametrize("block", every("python"))
+def test_python_compiles_and_its_options_are_known(block):
+    lines = block.text.splitlines()
+    if lines[0].startswith("%%distributed"):
+        cell_parser().parse(lines[0].removeprefix("%%distributed").strip())
+        lines = lines[1:]
+    elif lines[0].startswith("%%ranks"):
+        lines = lines[1:]
+    tree = ast.parse(TransformerManager().transform_cell("\n".join(lines)))
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        called = getattr(call.func, "id", "")
+        if called in TAKE_OPTIONS:
+            own = set(inspect.signature(getattr(distdl_jupyter, called)).parameters)
+            assert {word.arg for word in call.keywords if word.arg} <= own | options(), ast.unparse(call)
+        elif called in distdl_jupyter.__all__:
+            inspect.signature(getattr(distdl_jupyter, called)).bind(
+                *call.args, **{w.arg: w for w in call.keywords if w.arg}
+            )
+
+
+@pytest.mark.parametrize("block", every("sh"))
+def test_commands_are_known(block, monkeypatch):
+    def refused(_parser, message):
+        raise AssertionError(message)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "error", refused)
+    commands = [shlex.split(line, comments=True) for line in block.text.splitlines()]
+    assert {words[0] for words in commands if words} <= {"distdl", "pip", "make", "jupyter"}
+    for words in commands:
+        if words[:1] == ["distdl"]:
+            cli._parser().parse_args(words[1:])
+        elif words[:1] == ["make"]:
+            assert re.search(rf"(?m)^{words[1]}:.*## ", (ROOT / "Makefile").read_text())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", RUN)
+def test_pages_run_as_they_stand(page, tmp_path, distdl_home):
+    cells = [block.text for block in blocks(ROOT / page) if block.kind == "python"][: RUN[page]]
+    needs = "%load_ext distdl_jupyter"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in [needs, *cells]])
+    NotebookClient(notebook, timeout=200, kernel_name="python3").execute(cwd=str(tmp_path))
+    job = distdl_jupyter.jobs()[0]
+    assert job.state.value == "completed"
+
+
+def test_readme_fits_on_a_page():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 140
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_what_a_page_links_to_is_there(page):
+    text = (ROOT / page).read_text()
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    assert linked
+    assert [name for name in linked if not (ROOT / name).exists()] == []
+    assert [name for name in re.findall(r"`((?:tests|labextension/src|docs)/(?!artifacts)[\w./-]+\w)`", text)
+            if not (ROOT / name).exists() and Path(name).parts[:2] != ("docs", "reference")] == []  # fmt: skip
