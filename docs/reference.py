@@ -18,12 +18,13 @@ from typing import Any
 
 import distdl_jupyter
 from distdl_jupyter import cli, registry
-from distdl_jupyter.core import errors
+from distdl_jupyter.core import errors, failure
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.form.arguments import cell_parser
 from distdl_jupyter.magic.lines import LineMagics
 from distdl_jupyter.magic.session import Session
 from distdl_jupyter.server.app import DistDLApp
+from distdl_jupyter.supervisor import postmortem
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "distdl_jupyter"
@@ -271,6 +272,7 @@ def troubleshooting() -> str:
         inside = path.relative_to(PACKAGE).with_suffix("").as_posix()
         for message, hint in refusals(ast.parse(path.read_text())):
             found[_subject(inside)].setdefault(message, hint)
+    found["A rank that failed"] = dict(failures())
     parts = [
         "# Troubleshooting",
         "Every sentence with which this package refuses something, with its remedy; `…` stands for a name or a number. "
@@ -284,8 +286,26 @@ def troubleshooting() -> str:
             address = anchor("error " + message)
             if address not in known:
                 known.add(address)
-                parts += [f"({address})=", f"**{_text(message)}**", *([_text(hint)] if hint else [])]
+                parts += [f"({address})=", f"### {_text(message)}", *([_text(hint)] if hint else [])]
     return "\n\n".join(parts) + "\n"
+
+
+def failures() -> Iterator[tuple[str, str]]:
+    """Yield what is said of a rank's end beyond its own exception, and what to do. Raises ValueError when it says else."""
+    for module, words, message, remedy in (
+        (failure, "ended with code 0 before its code was done", "Rank … ended with code 0 before its code was done",
+         failure._ENDED_EARLY_REMEDY),
+        (failure, "the ranks made different numbers of steps",
+         "Rank … had finished … earlier while rank … was in step …: the ranks made different numbers of steps",
+         failure._UNEVEN_REMEDY),
+        (failure, "did not make the same steps or collective calls",
+         "Rank … had finished while rank … still waited: the ranks did not make the same steps or collective calls",
+         failure._UNEQUAL_REMEDY),
+        (postmortem, postmortem._MISMATCH, postmortem._MISMATCH, postmortem._MISMATCH_REMEDY),
+    ):  # fmt: skip
+        if words not in inspect.getsource(module):
+            raise ValueError(f"{module.__name__} does not say {words!r} any more; change docs/reference.py.")
+        yield message, remedy
 
 
 def refusals(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -296,15 +316,18 @@ def refusals(tree: ast.AST) -> Iterator[tuple[str, str]]:
         for target in node.targets if isinstance(target, ast.Name)
     }  # fmt: skip
     for node in ast.walk(tree):
-        if not (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args
-        ):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
             continue
-        message = _written(node.args[0])
-        hint = next((word.value for word in node.keywords if word.arg == "hint"), None)
+        if node.func.id in ERRORS:
+            message = _written(node.args[0])
+            hint = next((word.value for word in node.keywords if word.arg == "hint"), None)
+        elif node.func.id == "Check" and len(node.args) == 5:  # of a host: node, what, level, says, remedy
+            message, hint = _written(node.args[3]), node.args[4]
+        else:
+            continue
         remedy = texts.get(hint.id, "") if isinstance(hint, ast.Name) else _written(hint)
         if len(message.split()) > 3 and re.search(r"[a-z]{3} ", message):
-            yield message, remedy
+            yield message[:1].upper() + message[1:], remedy
 
 
 def _written(node: ast.AST | None) -> str:

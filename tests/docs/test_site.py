@@ -32,7 +32,7 @@ def test_the_reference_has_every_option_call_and_command(written):
 
 def test_a_refusal_has_its_remedy_and_an_address_of_its_own(written):
     page = written["troubleshooting"]
-    sentence = "(error-a-job-s-name-has-1-to-120-printable-characters)=\n\n**A job's name has 1 to 120"
+    sentence = "(error-a-job-s-name-has-1-to-120-printable-characters)=\n\n### A job's name has 1 to 120"
     assert sentence in page
     addresses = [line for line in page.splitlines() if line.startswith("(error-")]
     assert len(addresses) == len(set(addresses)) > 300
