@@ -291,7 +291,7 @@ def troubleshooting() -> str:
 
 
 def failures() -> Iterator[tuple[str, str]]:
-    """Yield what is said of a rank's end beyond its own exception, and what to do. Raises ValueError when it says else."""
+    """Yield what is said of a rank's end beyond its exception, and its remedy. Raises ValueError for other words."""
     for module, words, message, remedy in (
         (failure, "ended with code 0 before its code was done", "Rank … ended with code 0 before its code was done",
          failure._ENDED_EARLY_REMEDY),

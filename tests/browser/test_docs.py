@@ -1,0 +1,50 @@
+"""The documentation as it is read: built as ``make docs`` builds it, opened as a file, without a server."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.blocks import DOCS, ROOT
+
+pytestmark = [pytest.mark.full, pytest.mark.browser, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", DOCS, folder]
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_is_built_without_a_warning(site):
+    assert "This page was run on" in (site / "notebooks" / "quickstart.html").read_text()
+    assert "### " not in (site / "reference" / "troubleshooting.html").read_text()
+
+
+def test_a_job_in_a_page_works_without_a_server(site, chromium):
+    """Curves of each rank, the log's tabs and its search, in a page that is opened as a file."""
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    asked, wrong = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((site / "notebooks" / "quickstart.html").as_uri())
+    page.locator(".distdl-job").scroll_into_view_if_needed()
+    job = page.locator(".distdl-kept")
+    job.locator(".dd-pill", has_text="Completed").wait_for()
+    job.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for(state="attached")
+    band = job.locator(".scatterlayer .trace").count()
+    job.get_by_role("button", name="Each rank").click()
+    page.wait_for_function(
+        "many => document.querySelectorAll('.distdl-kept .scatterlayer .trace').length !== many", arg=band
+    )
+    job.get_by_role("tab", name="Rank 1").click()
+    job.get_by_text("rank 1 of 2 trains on").wait_for()
+    job.get_by_role("searchbox").fill("718 images")
+    job.locator("mark").first.wait_for()
+    assert job.get_by_role("button", name="Rerun").count() == 0
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert wrong == []
+    page.close()
