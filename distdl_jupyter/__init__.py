@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job, attach, distributed, jobs, submit
     from distdl_jupyter.cluster_handles import add_cluster, clusters
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
+    from distdl_jupyter.core.space import choice, integers, loguniform, uniform
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.correctness import check
     from distdl_jupyter.job_queue import queue
     from distdl_jupyter.retention import prune
     from distdl_jupyter.scaling import scale
+    from distdl_jupyter.sweeps import sweep
     from distdl_jupyter.widgets import azure_sign_in, launcher, panel, timeline
     from distdl_jupyter.worker.checkpoints import checkpoint_dir
     from distdl_jupyter.worker.data import data_path
@@ -41,12 +43,15 @@ _HOMES = {
     "attach": "client",
     "azure_sign_in": "widgets",
     "check": "correctness",
+    "choice": "core.space",
     "checkpoint_dir": "worker.checkpoints",
     "data_path": "worker.data",
     "distributed": "client",
+    "integers": "core.space",
     "jobs": "client",
     "launcher": "widgets",
     "log": "worker.report",
+    "loguniform": "core.space",
     "panel": "widgets",
     "progress": "worker.report",
     "prune": "retention",
@@ -54,7 +59,9 @@ _HOMES = {
     "scale": "scaling",
     "shard": "worker.shard",
     "submit": "client",
+    "sweep": "sweeps",
     "timeline": "widgets",
+    "uniform": "core.space",
     "vm_sizes": "azure.vm_sizes",
 }
 
@@ -71,12 +78,15 @@ __all__ = [
     "azure_sign_in",
     "check",
     "checkpoint_dir",
+    "choice",
     "clusters",
     "data_path",
     "distributed",
+    "integers",
     "jobs",
     "launcher",
     "log",
+    "loguniform",
     "panel",
     "progress",
     "prune",
@@ -84,7 +94,9 @@ __all__ = [
     "scale",
     "shard",
     "submit",
+    "sweep",
     "timeline",
+    "uniform",
     "vm_sizes",
 ]
 

@@ -180,15 +180,17 @@ class Job:
         mode: Mode = "ranks" if each_rank else "band"
         return go.Figure(figure(seen.book, chosen, mode=mode, log=log, standalone=True, earlier=seen.earlier))
 
-    def cancel(self, *, now: bool = False) -> None:
+    def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Stop the job from anywhere: INT, TERM, KILL with a grace between; ``now`` kills at once.
+
+        ``reason`` is a sentence that is kept with its end.
 
         Returns when the request is placed; ``wait`` waits for the end. Raises JobNotRunning when it has ended, and
         JobStillRunning when its supervisor runs on another host that has been silent for long: the request waits there.
         """
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.")
-        control.request(self.folder.control, "cancel", now=now)
+        control.request(self.folder.control, "cancel", now=now, **({"reason": reason} if reason else {}))
         supervisor = self.folder.supervisor()
         if supervisor.is_elsewhere and supervisor.is_silent:
             raise JobStillRunning(f"Job {self.id} was asked to stop. {supervisor.says()}",
@@ -303,15 +305,16 @@ class Job:
 
         return results.step_times(self.folder, self.view())
 
-    def rerun(self) -> Job:
+    def rerun(self, **options: Any) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.
 
-        Secret environment variables are taken from this process's environment, because no job keeps them. Raises
-        InvalidSpec when one is missing there, JobNotFound when the job's files are gone.
+        ``options`` replace those of this job: ``job.rerun(process_count_per_node=4)``. Secret environment variables are
+        taken from ``options`` or this process's environment, because no job keeps them. Raises InvalidSpec when one is
+        missing there or an option is wrong, PluginUnavailable, JobNotFound when the job's files are gone.
         """
         from distdl_jupyter import rerun
 
-        return Job(_begin(*rerun.again(self.folder, new_id())))
+        return Job(_begin(*rerun.again(self.folder, new_id(), options)))
 
     def resume(self, **options: Any) -> Job:
         """Go on from the checkpoints of this job, which has ended, as a new job; return its handle.
@@ -502,11 +505,28 @@ def _release(store: JobStore, spec: JobSpec) -> None:
         dataframes.release(store, spec.data)
 
 
+def launch_trial(sweep: JobFolder, number: int, parameters: Mapping[str, Any], secret_values: Mapping[str, str]) -> Job:
+    """Start a trial of the sweep in a folder, with values for its parameters. Raises JobNotFound, LaunchFailed."""
+    from distdl_jupyter import rerun
+
+    return Job(_begin(*rerun.trial(sweep, new_id(), number, parameters, secret_values)))
+
+
 def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFolder:
     """Write a job's folder and start its supervisor in it."""
     from distdl_jupyter import warm
 
-    store = JobStore()
+    def start(folder: JobFolder, lock: JobLock) -> None:
+        warm.begin(folder, lock, secret_values, python=spec.python)
+
+    return publish(JobStore(), spec, code, start)
+
+
+def publish(store: JobStore, spec: JobSpec, code: Code, start: Callable[[JobFolder, JobLock], object]) -> JobFolder:
+    """Write the folder of a job, or of a sweep, and ``start`` what drives it, which is given the lock.
+
+    Raises DiskRefused, LaunchFailed; nothing is left then.
+    """
     with disk.writing(store.jobs):
         store.sweep()
         spec, folder = _prepared(store, spec)
@@ -519,7 +539,7 @@ def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFo
         folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
         _write_beginning(folder, spec, code)
         folder = store.publish(folder)
-        warm.begin(folder, lock, secret_values, python=spec.python)
+        start(folder, lock)
     except BaseException as error:
         if lock is not None:
             lock.release()

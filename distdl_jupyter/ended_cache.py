@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 #: To be raised when a row says something else of the same job than before.
-RULES = 3
+RULES = 4
 _FIELDS = tuple(JobRow.__dataclass_fields__)
 VERSION = f"{RULES}-{zlib.crc32(repr(_FIELDS).encode()):08x}"
 #: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.
@@ -64,7 +64,7 @@ def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
 
 
 def _group_value(folder: JobFolder, spec: JobSpec) -> float | None:
-    """Return what an ended job is compared by with the others of its study."""
+    """Return what an ended run of a scaling study is compared by with the others."""
     if spec.group is None or spec.group.kind != "scale":
         return None
     from distdl_jupyter.core import scaling, step_times  # few jobs are runs of a study

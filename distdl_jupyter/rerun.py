@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions, registry
@@ -93,16 +94,49 @@ class ResumedCode(EarlierCode):
                               hint="Fork once more in a moment, or from an earlier checkpoint.")  # fmt: skip
 
 
-def again(folder: JobFolder, id_: str) -> tuple[JobSpec, dict[str, str], EarlierCode]:
+class TrialCode(EarlierCode):
+    """What a sweep varies, with the values of one trial: as names and arguments, or as flags of a script."""
+
+    def __init__(self, folder: JobFolder, spec: JobSpec, parameters: Mapping[str, Any], flags: list[str]) -> None:
+        super().__init__(folder, spec)
+        self._parameters, self._flags = parameters, flags
+
+    def write(self, folder: JobFolder) -> None:
+        """Copy payload and modules, and write the values into the payload. Raises JobNotFound, OSError."""
+        super().write(folder)
+        path = folder.path / "payload.json"
+        payload = json.loads(path.read_text(encoding="utf-8"))
+        payload["arguments"] = [*payload.get("arguments", ()), *self._flags]
+        path.write_text(json.dumps({**payload, "parameters": self._parameters}, indent=1), encoding="utf-8")
+
+
+def trial(
+    folder: JobFolder, id_: str, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]
+) -> tuple[JobSpec, dict[str, str], TrialCode]:
+    """Return spec, secret values and code of a trial of the sweep in ``folder``. Raises JobNotFound."""
+    sweep = folder.spec()
+    flags = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
+    words = [word for name, value in parameters.items() if name in flags for word in (flags[name], str(value))]
+    given = {} if flags else dict(parameters)
+    spec = dataclasses.replace(sweep, id=id_, name=f"{sweep.name}, trial {number}"[:120], created=time.time(),
+                               capture_seconds=0.0, trial=number, parameters=dict(parameters),
+                               script_arguments=(*sweep.script_arguments, *words))  # fmt: skip
+    return spec, dict(secrets), TrialCode(folder, sweep, given, words)
+
+
+def again(
+    folder: JobFolder, id_: str, options: Mapping[str, Any] | None = None
+) -> tuple[JobSpec, dict[str, str], EarlierCode]:
     """Return spec, secret values and code of a job that repeats the one in ``folder`` from its start.
 
-    Secret values come from this process's environment. Raises InvalidSpec when one is missing, JobNotFound.
+    ``options`` replace those of the earlier job. Secret values come from them, else from this process's environment.
+    Raises InvalidSpec when one is missing or an option is wrong, PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
-    spec = dataclasses.replace(
-        earlier, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None, after=(), group=None
-    )
-    return spec, _secrets(earlier, {}), EarlierCode(folder, earlier)
+    spec, secrets = _changed(folder, earlier, options, id_) if options else (earlier, secrets_of(earlier))
+    spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None,
+                               after=(), group=None, trial=None, parameters=earlier.parameters)  # fmt: skip
+    return spec, secrets, EarlierCode(folder, earlier)
 
 
 def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
@@ -137,9 +171,10 @@ def _continued(
     if options:
         spec, secrets = _changed(folder, earlier, options, id_)
     else:
-        spec, secrets = earlier, _secrets(earlier, {})
+        spec, secrets = earlier, secrets_of(earlier)
     spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from=folder.id,
-                               forked_at=chosen.step if chosen else None, after=(), group=None)  # fmt: skip
+                               forked_at=chosen.step if chosen else None, after=(), group=None, trial=None,
+                               parameters=earlier.parameters)  # fmt: skip
     return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 
@@ -158,11 +193,13 @@ def checked(
         "resumed_from": "",
         "check": dict(check),
         "group": None,
+        "trial": None,
+        "parameters": earlier.parameters,
     }
     return dataclasses.replace(spec, id=id_, **more), secrets, EarlierCode(folder, earlier)
 
 
-def _secrets(earlier: JobSpec, given: Mapping[str, Any]) -> dict[str, str]:
+def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
     """Return the values of the earlier job's secret variables: those given now, else of this process's environment."""
     missing = [name for name in earlier.secret_variables if name not in given and name not in os.environ]
     if missing:
@@ -188,7 +225,7 @@ def _changed(
         kept |= earlier.backend_options
     if "node_count" in new and isinstance(new["node_count"], int) and earlier.min_node_count is not None:
         kept["min_node_count"] = min(earlier.min_node_count, new["node_count"])
-    secrets = _secrets(earlier, variables)
+    secrets = secrets_of(earlier, variables)
     later = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
     wanted = override(kept, later) | {"environment_variables": {**variables, **secrets}}
     spec, secrets = jobspec.build(_draft(folder, earlier), wanted, id_=id_)

@@ -26,6 +26,7 @@ from distdl_jupyter.cli import (
     resources,
     show,
     stacks,
+    sweep,
     terminal,
     vm_sizes,
     warm,
@@ -142,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     queue.add_to(commands, _find)
     prune.add_to(commands)
     _add_script_flags(_command(commands, "submit", _submit, "run a script on many processes"))
+    one = _command(commands, "sweep", _sweep, "run a script with many values of its flags, and find the best")
+    sweep.add_flags(one)
+    _add_script_flags(one)
     one = _add_script_flags(
         _command(commands, "run", _submit, "run a script to its end, with its log, as torchrun does")
     )
@@ -335,6 +339,11 @@ def _scale(chosen: argparse.Namespace) -> int:
         found = _measured(chosen)
     print(found.table.to_csv(index=False).rstrip() if chosen.csv else found)
     return 0
+
+
+def _sweep(chosen: argparse.Namespace) -> int:
+    _understand_launchers(chosen)
+    return sweep.run(chosen, _options(chosen))
 
 
 def _measured(chosen: argparse.Namespace) -> ScalingShown:

@@ -320,6 +320,11 @@ class Keep:
         return [one for one in own if one.path not in kept | {"."} and one.modified < now - _SETTLED]
 
 
+def more_is_better(metric: str) -> bool:
+    """Say whether more of a metric is better, by its name."""
+    return _MORE_IS_BETTER.search(metric) is not None
+
+
 def keep(text: str, field_: str = "keep_checkpoints") -> Keep:
     """Return what ``last 3, best 2 of val_loss`` says. Raises InvalidSpec."""
     said = _KEEP.fullmatch(text.strip())
@@ -327,7 +332,7 @@ def keep(text: str, field_: str = "keep_checkpoints") -> Keep:
         raise InvalidSpec(f"{field_} is {text!r}, but it says how many of the newest ones, and of the best ones.",
                           field=field_, hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".')  # fmt: skip
     metric = (said["metric"] or "").strip()
-    highest = said["way"] == "highest" or (said["way"] is None and _MORE_IS_BETTER.search(metric) is not None)
+    highest = said["way"] == "highest" or (said["way"] is None and more_is_better(metric))
     return Keep(int(said["last"]), int(said["best"] or 0), metric, highest)
 
 

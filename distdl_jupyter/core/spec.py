@@ -48,7 +48,7 @@ class Captured:
 class Group:
     """What a job belongs to together with others, the same in all of them: ``size`` parts, each run once or more often.
 
-    ``kind`` is "scale" for a scaling study; ``plan`` is what was asked for, as plain JSON data, for who reads it again.
+    ``kind`` is "scale" for a scaling study, "sweep" for a sweep; ``plan`` is what was asked for, as plain JSON data.
     """
 
     kind: str
@@ -87,6 +87,9 @@ class JobSpec(JobOptions):
     forked_at: float | None = None
     #: The study that it is a run of, None for a job of its own.
     group: Group | None = None
+    #: Of a trial of a sweep: its number, from 0, and the values with which its code runs.
+    trial: int | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
     python: str = ""
     working_directory: str = ""
     #: Command line after the script's name, for kind "script".

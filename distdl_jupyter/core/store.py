@@ -179,10 +179,10 @@ def gone(id_: str) -> JobNotFound:
 
 
 class JobStore:
-    """All jobs of one data directory."""
+    """All jobs of one data directory; ``kind`` "sweeps" for its sweeps, each in a folder as that of a job."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self.jobs = (root or home()) / "jobs"
+    def __init__(self, root: Path | None = None, kind: str = "jobs") -> None:
+        self.jobs = (root or home()) / kind
         #: Rows of ended jobs, a cache (see ``listing.ended``).
         self.ended = self.jobs.with_name("ended.jsonl")
 

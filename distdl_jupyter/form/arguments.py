@@ -27,6 +27,8 @@ _MASK = "•••"
 _BACKENDS = "the backends"
 #: Flags that say what the magic does rather than what the job is.
 OWN = ("out", "wait", "panel", "on_ranks", "check", "scale", "epoch_samples")
+#: What a sweep takes beside its parameters and the options of its trials.
+SWEEP = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
 
 _DESCRIPTION = """
 Run this cell on every rank of a distributed job.
@@ -45,6 +47,24 @@ Examples:
     %%distributed -N 2 -p 4 -b torch --wait
 
 Then ``job.result()`` is the value of rank 0 and ``job.results()`` the list by rank.
+"""
+
+
+_SWEEP_DESCRIPTION = """
+Run this cell many times as a job, each time with other values of some names, and find the best ones.
+
+What is varied comes first on the line: NAME=VALUES, such as lr=loguniform(1e-4,1e-1), depth=integers(1,8),
+dropout=uniform(0,0.5), width=64,128. The cell uses the names and sets none of them. It comes back at once and shows the
+sweep; the sweep goes on without the kernel.
+"""
+_SWEEP_EPILOG = """
+Inside the cell, report what is to be compared: ``from distdl_jupyter import log; log(step=epoch, loss=loss)``.
+
+Example:
+
+    %%sweep lr=loguniform(1e-4,1e-1) width=64,128 --trials 20 --metric loss --parallel 2 -o found
+
+Then ``found.best.params`` are the best values and ``found.best.run(process_count_per_node=4)`` runs with them.
 """
 
 
@@ -136,6 +156,18 @@ def cell_parser(name: str = "distributed") -> Parser:
     return job_parser(Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG), _add_own_flags)
 
 
+def sweep_parser() -> Parser:
+    """Return the parser of ``%%sweep``, behind what it varies."""
+    return job_parser(Parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG, places=""), _add_flags_of_sweep)
+
+
+def _add_flags_of_sweep(parser: Parser) -> None:
+    add_sweep_flags(parser)
+    parser.add_argument("-o", "--out", metavar="NAME", help="Keep the Sweep in this variable.")
+    parser.add_argument("--wait", action=argparse.BooleanOptionalAction, help="Wait for the end (default: where a "
+                        "program such as papermill runs the notebook).")  # fmt: skip
+
+
 def job_parser(parser: Parser, own: Callable[[Parser], None] = lambda _: None) -> Parser:
     """Return the parser with the flags of every job and plug-in; ``own`` adds those of the magic itself.
 
@@ -190,6 +222,24 @@ def _add_own_flags(parser: Parser) -> None:
     add("--check", action="store_true", help="Check by short runs instead, on ranks and on one process, whether "
         "the code is right.")  # fmt: skip
     add("--on-ranks", action="store_true", help="Run it on the ranks that %%dist_ranks keeps alive, and wait.")
+
+
+def add_sweep_flags(one: argparse.ArgumentParser) -> None:
+    """Add what a sweep takes beside its parameters."""
+    add = one.add_argument
+    none: Any = argparse.SUPPRESS
+    add("--trials", type=int, default=none, metavar="N", help="How many trials (default 20; with the sampler grid all "
+        "combinations).")  # fmt: skip
+    add("--metric", default=none, metavar="NAME", help="The metric by which trials are compared (default loss).")
+    add("--maximize", action=argparse.BooleanOptionalAction, default=none, help="Whether more of it is better "
+        "(default: by its name).")  # fmt: skip
+    add("--parallel", type=int, default=none, metavar="N", help="Trials that run at a time (default 1).")
+    add("--sampler", default=none, metavar="NAME", help="tpe (default), random, grid, qmc or gp.")
+    add("--pruner", default=none, metavar="NAME", help="What stops bad trials early: median (default), halving, "
+        "hyperband or none.")  # fmt: skip
+    add("--prune-after", type=int, default=none, metavar="STEP", help="No trial is stopped before this step "
+        "(default 1).")  # fmt: skip
+    add("--seed", type=int, default=none, metavar="N", help="Makes the choice of values repeatable.")
 
 
 def _add_plugin_flags(parser: Parser, known: set[str]) -> None:
@@ -259,7 +309,7 @@ def job_options(
 
     ``value`` gives a variable's value for ``--env NAME``.
     """
-    given = {name: value for name, value in vars(chosen).items() if name not in OWN}
+    given = {name: value for name, value in vars(chosen).items() if name not in {*OWN, *SWEEP}}
     if "environment_variables" in given:
         variables = pairs_of(given["environment_variables"], value)
         given["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
@@ -54,24 +54,13 @@ class CellMagic:
         from distdl_jupyter import client
 
         chosen = cell_parser(name).parse(line)
-        out = _identifier(getattr(chosen, "out", None))
+        out = identifier(getattr(chosen, "out", None))
         options = job_options(chosen, self._session.defaults)
         if options.get("data"):
             from distdl_jupyter.storage import dataframes  # few cells have data
 
             options["data"] = dataframes.named(options["data"], self._session.ip.user_ns)
-        place = capture.here()
-        first_line = _line_below_magic(place.raw, cell)
-        with _said_when_long("Packing the values that the cell uses and the modules beside the notebook ..."):
-            draft = capture.capture_cell(
-                cell,
-                self._session.ip.user_ns,
-                cell_id=place.cell_id,
-                execution_count=place.execution_count if first_line else None,
-                notebook=place.path,
-                first_line=first_line or 2,
-                command=without_secrets(f"%%{name} {line}").strip(),
-            )
+        draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)
         if getattr(chosen, "scale", ""):
@@ -133,7 +122,24 @@ class CellMagic:
         return values
 
 
-def _identifier(name: str | None) -> str | None:
+def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
+    """Capture the running cell, below its magic line ``command``, with what it uses from ``namespace``."""
+    place = capture.here()
+    first_line = _line_below_magic(place.raw, cell)
+    with _said_when_long("Packing the values that the cell uses and the modules beside the notebook ..."):
+        return capture.capture_cell(
+            cell,
+            namespace,
+            cell_id=place.cell_id,
+            execution_count=place.execution_count if first_line else None,
+            notebook=place.path,
+            first_line=first_line or 2,
+            command=command,
+        )
+
+
+def identifier(name: str | None) -> str | None:
+    """Return the name of a variable. Raises InvalidSpec for what cannot be one."""
     if name is not None and not name.isidentifier():
         raise InvalidSpec(f"--out takes a variable's name, but {name!r} cannot be one.", field="out")
     return name

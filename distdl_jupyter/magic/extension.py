@@ -10,6 +10,7 @@ from distdl_jupyter.magic.lines import LineMagics
 from distdl_jupyter.magic.ranks_lines import RankLines, actions
 from distdl_jupyter.magic.ranks_magic import RanksMagic
 from distdl_jupyter.magic.session import Session
+from distdl_jupyter.magic.sweep import SweepMagic
 
 _NAMES = ("distributed", "distdl")
 _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
@@ -21,7 +22,7 @@ def session_of(ip: Any) -> Session:
 
 
 def load(ip: Any) -> None:
-    """Register ``%%distributed``, its alias ``%%distdl``, ``%%ranks`` and the ``%dist_...`` line magics.
+    """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks`` and the ``%dist_...`` line magics.
 
     Doing it again is harmless.
 
@@ -35,6 +36,7 @@ def load(ip: Any) -> None:
     if foreign is not None:
         print(f"%%distributed belongs to {foreign}: use %%distdl instead, it does the same as here described.")  # noqa: T201
     ip.register_magic_function(on_ranks.function(), "cell", "ranks")
+    ip.register_magic_function(SweepMagic(session).function(), "cell", "sweep")
     ip.register_magic_function(RankLines(session).function(), "line", "dist_ranks")
     for name, function in lines.all().items():
         ip.register_magic_function(function, "line", name)

@@ -61,7 +61,7 @@ class Jobs(Handler):
             from distdl_jupyter import correctness  # a server that shows jobs captures no code
 
             correctness.finish_later(job)
-        return await self.run_in_thread(_row, job)
+        return await self.run_in_thread(row_of, job)
 
 
 def chosen(jobs: list[Listed], query: JobsQuery) -> JobList:
@@ -87,7 +87,8 @@ def _has_words(row: JobRow, words: str) -> bool:
     return all(word in text for word in words.lower().split())
 
 
-def _row(job: client.Job) -> JobRow:
+def row_of(job: client.Job) -> JobRow:
+    """Return the row of a job as it is now."""
     reading = CurveReader(job.folder)
     reading.catch_up()
     return ended_cache.listed(job.folder, reading.view, reading.spec).row
@@ -151,7 +152,7 @@ class CheckOfJob(Handler):
 
         job = await self.slowly(lambda: correctness.start_again(attached(id_)))
         correctness.finish_later(job)
-        return await self.run_in_thread(_row, job)
+        return await self.run_in_thread(row_of, job)
 
 
 class PruneJobs(Handler):
@@ -197,7 +198,7 @@ class RerunJob(Handler):
     @executes
     async def post(self, id_: str) -> JobRow:
         """Start the same job again, with the code and the values that travelled then."""
-        return await self.slowly(lambda: _row(attached(id_).rerun()))
+        return await self.slowly(lambda: row_of(attached(id_).rerun()))
 
 
 class ResumeJob(Handler):
@@ -207,7 +208,7 @@ class ResumeJob(Handler):
     @executes
     async def post(self, id_: str) -> JobRow:
         """Start a new job with the same code, which goes on from the checkpoints of this one."""
-        return await self.slowly(lambda: _row(attached(id_).resume()))
+        return await self.slowly(lambda: row_of(attached(id_).resume()))
 
 
 class CheckpointsOfJob(Handler):
@@ -231,7 +232,7 @@ class ForkJob(Handler):
     @executes
     async def post(self, id_: str, body: Fork) -> JobRow:
         """Start a new job with the same code, which goes on from one checkpoint of this one."""
-        return await self.slowly(lambda: _row(attached(id_).fork(path=body.path or None)))
+        return await self.slowly(lambda: row_of(attached(id_).fork(path=body.path or None)))
 
 
 class JobResult(Handler):

@@ -39,6 +39,7 @@ from distdl_jupyter.server.profile import JobProfiles, ProfileTrace
 from distdl_jupyter.server.resources import JobResources
 from distdl_jupyter.server.scaling import ScalingById
 from distdl_jupyter.server.stacks import JobStacks
+from distdl_jupyter.server.sweeps import ResumeSweep, RunBestOfSweep, StopSweep, SweepById
 
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
@@ -73,6 +74,10 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/queue", QueueOfJobs),
     ("/compare", Compare),
     ("/scaling/{id}", ScalingById),
+    ("/sweeps/{id}", SweepById),
+    ("/sweeps/{id}/stop", StopSweep),
+    ("/sweeps/{id}/resume", ResumeSweep),
+    ("/sweeps/{id}/best", RunBestOfSweep),
     ("/vm-sizes", VmSizes),
     ("/advice", Advise),
     ("/plugins", Plugins),

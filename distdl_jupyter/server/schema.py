@@ -14,7 +14,7 @@ from msgspec import Meta, field
 from distdl_jupyter.advice import Advice
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.machines import Choice, Machines
-from distdl_jupyter.core.options import MOST_PRIORITY
+from distdl_jupyter.core.options import MAX_PROCESSES, MOST_PRIORITY
 from distdl_jupyter.views.job_table import JobRow, StateName
 from distdl_jupyter.views.schema import CheckpointRow, ComparisonRow, Curve, FailureCard, Plugin
 from distdl_jupyter.views.wire import Request
@@ -33,6 +33,12 @@ class ApiError:
     type: str
     hint: str
     field: str = ""
+
+
+class BestOfSweep(Request, frozen=True):
+    """On how many processes of one node the best trial of a sweep is to run."""
+
+    processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]
 
 
 # clusters -----------------------------------------------------------------------------------------

@@ -240,6 +240,8 @@ class Attempt:
     def _obey_requests(self) -> None:
         for request in self._control.read():
             if request["type"] == "cancel":
+                if self.stopped_by in ("", "user"):
+                    self.reason = self.reason or str(request.get("reason") or "")
                 self._stop("user", now=bool(request.get("now")))
             elif request["type"] == "stacks":
                 self._hangs.collect_stacks("asked")

@@ -33,15 +33,22 @@ if TYPE_CHECKING:
 
 
 def start_supervisor(
-    folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = ""
+    folder: JobFolder,
+    lock: JobLock,
+    secret_variables: Mapping[str, str],
+    *,
+    python: str = "",
+    module: str = "distdl_jupyter.supervisor",
 ) -> None:
     """Start the supervisor of a published job, under the interpreter ``python``, and give it the lock.
+
+    ``module`` is another one that is started so, in a folder of the same kind: that which drives a sweep.
 
     Raises LaunchFailed when it cannot be started, and OSError when the job's folder cannot be written.
     """
     with folder.supervisor_log.open("ab") as log:
         try:
-            process = _spawn(folder, lock.fd, log, python or sys.executable)
+            process = _spawn(folder, lock.fd, log, python or sys.executable, module)
             assert process.stdin is not None
             with process.stdin as pipe:
                 pipe.write(json.dumps(dict(secret_variables)).encode() + b"\n")
@@ -55,9 +62,9 @@ def start_supervisor(
         threading.Thread(target=process.wait, name=f"reap-{folder.id}", daemon=True).start()
 
 
-def _spawn(folder: JobFolder, lock: int, log: IO[bytes], python: str) -> subprocess.Popen[bytes]:
+def _spawn(folder: JobFolder, lock: int, log: IO[bytes], python: str, module: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [python, "-P", "-m", "distdl_jupyter.supervisor", str(folder.path), str(lock)],
+        [python, "-P", "-m", module, str(folder.path), str(lock)],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
@@ -77,7 +84,7 @@ def _without_mark() -> dict[str, str]:
 
 
 def request(control: Path, action: str, **fields: Any) -> None:
-    """Append a request ("cancel" with ``now``) for the supervisor. Raises DiskRefused."""
+    """Append a request ("cancel" with ``now``, ``reason``) for the supervisor. Raises DiskRefused."""
     # The first byte ends what another request could not write whole: none is ever glued to it.
     line = b"\n" + json.dumps({"type": action, **fields}).encode() + b"\n"
     with disk.writing(control):

@@ -273,8 +273,8 @@ class Launch:
         """Raise Canceled when the job was canceled, or its time is over, before it has begun."""
         requests = self._control.read()
         self._wait.obey(requests)
-        if any(request["type"] == "cancel" for request in requests):
-            raise Canceled("user")
+        if canceled := next((request for request in requests if request["type"] == "cancel"), None):
+            raise Canceled("user", str(canceled.get("reason") or ""))
         # In a queue the time has not begun.
         if (over := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
             raise Canceled("time", over)

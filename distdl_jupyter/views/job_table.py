@@ -36,7 +36,8 @@ StateName = Literal[
 class RowGroup:
     """The study that a job is a run of, of ``size`` parts. ``value`` is what the runs are compared by, None without.
 
-    In a scaling study ("scale") that is the rate of all ranks in samples a second, or batches where no size was seen.
+    In a scaling study ("scale") that is the rate of all ranks in samples a second, or batches where no size was seen,
+    in a sweep ("sweep") the newest mean of its ``metric``, of which more is better where ``maximize``.
     """
 
     kind: str
@@ -44,6 +45,8 @@ class RowGroup:
     name: str
     size: int
     value: float | None
+    metric: str = ""
+    maximize: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,8 @@ def job_row(
     view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False, group_value: float | None = None
 ) -> JobRow:
     """Return the row of a job at the moment ``now`` (epoch seconds); ``group_value`` is its value in its study."""
-    group = spec.group
-    metric = view.metrics.get(default_metric(list(view.metrics)))
+    group = _row_group(view, spec, group_value)
+    metric = view.metrics.get((group.metric if group else "") or default_metric(list(view.metrics)))
     return JobRow(
         id=view.id,
         name=view.name,
@@ -118,11 +121,21 @@ def job_row(
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
         **_newest_alert(view),
-        group=RowGroup(group.kind, group.id, group.name, group.size, finite(group_value)) if group else None,
+        group=group,
         place=view.queue.place if view.queue else None,
         start=view.queue.start if view.queue else None,
         priority=view.queue.priority if view.queue else spec.priority,
     )
+
+
+def _row_group(view: JobView, spec: JobSpec, value: float | None) -> RowGroup | None:
+    group = spec.group
+    if group is None or group.kind != "sweep":
+        return RowGroup(group.kind, group.id, group.name, group.size, finite(value)) if group else None
+    metric = str(group.plan.get("metric") or "")
+    known = view.metrics.get(metric)
+    return RowGroup(group.kind, group.id, group.name, group.size, finite(known.mean) if known else None, metric,
+                    bool(group.plan.get("maximize")))  # fmt: skip
 
 
 def _newest_alert(view: JobView) -> dict[str, str]:

@@ -706,3 +706,64 @@ class ScalingPanel:
     #: What the prices are of, on what they rest, and who says them.
     price_title: str
     price_notes: tuple[str, ...]
+
+
+# a sweep ------------------------------------------------------------------------------------------
+
+TrialState = StateName | Literal["pruned"]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepAxis:
+    """One parameter: numbers from ``low`` to ``high``, or the words of its ``choices``."""
+
+    name: str
+    low: float | None
+    high: float | None
+    log: bool
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial: ``values`` in the order of the axes, as numbers or words; ``points`` are step and metric.
+
+    ``done`` of ``total`` is its progress, the last step where none was reported. ``detail`` says why it ended early.
+    """
+
+    number: int
+    id: str
+    state: TrialState
+    value: float | None
+    values: tuple[float | str, ...]
+    done: float | None
+    total: float | None
+    detail: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPanel:
+    """A sweep as far as it has come: ``trials`` by value, the best first; ``best`` is the number of the best, or None.
+
+    ``done`` of ``size`` trials have ended. ``processes`` are so many as the best is offered to run on. ``problem`` says
+    why it goes on no more, ``remedy`` what to do. ``code`` sets the best values.
+    """
+
+    id: str
+    name: str
+    state: StateName
+    problem: str
+    remedy: str
+    words: tuple[str, ...]
+    metric: str
+    maximize: bool
+    done: int
+    size: int
+    elapsed: float
+    left: float | None
+    axes: tuple[SweepAxis, ...]
+    trials: tuple[TrialRow, ...]
+    best: int | None
+    processes: int
+    code: str

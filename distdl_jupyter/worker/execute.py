@@ -50,8 +50,9 @@ def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
     builtins.display = pictures.display  # type: ignore[attr-defined]
     values = payloads.load(folder, payload, main.__dict__)
     if payload.kind == "function":
-        return values["function"](*values["args"], **values["kwargs"])
+        return values["function"](*values["args"], **{**values["kwargs"], **payload.parameters})
     main.__dict__.update(values)
+    main.__dict__.update(payload.parameters)
     return run_cell(payload.code, payload.filename, sources, main.__dict__)
 
 

@@ -37,6 +37,8 @@ class Payload(NamedTuple):
     path: tuple[str, ...] = ()
     script: str = ""
     arguments: tuple[str, ...] = ()
+    #: Values of a trial, by name: they stand before what was captured.
+    parameters: Mapping[str, Any] = types.MappingProxyType({})
     working_directory: str = ""
     #: What worker.layout makes before a script runs.
     layout: Mapping[str, Any] = types.MappingProxyType({})

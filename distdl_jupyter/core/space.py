@@ -1,0 +1,183 @@
+"""What a sweep varies: for each parameter a range of numbers or some values, as plain data.
+
+``uniform``, ``loguniform`` and ``integers`` make ranges, ``choice`` (or a list) values to choose among. Optuna's own
+distributions are understood too.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from distdl_jupyter.core.errors import InvalidSpec
+
+_EXAMPLE = 'Example: {"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}.'
+#: The most values of one choice, and the most parameters.
+MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both among them; ``log`` spreads them by their logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+
+Space = dict[str, Range | Choice]
+
+
+def uniform(low: float, high: float) -> Range:
+    """Return the numbers from ``low`` to ``high``. Raises InvalidSpec."""
+    return _checked(Range(_number(low, "uniform"), _number(high, "uniform")), "uniform")
+
+
+def loguniform(low: float, high: float) -> Range:
+    """Return the numbers from ``low`` (above 0) to ``high``, spread by their logarithm. Raises InvalidSpec."""
+    return _checked(Range(_number(low, "loguniform"), _number(high, "loguniform"), log=True), "loguniform")
+
+
+def integers(low: int, high: int, *, log: bool = False) -> Range:
+    """Return the whole numbers from ``low`` to ``high``, both among them. Raises InvalidSpec."""
+    return _checked(Range(_number(low, "integers"), _number(high, "integers"), log, whole=True), "integers")
+
+
+def choice(values: Sequence[Any]) -> Choice:
+    """Return some values of which a trial gets one: numbers, texts, True, False or None. Raises InvalidSpec."""
+    return _choice(values, "choice")
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidSpec(f"{name} takes two numbers, and {value!r} is none.", field="parameters",
+                          hint=f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).")  # fmt: skip
+    return value
+
+
+def _checked(one: Range, name: str) -> Range:
+    said = f"{name}({one.low:g}, {one.high:g})"
+    if one.low >= one.high:
+        raise InvalidSpec(f"{said} holds no numbers: the first has to be below the second.", field="parameters")
+    if one.log and one.low <= 0:
+        raise InvalidSpec(f"{said} begins at {one.low:g}, but a logarithm needs numbers above 0.", field="parameters",
+                          hint="Begin above 0, or use uniform.")  # fmt: skip
+    if one.whole and (one.low % 1 or one.high % 1):
+        raise InvalidSpec(f"{said}: integers takes whole numbers.", field="parameters", hint="Example: integers(1, 8).")
+    return one
+
+
+def _choice(values: Any, name: str) -> Choice:
+    found = tuple(values)
+    if not 1 <= len(found) <= MOST:
+        raise InvalidSpec(f"{name} has {len(found)} values, but it takes 1 to {MOST}.", field="parameters")
+    for value in found:
+        if not isinstance(value, str | int | float | bool | None):
+            raise InvalidSpec(f"{name} has {type(value).__name__} among its values.", field="parameters",
+                              hint="Give numbers, texts, True, False or None, and choose the object in the training "
+                              "code by them.")  # fmt: skip
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidSpec(f"{name} has {value} among its values.", field="parameters",
+                              hint="Give finite numbers.")  # fmt: skip
+    return Choice(tuple(dict.fromkeys(found)))
+
+
+def checked(given: Any) -> Space:
+    """Return what is varied, by the parameter's name. Raises InvalidSpec."""
+    if not isinstance(given, Mapping) or not 1 <= len(given) <= MOST:
+        raise InvalidSpec("A sweep takes a dict from parameters to what they may be.", field="parameters",
+                          hint=_EXAMPLE)  # fmt: skip
+    return {str(name): _understood(str(name), one) for name, one in given.items()}
+
+
+def _understood(name: str, one: Any) -> Range | Choice:
+    if isinstance(one, Range | Choice):
+        return one
+    if isinstance(one, list | tuple | set | frozenset | range):
+        return _choice(sorted(one, key=repr) if isinstance(one, set | frozenset) else one, name)
+    kind = type(one).__name__
+    if hasattr(one, "choices"):
+        return _choice(one.choices, name)
+    if kind in ("FloatDistribution", "IntDistribution") and one.step in (None, 1):
+        make = integers if kind == "IntDistribution" else loguniform if one.log else uniform
+        return make(one.low, one.high, log=one.log) if make is integers else make(one.low, one.high)
+    if isinstance(one, str | int | float | bool | None):
+        raise InvalidSpec(f"{name} is {one!r}, which is no range and no list.", field="parameters",
+                          hint="What is the same in all trials stands in the code, or in kwargs=.")  # fmt: skip
+    hint = "Give loguniform(1e-4, 1e-1), uniform(0, 1), integers(1, 8) or a list of values."
+    raise InvalidSpec(f"{name} is {kind}, which is no distribution that a sweep knows.", field="parameters", hint=hint)
+
+
+_MAKERS = {"uniform": uniform, "loguniform": loguniform, "integers": integers, "choice": choice}
+
+
+def parsed(name: str, text: str) -> Range | Choice:
+    """Return what is written on a line: ``loguniform(1e-4, 1e-1)``, ``integers(1, 8)``, ``64,128``.
+
+    Raises InvalidSpec.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        tree = None
+    if isinstance(tree, ast.Call):
+        called = ast.unparse(tree.func)
+        if called not in _MAKERS:
+            raise InvalidSpec(f"{called} is no distribution that a sweep knows.", field="parameters",
+                              hint=f"There are {', '.join(_MAKERS)}, and lists: {name}=64,128.")  # fmt: skip
+        try:
+            positional = [ast.literal_eval(one) for one in tree.args]
+            named = {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords}
+            return _MAKERS[called](*positional, **named)
+        except (TypeError, ValueError):
+            raise InvalidSpec(f"{text} cannot be read.", field="parameters",
+                              hint="Example: loguniform(1e-4, 1e-1).") from None  # fmt: skip
+    words = text.strip().removeprefix("[").removesuffix("]").split(",")
+    values = [_word(word.strip()) for word in words if word.strip()]
+    if len(values) < 2:
+        raise InvalidSpec(f"{name}={text} leaves nothing to choose.", field="parameters",
+                          hint=f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.")  # fmt: skip
+    return _choice(values, name)
+
+
+def _word(word: str) -> Any:
+    try:
+        value = ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word
+    return value if isinstance(value, str | int | float | bool | None) else word
+
+
+def sample(space: Space) -> dict[str, Any]:
+    """Return the first value of each parameter."""
+    return {name: one.values[0] if isinstance(one, Choice) else int(one.low) if one.whole else one.low
+            for name, one in space.items()}  # fmt: skip
+
+
+def combinations(space: Space) -> int | None:
+    """Return how many combinations there are of values that can be counted, None where one cannot."""
+    if any(isinstance(one, Range) and not one.whole for one in space.values()):
+        return None
+    counts = (len(one.values) if isinstance(one, Choice) else int(one.high - one.low) + 1 for one in space.values())
+    return math.prod(counts)
+
+
+def to_json(space: Space) -> dict[str, Any]:
+    """Return the space as plain JSON data."""
+    return {name: asdict(one) for name, one in space.items()}
+
+
+def from_json(data: Mapping[str, Any]) -> Space:
+    """Return the space of ``to_json`` data."""
+    return {name: Choice(tuple(one["values"])) if "values" in one else Range(**one) for name, one in data.items()}

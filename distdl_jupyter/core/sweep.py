@@ -1,0 +1,161 @@
+"""What a sweep was asked for and how far it has come, as plain data; who reads it is ``sweep_study``."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import space
+from distdl_jupyter.core.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from distdl_jupyter.core.curves import Row
+    from distdl_jupyter.core.spec import Group, JobSpec
+
+#: How far the steps at which trials are compared lie apart, as a factor; points of a curve that is drawn.
+_GROWTH, _POINTS = 1.05, 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was asked for. ``flags`` are those of a script, by parameter; none where names or arguments are set."""
+
+    parameters: space.Space
+    trials: int
+    metric: str
+    maximize: bool = False
+    parallel: int = 1
+    sampler: str = "tpe"
+    pruner: str = "median"
+    #: Steps before which no trial is stopped early.
+    prune_after: int = 1
+    seed: int | None = None
+    flags: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain JSON data."""
+        own = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**own, "parameters": space.to_json(self.parameters)}
+
+    @classmethod
+    def of(cls, group: Group) -> Plan:
+        """Return the plan of a sweep; what a newer version has added is left out."""
+        known = {name: one for name, one in group.plan.items() if name in cls.__dataclass_fields__}
+        return cls(**{**known, "parameters": space.from_json(known["parameters"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial as far as it has come: ``state`` is its job's, or "pruned", ``value`` the metric's newest mean."""
+
+    number: int
+    id: str
+    params: Mapping[str, Any]
+    state: str
+    value: float | None
+    created: float
+    ended: float | None = None
+    says: str = ""
+    #: Progress that was reported, of how much; else the last step.
+    done: float | None = None
+    total: float | None = None
+    #: Step and mean over ranks.
+    points: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it goes on no more."""
+        return self.state == "pruned" or State(self.state).ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A sweep as far as it has come; ``trials`` in the order of their numbers, without those that were lost."""
+
+    id: str
+    spec: JobSpec
+    plan: Plan
+    state: State
+    trials: tuple[Trial, ...]
+    problem: str = ""
+    hint: str = ""
+    ended: float | None = None
+
+    @property
+    def group(self) -> Group:
+        """What its trials have in common."""
+        assert self.spec.group is not None
+        return self.spec.group
+
+    @property
+    def done(self) -> int:
+        """How many trials go on no more."""
+        return sum(one.has_ended for one in self.trials)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial of those that completed, None before the first."""
+        found = [one for one in self.trials if one.state == "completed" and one.value is not None]
+        return min(found, key=lambda one: self.order(one.value), default=None)
+
+    def order(self, value: float | None) -> float:
+        """Return what sorts values, the better ones first."""
+        if value is None or not math.isfinite(value):
+            return math.inf
+        return -value if self.plan.maximize else value
+
+    def sorted(self) -> list[Trial]:
+        """Return the trials by value, the best first."""
+        return sorted(self.trials, key=lambda one: (self.order(one.value), one.number))
+
+
+def duration(study: Study) -> float:
+    """Return how many seconds the sweep lasted up to now."""
+    return max(0.0, (study.ended or time.time()) - study.spec.created)
+
+
+def left(study: Study) -> float | None:
+    """Return about how many seconds it still takes, by what trials took up to now; None before the first has ended."""
+    ended = [one for one in study.trials if one.ended is not None]
+    if study.state is not State.RUNNING or not ended:
+        return None
+    each = sum((one.ended or 0.0) - one.created for one in ended) / len(ended)
+    now = time.time()
+    going = sum(max(0.0, each - (now - one.created)) for one in study.trials if one.ended is None)
+    to_come = max(0, study.plan.trials - len(study.trials))
+    return (going + each * to_come) / max(1, study.plan.parallel)
+
+
+def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """Return step and mean of some rows that are enough to draw a curve, the last one among them."""
+    known = [(row.step, float(row.mean)) for row in rows if row.mean is not None]
+    every = -(-len(known) // _POINTS)
+    return [*known[:-1:every], known[-1]] if known else []
+
+
+def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
+    """Return step and mean at the steps behind ``after`` at which trials are compared: all up to 40, then fewer.
+
+    They are the same in all trials, whenever a trial is looked at: the value is the newest mean up to that step.
+    ``complete`` says that all ranks have reported the last row.
+    """
+    known = [row for row in rows if row.mean is not None and row.step >= 0]
+    found: list[tuple[int, float]] = []
+    at, before, newest = 0, -1, known[-1].step if known else -1
+    while before < newest:
+        step = max(before + 1, int(before * _GROWTH))
+        if step > newest:  # the last one counts where nothing follows it
+            break
+        if step == newest and not complete:
+            break
+        mean: float | None = None
+        while at < len(known) and known[at].step <= step:
+            mean, at = known[at].mean, at + 1
+        if mean is not None and step > after:
+            found.append((step, float(mean)))
+        before = step
+    return found

@@ -1,0 +1,333 @@
+"""``python -m distdl_jupyter.sweep_driver FOLDER LOCK_FD``: start the trials of a sweep, and stop the bad ones early.
+
+It is started as the supervisor of a job is, and outlives kernel, server and terminal. Standard input holds one JSON
+line with the values of secret environment variables. Everything that it decides by stands in files, so that it may be
+killed at any time and another one goes on:
+
+* a trial is asked for in Optuna's storage before its job is made, and its job names it: of a trial that was asked for
+  and has no job none was started, and one that has a job is followed;
+* how a trial ended stands in its job, and is told to Optuna from there.
+
+A trial that was lost with its machine is no result: another one with the same values takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distdl_jupyter import client, sweep_study
+from distdl_jupyter.core import atomic_write, signals, space
+from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
+from distdl_jupyter.core.humanize import listing, plural, short_id
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.core.sweep import Plan, compared
+from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.supervisor.control import ControlReader
+from distdl_jupyter.sweep_study import PRUNED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import optuna
+
+    from distdl_jupyter.core.view import JobView
+
+#: Seconds between two looks at the trials.
+_LOOK = 0.5
+#: Trials that fail before one ends well, after which no other is started, and trials in a row that may be lost.
+_FAILURES, _LOSSES = 3, 3
+#: Trials before the first one is stopped early, and before values are chosen by what others came to, at most.
+_STARTUP, _MOST_RANDOM = 5, 10
+SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
+
+
+class Broken(Exception):
+    """The sweep cannot go on; the message says why, ``hint`` what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, optuna.pruners.BasePruner]:
+    """Return Optuna's sampler and pruner of a plan. Raises InvalidSpec, ImportError of a package that one needs."""
+    import optuna
+
+    if plan.sampler == "grid":
+        values = {name: [*one.values] if isinstance(one, space.Choice) else [*range(int(one.low), int(one.high) + 1)]
+                  for name, one in plan.parameters.items()}  # fmt: skip
+    startup = min(_MOST_RANDOM, max(3, plan.trials // 3))
+    samplers = {
+        "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=startup, constant_liar=plan.parallel > 1, seed=seed),
+        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+        "grid": lambda: optuna.samplers.GridSampler(values, seed=plan.seed or 0),
+        "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
+        "gp": lambda: optuna.samplers.GPSampler(seed=seed),
+    }  # fmt: skip
+    pruners = {
+        "median": lambda: optuna.pruners.MedianPruner(
+            n_startup_trials=min(_STARTUP, max(1, plan.trials // 4)), n_warmup_steps=plan.prune_after
+        ),
+        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, plan.prune_after)),
+        "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=max(1, plan.prune_after)),
+        "none": optuna.pruners.NopPruner,
+    }  # fmt: skip
+    return samplers[plan.sampler](), pruners[plan.pruner]()
+
+
+def distributions(parameters: space.Space) -> dict[str, optuna.distributions.BaseDistribution]:
+    """Return Optuna's distributions of a space."""
+    import optuna.distributions as of
+
+    def one(given: space.Range | space.Choice) -> of.BaseDistribution:
+        if isinstance(given, space.Choice):
+            return of.CategoricalDistribution(given.values)
+        if given.whole:
+            return of.IntDistribution(int(given.low), int(given.high), log=given.log)
+        return of.FloatDistribution(given.low, given.high, log=given.log)
+
+    return {name: one(given) for name, given in parameters.items()}
+
+
+@dataclass(slots=True)
+class _Going:
+    """A trial whose job has not been seen to end."""
+
+    trial: optuna.Trial
+    reader: CurveReader
+    #: The last step that was told to Optuna.
+    step: int = -1
+    is_pruned: bool = field(default=False)
+
+
+class Driver:
+    """One sweep, from where it stands to its end."""
+
+    def __init__(self, folder: JobFolder, secrets: Mapping[str, str]) -> None:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._folder, self._secrets = folder, secrets
+        self._spec = folder.spec()
+        assert self._spec.group is not None
+        self._id, self._plan = self._spec.group.id, Plan.of(self._spec.group)
+        self._control = ControlReader(folder.control, folder.lock)
+        journal = folder.path / "journal.log"
+        # Left by a driver that was killed while it wrote; the sweep's own lock keeps every other writer out.
+        journal.with_name("journal.log.lock").unlink(missing_ok=True)
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+        known = optuna.study.get_all_study_names(storage)
+        taken = len(storage.get_all_trials(storage.get_study_id_from_name(known[0]), deepcopy=False)) if known else 0
+        # A sampler that begins anew would repeat the values of its first trials.
+        seed = None if self._plan.seed is None else self._plan.seed + taken
+        sampler, pruner = made(self._plan, seed)
+        self._study = optuna.create_study(
+            storage=storage, sampler=sampler, pruner=pruner, study_name=known[0] if known else self._spec.name,
+            direction="maximize" if self._plan.maximize else "minimize", load_if_exists=True,
+        )  # fmt: skip
+        self._distributions = distributions(self._plan.parameters)
+        self._going: dict[int, _Going] = {}
+        self._losses = 0
+
+    def run(self) -> State:
+        """Start, follow and end trials until all are done, or the sweep is stopped. Raises Broken, DistDLError."""
+        self._take_up()
+        while True:
+            if not self._folder.path.exists():
+                return State.CANCELED  # nobody could stop what is started now; what runs are jobs of their own
+            if any(request["type"] == "cancel" for request in self._control.read()):
+                self._stop()
+                return State.CANCELED
+            for number, going in [*self._going.items()]:
+                self._look(number, going)
+            self._start_more()
+            if not self._going:
+                return State.COMPLETED
+            time.sleep(_LOOK)
+
+    def _take_up(self) -> None:
+        """Follow the trials of an earlier driver, and start those that it had asked for only."""
+        import optuna
+
+        jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))
+        trials = self._study.get_trials(deepcopy=False)
+        if jobs and max(jobs) >= len(trials):
+            raise Broken("The sweep's file journal.log is gone or was changed, so it cannot go on.",
+                         "Its trials are kept; start a new sweep for more.")  # fmt: skip
+        for one in trials:
+            if one.state is not optuna.trial.TrialState.RUNNING:
+                continue
+            trial = optuna.trial.Trial(self._study, one._trial_id)  # noqa: SLF001 - Optuna has no other way to a trial
+            row = jobs.get(one.number)
+            if row is None:
+                self._launch(trial)
+            else:
+                self._follow(trial, JobStore().folder(row.id))
+        for going in self._going.values():
+            going.step = max(self._study.get_trials(deepcopy=False)[going.trial.number].intermediate_values, default=-1)
+
+    def _start_more(self) -> None:
+        while len(self._going) < self._plan.parallel and self._count() < self._plan.trials:
+            self._launch(self._study.ask(self._distributions))
+
+    def _count(self) -> int:
+        """Return how many trials were asked for, without those that were lost."""
+        import optuna
+
+        waiting = optuna.trial.TrialState.WAITING
+        found = self._study.get_trials(deepcopy=False)
+        return sum(one.state is not waiting and not one.user_attrs.get("lost") for one in found)
+
+    def _launch(self, trial: optuna.Trial) -> None:
+        values = {name: trial.params[name] for name in self._plan.parameters}
+        job = client.launch_trial(self._folder, trial.number, values, self._secrets)
+        trial.set_user_attr("job", job.id)
+        self._follow(trial, job.folder)
+
+    def _follow(self, trial: optuna.Trial, folder: JobFolder) -> None:
+        self._going[trial.number] = _Going(trial, CurveReader(folder))
+
+    def _look(self, number: int, going: _Going) -> None:
+        try:
+            view = going.reader.catch_up()
+        except JobNotFound:  # deleted by its user, who wants no more of it
+            self._told(number, None)
+            return
+        self._judge(going, ended=view.state.ended)
+        if not view.state.ended:
+            return
+        if view.state is State.LOST:
+            self._lost(number, going)
+            return
+        self._losses = 0
+        if view.state is State.COMPLETED:
+            self._told(number, self._value(going))
+        elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
+            self._told(number, None, pruned=True)
+        else:
+            self._told(number, None)
+            self._check_failures(view)
+
+    def _judge(self, going: _Going, *, ended: bool) -> None:
+        """Tell Optuna what a trial has reported since the last look, and stop it where that is bad."""
+        if self._plan.metric not in going.reader.book.metrics:
+            return
+        rows = going.reader.book.band(self._plan.metric).rows
+        alone = going.reader.view.process_count == 1
+        for step, value in compared(rows, going.step, complete=alone or ended):
+            going.trial.report(value, step)
+            going.step = step
+            if not ended and not going.is_pruned and going.trial.should_prune():
+                self._prune(going)
+
+    def _prune(self, going: _Going) -> None:
+        going.is_pruned = True
+        better = "lower" if self._plan.maximize else "higher"
+        why = {"median": f"{better} than the median at step {going.step}",
+               "halving": f"not among the best at step {going.step}"}  # fmt: skip
+        reason = why.get(self._plan.pruner, f"{self._plan.pruner} stopped it at step {going.step}")
+        with contextlib.suppress(JobNotRunning):
+            client.Job(going.reader.folder).cancel(reason=f"{PRUNED}{reason}")
+
+    def _value(self, going: _Going) -> float | None:
+        """Return what a trial came to, None where that is no number. Raises Broken when it was never reported."""
+        book, metric = going.reader.book, self._plan.metric
+        if metric in book.metrics:
+            value = book.band(metric).last
+            return value if value is not None and math.isfinite(value) else None
+        self._told(going.trial.number, None)
+        self._stop()
+        others = listing([repr(one) for one in book.metrics])
+        said = f"It reported {others}." if others else "It reported nothing at all."
+        other = f", or name another one: metric={next(iter(book.metrics))!r}" if others else ""
+        raise Broken(f"Trial {going.trial.number} has ended and never reported {metric!r}. {said}",
+                     f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.")  # fmt: skip
+
+    def _told(self, number: int, value: float | None, *, pruned: bool = False) -> None:
+        import optuna
+
+        going = self._going.pop(number, None)
+        if going is None:
+            return
+        if value is not None:
+            self._study.tell(going.trial, value)
+        elif pruned and going.step >= 0:
+            self._study.tell(going.trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            self._study.tell(going.trial, state=optuna.trial.TrialState.FAIL)
+
+    def _lost(self, number: int, going: _Going) -> None:
+        self._losses += 1
+        going.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by place
+        values = {name: going.trial.params[name] for name in self._plan.parameters}
+        self._told(number, None)
+        if self._losses >= _LOSSES:
+            self._stop()
+            raise Broken(f"{_LOSSES} trials in a row were lost: {going.reader.view.reason}",
+                         f"distdl logs {short_id(going.reader.folder.id)} shows the last one.")  # fmt: skip
+        self._study.enqueue_trial(values)
+
+    def _check_failures(self, view: JobView) -> None:
+        """Raise Broken where trials fail one after the other and none has ended well."""
+        study = sweep_study.read(self._id)
+        failed = [one for one in study.trials if one.state == State.FAILED]
+        if len(failed) >= min(_FAILURES, self._plan.trials) and not any(
+            one.state in ("completed", "pruned") for one in study.trials
+        ):
+            self._stop()
+            why = view.failure.what if view.failure else view.reason
+            raise Broken(f"The first {plural(len(failed), 'trial')} failed: {why.splitlines()[0].rstrip('.')}.",
+                         f"distdl logs {short_id(failed[-1].id)} shows why.")  # fmt: skip
+
+    def _stop(self) -> None:
+        """Cancel the trials that run and wait until they have ended."""
+        jobs = [client.Job(going.reader.folder) for going in self._going.values()]
+        for job in jobs:
+            with contextlib.suppress(DistDLError):
+                job.cancel(reason="The sweep was stopped.")
+        for job in jobs:
+            with contextlib.suppress(DistDLError):
+                job.wait()
+        for number in [*self._going]:
+            self._told(number, None)
+
+
+def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") -> None:
+    """Write down how a sweep has ended, by who holds its lock; of one that was deleted nothing is written."""
+    if folder.path.exists():
+        end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
+        atomic_write.write(folder.path / "end.json", end)
+
+
+def main() -> None:
+    """Drive the sweep, and write down how it ended."""
+    signals.reset()
+    os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, no job may hold it
+    folder = JobFolder(Path(sys.argv[1]))
+    secrets = json.loads(sys.stdin.readline() or "{}")
+    try:
+        ended(folder, Driver(folder, secrets).run())
+    except Broken as broken:
+        ended(folder, State.FAILED, str(broken), broken.hint)
+    except DistDLError as error:
+        ended(folder, State.FAILED, error.message, error.hint or f"Go on: distdl sweep --resume {short_id(folder.id)}.")
+    except Exception as error:  # noqa: BLE001 - told to the user, with its place in the sweep's supervisor.log
+        traceback.print_exc()
+        ended(folder, State.FAILED, f"What drives the sweep has failed: {type(error).__name__}: {error}.",
+              f"{folder.supervisor_log} says where; distdl sweep --resume {short_id(folder.id)} goes on.")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

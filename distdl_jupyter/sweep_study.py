@@ -1,0 +1,176 @@
+"""A sweep, read again from its own folder and those of its trials; any process may, while it goes on and afterwards.
+
+Each trial is a job whose spec names the sweep, its number and its values (``core.spec``); what it came to stands in
+its curve, and why it was stopped early in the reason of its end. The sweep's folder ``$DISTDL_HOME/sweeps/<id>/`` is
+made as that of a job, and holds besides:
+
+    journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
+    end.json        how the sweep ended; not there while it goes on, or when what drove it was killed
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import job_list
+from distdl_jupyter.client import Job
+from distdl_jupyter.core.errors import DistDLError, JobNotFound
+from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.core.sweep import Plan, Study, Trial, thinned
+from distdl_jupyter.readers import CurveReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.views.job_table import JobRow
+
+KIND = "sweep"
+#: What the reason of a trial begins with that was stopped early.
+PRUNED = "Pruned: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTrial(Trial):
+    """A trial with its job."""
+
+    @property
+    def job(self) -> Job:
+        """The trial's job."""
+        return Job(JobStore().folder(self.id))
+
+    def run(self, **options: Any) -> Job:
+        """Start a job of its own with the trial's values, ``process_count_per_node=4`` for instance; return its handle.
+
+        ``options`` replace those of the trial. Raises InvalidSpec, PluginUnavailable, JobNotFound.
+        """
+        from distdl_jupyter import jobspec, registry  # readers of sweeps need no plug-ins
+
+        given, spec = jobspec.resolved(options), self.job.spec
+        processes = given.get("process_count_per_node", 1), given.get("node_count", 1)
+        if spec.distributed_backend == registry.SINGLE and processes != (1, 1):
+            given.setdefault("distributed_backend", registry.DEFAULT)
+        return self.job.rerun(**{"name": f"{spec.group.name if spec.group else spec.name}, best", **given})
+
+
+def store() -> JobStore:
+    """Return the sweeps of this data directory."""
+    return JobStore(kind="sweeps")
+
+
+def folder(id_: str) -> JobFolder:
+    """Return the folder of the sweep with this whole id, whether it is there or not."""
+    return store().folder(id_)
+
+
+def find(id_: str = "") -> str:
+    """Return the whole id of the sweep with an id, or its last part; without one of the newest. Raises JobNotFound."""
+    groups = (one.row.group for one in job_list.here().all())
+    known = {*store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
+    found = sorted((one for one in known if not id_ or one == id_ or short_id(one) == id_), reverse=True)
+    if not found:
+        raise JobNotFound(f"There is no sweep {id_}." if id_ else "There are no sweeps yet.",
+                          hint='sweep(train, {"lr": loguniform(1e-4, 1e-1)}, metric="loss") starts one.')  # fmt: skip
+    return found[0]
+
+
+def read(id_: str) -> Study:
+    """Return the sweep with this whole id. Raises JobNotFound."""
+    own, rows = folder(id_), rows_of(id_)
+    state, end = _state(own)  # before its trials are read: what ends meanwhile is seen
+    try:
+        spec = own.spec()
+    except JobNotFound:
+        if not rows:
+            raise JobNotFound(f"There is no sweep {id_}.") from None
+        spec = _spec(str(JobStore().folder(rows[0].id).path))
+    assert spec.group is not None
+    plan = Plan.of(spec.group)
+    trials = tuple(one for row in rows if (one := _trial(row, plan)) is not None and one.state != State.LOST)
+    if state is State.LOST and not own.path.exists():
+        going = any(not one.has_ended for one in trials)
+        done = len(trials) >= plan.trials
+        state = State.RUNNING if going else State.COMPLETED if done else State.LOST
+        end = {"problem": "The folder of the sweep is gone, so no further trial starts. Its trials are kept."}
+        end["hint"] = "" if done else "Start a new sweep for more."
+    return Study(id=id_, spec=spec, plan=plan, state=state, trials=trials, problem=str(end.get("problem", "")),
+                 hint=str(end.get("hint", "")), ended=end.get("ended"))  # fmt: skip
+
+
+def rows_of(id_: str) -> list[JobRow]:
+    """Return the rows of a sweep's jobs, the oldest first."""
+    return [one.row for one in reversed(job_list.here().all()) if one.row.group and one.row.group.id == id_]
+
+
+def numbers_of(rows: Iterable[JobRow]) -> dict[int, JobRow]:
+    """Return the newest job of each trial, by number."""
+    found: dict[int, JobRow] = {}
+    for row in rows:
+        try:
+            number = _spec(str(JobStore().folder(row.id).path)).trial
+        except DistDLError:  # removed meanwhile
+            continue
+        if number is not None:
+            found[number] = row
+    return found
+
+
+def _state(own: JobFolder) -> tuple[State, dict[str, Any]]:
+    holder = own.supervisor()
+    if holder.held:
+        return State.RUNNING, {}
+    try:
+        end = json.loads((own.path / "end.json").read_text(encoding="utf-8"))
+        return State(end["state"]), end
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    if holder.is_elsewhere:
+        return State.RUNNING, {"problem": f"It is driven on {holder.host}."}
+    id_ = short_id(own.id)
+    return State.LOST, {
+        "problem": "What drives the sweep was ended from outside; trials that run go on.",
+        "hint": f'Go on with sweep("{id_}").resume(), or distdl sweep --resume {id_}.',
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def _spec(path: str) -> JobSpec:
+    """Return the spec of a job, which never changes."""
+    return JobFolder(Path(path)).spec()
+
+
+def _trial(row: JobRow, plan: Plan) -> SweepTrial | None:
+    path = str(JobStore().folder(row.id).path)
+    try:
+        spec = _spec(path)
+        points, value = (_curve if State(row.state).ended else _curve.__wrapped__)(path, plan.metric)
+    except DistDLError:  # removed meanwhile
+        return None
+    if spec.trial is None:
+        return None
+    pruned = row.state == State.CANCELED and row.says.startswith(PRUNED)
+    done = row.done if row.done is not None else points[-1][0] if points else None
+    return SweepTrial(
+        number=spec.trial, id=row.id, params=spec.parameters, state="pruned" if pruned else row.state,
+        value=value, created=row.created, ended=row.ended, says=row.says.removeprefix(PRUNED), done=done,
+        total=row.total, points=points,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=2048)
+def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
+    """Return some points of a job's curve and its newest value, None where that is no number."""
+    reader = CurveReader(JobFolder(Path(path)))
+    reader.catch_up()
+    if metric not in reader.book.metrics:
+        return (), None
+    band = reader.book.band(metric)
+    value = band.last if band.last is not None and math.isfinite(band.last) else None
+    return tuple(thinned(band.rows)), value

@@ -1,0 +1,296 @@
+"""``sweep(train, {"lr": loguniform(1e-4, 1e-1)}, metric="loss")``: many trials of one training, and the best of them.
+
+The trials are jobs. What starts them is a process of its own (``sweep_driver``), so a sweep goes on without the kernel,
+and ``sweep(id)`` opens it anywhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import capture, client, jobspec, rerun, sweep_study
+from distdl_jupyter.capture.free_names import parse
+from distdl_jupyter.core import space
+from distdl_jupyter.core.checkpoints import more_is_better
+from distdl_jupyter.core.errors import (
+    DistDLError,
+    InvalidSpec,
+    JobFailed,
+    JobNotRunning,
+    JobStillRunning,
+    PluginUnavailable,
+    ResultUnavailable,
+)
+from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.options import MAX_PROCESSES
+from distdl_jupyter.core.spec import Group
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder, new_id
+from distdl_jupyter.core.sweep import Plan, Study
+from distdl_jupyter.supervisor import control
+from distdl_jupyter.sweep_driver import PRUNERS, SAMPLERS, ended, made
+from distdl_jupyter.sweep_study import KIND, SweepTrial
+from distdl_jupyter.views.sweep import SweepShown
+
+if TYPE_CHECKING:
+    from distdl_jupyter.capture import CapturedCode
+
+_DRIVER = "distdl_jupyter.sweep_driver"
+#: Seconds between two looks at a sweep that is waited for.
+_LOOK = 0.3
+TRIALS = 20
+
+
+class Sweep(SweepShown):
+    """A handle of one sweep; what it answers is read from the folders of its trials, in any process."""
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+
+    @property
+    def study(self) -> Study:
+        """The sweep as far as it has come."""
+        return sweep_study.read(self.id)
+
+    @property
+    def state(self) -> State:
+        """The state now: lost where what drives it was killed."""
+        return self.study.state
+
+    @property
+    def best(self) -> SweepTrial:
+        """The best trial that completed: ``params``, ``value``, ``job``, ``run(...)``. Raises ResultUnavailable."""
+        study = self.study
+        if study.best is None:
+            more = " ".join(filter(None, (study.problem, study.hint)))
+            raise ResultUnavailable("No trial has completed yet.", hint=more)
+        assert isinstance(study.best, SweepTrial)
+        return study.best
+
+    def wait(self, timeout: float | None = None) -> Sweep:
+        """Wait until the sweep has ended, at most ``timeout`` seconds, and return this handle.
+
+        Raises TimeoutError, and JobFailed when it cannot go on.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while (study := self.study).state is State.RUNNING:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"Sweep {self.id} still is running after {timeout:g} s; it goes on.")
+            time.sleep(_LOOK)
+        if study.state in (State.FAILED, State.LOST):
+            raise JobFailed(study.problem, hint=study.hint)
+        return self
+
+    def stop(self) -> Sweep:
+        """Cancel the trials that run, and start no more; ``resume`` goes on. Raises JobNotRunning when it has ended."""
+        if (state := self.state).ended and state is not State.LOST:
+            raise JobNotRunning(f"Sweep {self.id} has ended ({state.value}); there is nothing to stop.")
+        folder = sweep_study.folder(self.id)
+        lock = JobLock.acquire(folder.lock) if folder.path.exists() else None
+        if lock is None and folder.path.exists():
+            control.request(folder.control, "cancel")
+            return self
+        for one in self.study.trials:
+            if not one.has_ended:
+                one.job.cancel(reason="The sweep was stopped.")
+        if lock is not None:
+            ended(folder, State.CANCELED)
+            lock.release()
+        return self
+
+    def resume(self, trials: int | None = None) -> Sweep:
+        """Go on with a sweep that was stopped, has failed, or was ended from outside; with more ``trials`` if given.
+
+        Trials that run go on, and those that have ended are not started again. Raises JobStillRunning, InvalidSpec
+        where a secret variable is missing, JobNotFound when the sweep's folder is gone.
+        """
+        folder = sweep_study.folder(self.id)
+        spec = folder.spec()
+        secrets, study = rerun.secrets_of(spec), self.study
+        if study.state.ended and study.done >= _count(trials or study.plan.trials, "trials"):
+            raise JobNotRunning(f"All {study.done} trials of sweep {self.id} have ended.",
+                                hint=f"Give more: resume(trials={2 * study.done}).")  # fmt: skip
+        lock = JobLock.acquire(folder.lock)
+        if lock is None:
+            raise JobStillRunning(f"Sweep {self.id} goes on already.")
+        try:
+            if trials is not None:
+                _extend(folder, trials)
+            for name in ("control", "end.json"):
+                (folder.path / name).unlink(missing_ok=True)
+        except BaseException:
+            lock.release()
+            raise
+        control.start_supervisor(folder, lock, secrets, python=spec.python, module=_DRIVER)
+        return self
+
+
+def sweep(
+    function: Callable[..., Any] | str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    entry_script: str | None = None,
+    source_directory: str = ".",
+    script_params: Any = None,
+    trials: int | None = None,
+    metric: str = "loss",
+    maximize: bool | None = None,
+    parallel: int = 1,
+    sampler: str = "tpe",
+    pruner: str = "median",
+    prune_after: int = 1,
+    seed: int | None = None,
+    **options: Any,
+) -> Sweep:
+    """Run a training function, or a script, with many values of its parameters, and find the best; returns at once.
+
+    ``parameters`` says what each parameter may be: ``{"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}``. A function
+    is called with them beside ``args`` and ``kwargs``, a script gets them as flags. ``metric`` is one that the training
+    reports; the last mean over the ranks counts. ``maximize`` is whether more is better (default: by its name).
+
+    At most ``parallel`` trials run at a time, of ``trials`` in all (default 20; with the sampler "grid" each
+    combination). ``sampler`` is tpe, random, grid, qmc or gp; ``pruner`` stops bad trials early: median, halving,
+    hyperband or none, from step ``prune_after`` on. ``options`` are those of ``submit``, for each trial.
+
+    ``sweep(id)`` returns a sweep again by its id or the last part of it, ``sweep()`` the newest one.
+
+    Raises InvalidSpec, PluginUnavailable without Optuna, and what ``submit`` raises.
+    """
+    if (function is None and entry_script is None and parameters is None) or isinstance(function, str):
+        return Sweep(sweep_study.find(str(function or "")))
+    found = space.checked(parameters)
+    if (function is None) == (entry_script is None):
+        raise TypeError("sweep() takes either a function, or entry_script='train.py'.")
+    if function is not None:
+        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(found)})
+    else:
+        draft = capture.capture_script(str(entry_script), source_directory, script_params or {})
+    return of_draft(draft, found, trials=trials, metric=metric, maximize=maximize, parallel=parallel, sampler=sampler,
+                    pruner=pruner, prune_after=prune_after, seed=seed, **options)  # fmt: skip
+
+
+def of_draft(
+    draft: CapturedCode, parameters: space.Space, *, trials: int | None = None, metric: str = "loss",
+    maximize: bool | None = None, parallel: int = 1, sampler: str = "tpe", pruner: str = "median", prune_after: int = 1,
+    seed: int | None = None, **options: Any,
+) -> Sweep:  # fmt: skip
+    """Do what ``sweep`` does with captured code."""
+    _check_names(draft, parameters)
+    flags = _flags(draft, parameters) if draft.kind == "script" else {}
+    plain = {name.lstrip("-").replace("-", "_"): one for name, one in parameters.items()}
+    every = space.combinations(plain)
+    if sampler == "grid" and every is None:
+        raise InvalidSpec("The sampler grid takes lists and integers only: what lies between two numbers has no end.",
+                          field="sampler", hint="Give lists, or another sampler.")  # fmt: skip
+    wanted = trials if trials is not None else every if sampler == "grid" else TRIALS
+    plan = Plan(
+        parameters=plain, trials=min(_count(wanted, "trials"), every or MAX_PROCESSES) if sampler == "grid"
+        else _count(wanted, "trials"), metric=metric, maximize=more_is_better(metric) if maximize is None else maximize,
+        parallel=_count(parallel, "parallel"), sampler=sampler, pruner=pruner, prune_after=prune_after, seed=seed,
+        flags=flags,
+    )  # fmt: skip
+    _check_plan(plan)
+    name = str(options.pop("name", draft.name))
+    group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=plan.to_json())
+    spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
+
+    def start(folder: JobFolder, lock: JobLock) -> None:
+        control.start_supervisor(folder, lock, secrets, python=spec.python, module=_DRIVER)
+
+    return Sweep(client.publish(sweep_study.store(), spec, draft, start).id)
+
+
+def _extend(folder: JobFolder, trials: int) -> None:
+    import dataclasses
+
+    from distdl_jupyter.core import atomic_write
+
+    spec = folder.spec()
+    assert spec.group is not None
+    group = dataclasses.replace(spec.group, size=trials, plan={**spec.group.plan, "trials": trials})
+    atomic_write.write(folder.spec_file, dataclasses.replace(spec, group=group).to_json())
+
+
+def _count(value: Any, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PROCESSES:
+        raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from 1.", field=field)
+    return value
+
+
+def _check_plan(plan: Plan) -> None:
+    """Refuse what Optuna would refuse, before anything is started. Raises InvalidSpec, PluginUnavailable."""
+    for field, known in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
+        if getattr(plan, field) not in known:
+            raise InvalidSpec(f"{field} is {getattr(plan, field)!r}, but there are {', '.join(known)}.", field=field)
+    if not plan.metric or not isinstance(plan.metric, str):
+        raise InvalidSpec("metric takes the name of a metric that the training reports.", field="metric",
+                          hint='Example: metric="val_loss".')  # fmt: skip
+    if isinstance(plan.prune_after, bool) or not isinstance(plan.prune_after, int) or plan.prune_after < 0:
+        raise InvalidSpec(f"prune_after is {plan.prune_after!r}, but it takes a step from 0.", field="prune_after")
+    if importlib.util.find_spec("optuna") is None:
+        raise PluginUnavailable("A sweep needs Optuna, which is not installed.",
+                                hint="Run pip install 'distdl-jupyter[sweep]'.")  # fmt: skip
+    try:
+        made(plan, plan.seed)
+    except ImportError as error:
+        raise PluginUnavailable(f"The sampler {plan.sampler} needs {error.name}, which is not installed.",
+                                hint=f"Run pip install {error.name}, or choose another sampler.") from None  # fmt: skip
+
+
+def _check_names(draft: CapturedCode, parameters: space.Space) -> None:
+    """Refuse parameters of a cell that could change nothing. Raises InvalidSpec."""
+    if draft.kind != "cell":
+        return
+    import ast
+
+    tree = parse(draft.source.code)
+    stored = {node.id: node.lineno for node in ast.walk(tree)
+              if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}  # fmt: skip
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    for name in parameters:
+        if name in stored:
+            line = stored[name] + draft.source.first_line - 1
+            raise InvalidSpec(f"Line {line} of the cell sets {name} itself, whatever the trial's value is.",
+                              field="parameters", hint="Take that away: each trial has its own value.")  # fmt: skip
+        if name not in read and name not in {one.name for one in draft.captured}:
+            raise InvalidSpec(f"The cell does not use {name}.", field="parameters",
+                              hint=f"Use the name {name} in it: each trial gives it another value.")  # fmt: skip
+
+
+def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
+    """Return the flag of each parameter of a script: as it was given, else as the script spells it."""
+    flags: dict[str, str] = {}
+    for name in parameters:
+        spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
+        texts = [text.text for text in draft.texts]
+        known = [one for one in spellings if any(one in text for text in texts)]
+        if not known and not name.startswith("-"):
+            raise InvalidSpec(f"{draft.name}.py has no flag {spellings[0]}.", field="parameters",
+                              hint=f'Name the flag as the script takes it: "--{name}", with its dashes.')  # fmt: skip
+        flags[name.lstrip("-").replace("-", "_")] = (known or spellings)[0]
+    return flags
+
+
+def stopped_hint(found: Sweep) -> str:
+    """Return what is said to who no longer waits for a sweep."""
+    id_ = short_id(found.id)
+    return f'The sweep goes on. sweep("{id_}") shows it again, sweep("{id_}").stop() ends it.'
+
+
+def all_sweeps() -> list[Sweep]:
+    """Return the sweeps that can be read, the newest first."""
+    found = []
+    for id_ in sweep_study.store().ids():
+        one = Sweep(id_)
+        try:
+            one.study  # noqa: B018 - a folder that cannot be read is left out
+        except DistDLError:
+            continue
+        found.append(one)
+    return found

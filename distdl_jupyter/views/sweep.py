@@ -1,0 +1,236 @@
+"""A sweep as text, as a table, as figures, and as the plain data of its panel (``SweepPanel``)."""
+
+from __future__ import annotations
+
+import importlib
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import humanize, machine, space, sweep
+from distdl_jupyter.core.humanize import duration, number, plural
+from distdl_jupyter.core.state import State
+from distdl_jupyter.views import table
+from distdl_jupyter.views.schema import SweepAxis, SweepPanel, TrialRow
+from distdl_jupyter.views.wire import finite
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from distdl_jupyter.core.sweep import Study, Trial
+
+_BEST, _DONE, _RUNNING, _PRUNED = "#0D47A1", "#6f93bb", "#1976D2", "#8c8c8c"
+#: Processes that the best is offered to run on, at most.
+_MOST = 8
+
+
+def panel(study: Study) -> SweepPanel:
+    """Return what the panel of a sweep shows."""
+    best = study.best
+    return SweepPanel(
+        id=study.id, name=study.group.name, state=study.state.value, problem=study.problem, remedy=study.hint,
+        words=_words(study), metric=study.plan.metric, maximize=study.plan.maximize, done=study.done,
+        size=study.plan.trials, elapsed=sweep.duration(study), left=finite(sweep.left(study)),
+        axes=tuple(_axis(name, one) for name, one in study.plan.parameters.items()),
+        trials=tuple(_row(one, study) for one in study.sorted()), best=best.number if best else None,
+        processes=_processes(study), code=_code(best) if best else "",
+    )  # fmt: skip
+
+
+def _words(study: Study) -> tuple[str, ...]:
+    plan, spec = study.plan, study.spec
+    each = humanize.processes(spec.node_count, spec.process_count_per_node)
+    early = "" if plan.pruner == "none" else f"stops bad ones early: {plan.pruner}"
+    return tuple(filter(None, (spec.compute_target, f"{plural(plan.trials, 'trial')}, {plan.sampler}",
+                               f"{each} each, {plan.parallel} at a time", early)))  # fmt: skip
+
+
+def _axis(name: str, one: space.Range | space.Choice) -> SweepAxis:
+    if isinstance(one, space.Choice):
+        return SweepAxis(name, None, None, log=False, choices=tuple(word(value) for value in one.values))
+    return SweepAxis(name, one.low, one.high, log=one.log, choices=())
+
+
+def _row(one: Trial, study: Study) -> TrialRow:
+    axes = study.plan.parameters
+    values = tuple(word(one.params.get(name)) if isinstance(axis, space.Choice) else float(one.params.get(name, 0))
+                   for name, axis in axes.items())  # fmt: skip
+    detail = "" if one.state == "completed" else one.says
+    points = tuple((step, mean) for step, mean in one.points if finite(mean) is not None)
+    return TrialRow(one.number, one.id, one.state, finite(one.value), values, finite(one.done), finite(one.total),
+                    detail, points)  # type: ignore[arg-type]  # fmt: skip
+
+
+def _processes(study: Study) -> int:
+    """Return on how many processes the best could run here: one for each GPU, else as many as there are cores."""
+    from distdl_jupyter.core import gpus  # asked once, for a panel
+
+    here = min(_MOST, len(gpus.visible()) or machine.cores())
+    return here if here > study.spec.process_count else 2 * study.spec.process_count
+
+
+def _code(best: Trial) -> str:
+    return "\n".join(f"{name} = {value!r}" for name, value in best.params.items())
+
+
+def word(value: Any) -> str:
+    """Return a parameter's value in short: numbers with three digits or so."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return str(value)
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+class SweepTable(list[Any]):
+    """Trials, the best first, that show themselves as a table; ``to_pandas()`` has a row for each."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study.sorted())
+        self._study = study
+
+    def _rows(self, most: int = 20) -> list[tuple[str, ...]]:
+        names = [*self._study.plan.parameters]
+        head = ("Trial", self._study.plan.metric, *names, "Progress", "State", "Why", "Id")
+        rows = [(str(one.number), "" if one.value is None else number(one.value),
+                 *(word(one.params.get(name)) for name in names), _progress(one), one.state.capitalize(),
+                 "" if one.state == "completed" else one.says, humanize.short_id(one.id))
+                for one in self[:most]]  # fmt: skip
+        return [head, *rows]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each trial: number, value, the parameters, state, job."""
+        import pandas as pd
+
+        return pd.DataFrame([
+            {"trial": one.number, self._study.plan.metric: one.value, **one.params, "state": one.state, "job": one.id}
+            for one in self
+        ])  # fmt: skip
+
+    def __repr__(self) -> str:
+        return table.text(self._rows(len(self))) if self else "No trial has started yet."
+
+    def _repr_html_(self) -> str:
+        return table.html(self._rows(len(self))) if self else f"<p>{escape(repr(self))}</p>"
+
+
+def _progress(one: Trial) -> str:
+    if one.done is None:
+        return ""
+    return f"{one.done:g} of {one.total:g}" if one.total else f"step {one.done:g}"
+
+
+class SweepShown:
+    """A sweep as a notebook and a terminal show it."""
+
+    id: str
+
+    @property
+    def study(self) -> Study:
+        """The sweep as far as it has come."""
+        raise NotImplementedError
+
+    @property
+    def panel(self) -> SweepPanel:
+        """What the panel shows, as plain data."""
+        return panel(self.study)
+
+    @property
+    def trials(self) -> SweepTable:
+        """The trials that were started, the best first: ``number``, ``params``, ``value``, ``state``, ``job``."""
+        return SweepTable(self.study)
+
+    def __repr__(self) -> str:
+        study = self.study
+        return f"<Sweep {self.id} {study.group.name!r} {study.state}, {counted(study)}>"
+
+    def __str__(self) -> str:
+        study = self.study
+        lines = [f"Sweep of {study.group.name} ({self.id}): {study.state.value}"]
+        lines.append(" · ".join((*_words(study), _counts(study))))
+        best = study.best
+        if best is not None:
+            values = ", ".join(f"{name} {word(value)}" for name, value in best.params.items())
+            lines.append(f"Best: {study.plan.metric} {number(best.value or 0.0)} with {values} (trial {best.number})")
+        lines += filter(None, [" ".join(filter(None, (study.problem, study.hint)))])
+        if study.trials:
+            lines.append(repr(SweepTable(study)))
+        return "\n".join(lines)
+
+    def _ipython_display_(self) -> None:
+        # By name: what draws the panel stands above this floor.
+        importlib.import_module("distdl_jupyter.widgets.sweep").show(self)
+
+    def figure(self, kind: str = "curves", *, log: bool = False) -> Any:
+        """Return a plotly Figure: the ``curves`` of all trials, or the ``parameters`` with what came of them."""
+        study = self.study
+        if kind not in ("curves", "parameters"):
+            raise ValueError(f"There is no figure {kind!r} of a sweep; there are curves and parameters.")
+        return _curves(study, log=log) if kind == "curves" else _parameters(study)
+
+
+def counted(study: Study) -> str:
+    """Return how far a sweep is: ``14 of 20 trials``."""
+    return f"{study.done} of {plural(study.plan.trials, 'trial')}"
+
+
+def _counts(study: Study) -> str:
+    running = sum(not one.has_ended for one in study.trials)
+    pruned = sum(one.state == "pruned" for one in study.trials)
+    failed = sum(one.state in (State.FAILED, State.CANCELED) for one in study.trials)
+    more = [f"{running} running" if running else "", f"{pruned} pruned" if pruned else "",
+            f"{failed} without a value" if failed else ""]  # fmt: skip
+    took = duration(sweep.duration(study))
+    return " · ".join(filter(None, (counted(study), *more, took)))
+
+
+def _curves(study: Study, *, log: bool) -> Any:
+    import plotly.graph_objects as go
+
+    best, found = study.best, go.Figure()
+    for one in reversed(study.sorted()):
+        if not one.points:
+            continue
+        x, y = zip(*one.points, strict=True)
+        is_best = best is not None and one.number == best.number
+        style = {"color": _BEST, "width": 2.5} if is_best else _style(one)
+        values = ", ".join(f"{name} {word(value)}" for name, value in one.params.items())
+        label = f"trial {one.number}{' (best)' if is_best else ''}"
+        found.add_trace(go.Scatter(x=x, y=y, mode="lines", name=label, line=style, hovertext=escape(values),
+                                   showlegend=is_best))  # fmt: skip
+        if one.state == "pruned":
+            found.add_trace(go.Scatter(x=x[-1:], y=y[-1:], mode="markers", showlegend=False, hoverinfo="skip",
+                                       marker={"symbol": "x-thin-open", "color": _PRUNED, "size": 8}))  # fmt: skip
+    title = {"text": escape(study.plan.metric), "font": {"size": 13}}
+    margin, axis = {"l": 48, "r": 16, "t": 40, "b": 40}, {"type": "log" if log else "linear"}
+    found.update_layout(template="simple_white", title=title, xaxis_title="step", height=340, margin=margin, yaxis=axis)
+    return found
+
+
+def _style(one: Trial) -> dict[str, Any]:
+    if one.state == "pruned":
+        return {"color": _PRUNED, "width": 1.25}
+    return {"color": _DONE, "width": 1.25} if one.has_ended else {"color": _RUNNING, "width": 1.5, "dash": "dot"}
+
+
+def _parameters(study: Study) -> Any:
+    import math
+
+    import plotly.graph_objects as go
+
+    shown = [one for one in study.sorted() if one.value is not None]
+    dimensions = []
+    for name, axis in study.plan.parameters.items():
+        values = [one.params.get(name) for one in shown]
+        if isinstance(axis, space.Choice):
+            words = [word(value) for value in axis.values]
+            dimensions.append({"label": escape(name), "values": [words.index(word(value)) for value in values],
+                               "tickvals": [*range(len(words))], "ticktext": [*map(escape, words)]})  # fmt: skip
+        elif axis.log:
+            powers = [*range(math.ceil(math.log10(axis.low)), math.floor(math.log10(axis.high)) + 1)]
+            dimensions.append({"label": escape(name), "values": [math.log10(float(value or 1)) for value in values],
+                               "tickvals": powers, "ticktext": [f"{10.0**one:g}" for one in powers]})  # fmt: skip
+        else:
+            dimensions.append({"label": escape(name), "values": values, "range": [axis.low, axis.high]})
+    results = [one.value for one in shown]
+    dimensions.append({"label": escape(study.plan.metric), "values": results})
+    scale = "Blues" if study.plan.maximize else "Blues_r"
+    return go.Figure(go.Parcoords(dimensions=dimensions, line={"color": results, "colorscale": scale}),
+                     layout={"height": 340, "margin": {"l": 60, "r": 40, "t": 60, "b": 30}})  # fmt: skip

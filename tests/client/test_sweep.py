@@ -1,0 +1,313 @@
+"""``sweep`` with real jobs on this machine: it finds the best, outlives what is killed, and starts nothing twice."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import optuna
+import pytest
+
+from distdl_jupyter import client, jobs, loguniform, sweep, sweep_study, sweeps
+from distdl_jupyter.cli import main
+from distdl_jupyter.core.errors import (
+    DistDLError,
+    InvalidSpec,
+    JobFailed,
+    JobNotFound,
+    JobNotRunning,
+    JobStillRunning,
+    PluginUnavailable,
+    ResultUnavailable,
+)
+from distdl_jupyter.core.state import State
+from tests.client import swept
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.timeout(300)
+LR = {"lr": loguniform(1e-4, 1e-1)}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_goes_on():
+    """End the sweeps of a test, whose drivers would start jobs after it."""
+    yield
+    for one in sweeps.all_sweeps():
+        if one.state is State.RUNNING:
+            with contextlib.suppress(DistDLError):
+                one.stop()
+            wait_for(lambda one=one: one.state is not State.RUNNING, 60, what="the end of a sweep")
+    for job in jobs():
+        if not job.state.ended:
+            job.cancel(now=True)
+            job.wait(60)
+
+
+def driver(found):
+    """Return the process that drives a sweep."""
+    folder = str(sweep_study.folder(found.id).path)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().decode().split("\0")
+            if "distdl_jupyter.sweep_driver" in words and folder in words:
+                return int(path.parent.name)
+    return None
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{pid}/fd/0").exists(), what="the end of a process")
+
+
+def trial_numbers():
+    return Counter(job.spec.trial for job in jobs())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"parameters": {"lr": 0.1}}, "lr is 0.1, which is no range and no list"),
+        ({"parameters": {"rate": [1, 2]}}, "got an unexpected keyword argument 'rate'|cannot be called this way"),
+        ({"trials": 0}, "trials is 0"), ({"parallel": -1}, "parallel is -1"), ({"sampler": "x"}, "sampler is 'x'"),
+        ({"pruner": 3}, "pruner is 3"), ({"metric": ""}, "metric takes the name"), ({"prune_after": -1}, "from 0"),
+        ({"sampler": "grid"}, "The sampler grid takes lists"), ({"nodez": 2}, "nodez"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_swept_is_said_before_anything_is_started(distdl_home, given, says):
+    with pytest.raises(InvalidSpec, match=says):
+        sweep(swept.trains, **{"parameters": LR, **given})
+    assert not jobs()
+    assert not (distdl_home / "sweeps").exists() or not list((distdl_home / "sweeps").iterdir())
+
+
+def test_without_optuna_it_is_said_how_to_install_it(distdl_home, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PluginUnavailable, match=r"pip install 'distdl-jupyter\[sweep\]'"):
+        sweeps._check_plan(sweeps.Plan(parameters={}, trials=1, metric="loss"))
+    with pytest.raises(JobNotFound, match="There are no sweeps yet"):
+        sweep()
+
+
+def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
+    found = sweep(swept.trains, {**LR, "width": [1, 64]}, trials=4, parallel=2, seed=3, pruner="none",
+                  kwargs={"epochs": 2}, name="digits")  # fmt: skip
+    with pytest.raises(JobStillRunning):
+        found.resume()
+    found.wait(60)
+    # Each trial ran once, with its own values.
+    assert trial_numbers() == {0: 1, 1: 1, 2: 1, 3: 1}
+    study = found.study
+    for one in study.trials:
+        assert one.value == pytest.approx(swept.after(2, **one.params))
+        assert one.job.spec.parameters == one.params
+        assert one.job.result() == one.id
+    best = min(study.trials, key=lambda one: one.value)
+    assert (found.best.params, found.best.value, found.best.job.id) == (best.params, best.value, best.id)
+    assert next(one.number for one in found.trials) == best.number
+    # Optuna's own tools open its storage.
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(sweep_study.folder(found.id).path / "journal.log"))
+    )
+    kept = optuna.load_study(study_name=None, storage=storage)
+    assert kept.best_trial.number == best.number
+    assert kept.best_params == best.params
+    assert kept.trials[0].intermediate_values.keys() == {0, 1}
+    # Any process reads it again; what has ended stays.
+    again = sweep(found.id[-5:])
+    assert str(again) == str(found)
+    assert again.panel == found.panel
+    assert (again.panel.done, again.panel.size, again.panel.best) == (4, 4, best.number)
+    assert {row.group.id for row in client.rows()} == {found.id}
+    assert {row.group.value for row in client.rows()} == {one.value for one in study.trials}
+    with pytest.raises(JobNotRunning, match="there is nothing to stop"):
+        found.stop()
+    with pytest.raises(JobNotRunning, match=r"resume\(trials=8\)"):
+        found.resume()
+    assert len(found.figure().data) == 4
+    assert len(found.figure("parameters").data[0].dimensions) == 3
+    assert found.trials.to_pandas().shape == (4, 6)
+
+
+def test_a_metric_that_is_never_reported_ends_the_sweep_with_the_remedy(distdl_home):
+    found = sweep(swept.trains, LR, trials=3, metric="acc", kwargs={"epochs": 1})
+    with pytest.raises(JobFailed, match=r"never reported 'acc'. It reported 'loss'. .*log\(acc=...\), or name another"):
+        found.wait(60)
+    assert trial_numbers() == {0: 1}
+    with pytest.raises(ResultUnavailable, match="never reported"):
+        found.best  # noqa: B018
+
+
+@pytest.mark.full
+def test_trials_that_all_fail_end_the_sweep(distdl_home):
+    with pytest.raises(JobFailed, match=r"The first 3 trials failed: ValueError: no data for .* distdl logs"):
+        sweep(swept.fails, LR, trials=20).wait(60)
+    assert len(jobs()) == 3
+
+
+@pytest.mark.full
+def test_a_bad_trial_is_stopped_early_and_says_why(distdl_home):
+    found = sweep(swept.trains, {"lr": [1e-2, 1e-5, 3e-2]}, trials=3, sampler="grid", seed=0, name="digits",
+                  kwargs={"epochs": 200, "seconds": 0.05})  # fmt: skip
+    found.wait(120)
+    pruned = [one for one in found.study.trials if one.state == "pruned"]
+    assert all(one.says.startswith("higher than the median at step ") for one in pruned)
+    assert found.best.params == {"lr": 1e-2}
+    if found.study.trials[0].params["lr"] != 1e-5:
+        assert pruned
+        assert all(one.done < 200 for one in pruned)
+
+
+@pytest.mark.full
+def test_a_driver_that_is_killed_loses_nothing_and_starts_nothing_twice(distdl_home):
+    found = sweep(swept.trains, LR, trials=5, parallel=2, pruner="none", kwargs={"epochs": 30, "seconds": 0.1})
+    wait_for(lambda: len(jobs()) == 2 and all(job.view().metrics for job in jobs()), what="two trials at work")
+    first = {job.id for job in jobs()}
+    kill(driver(found))
+    assert found.state is State.LOST
+    assert f'Go on with sweep("{found.id[-5:]}").resume()' in found.study.hint
+    with pytest.raises(JobFailed, match="was ended from outside"):
+        found.wait(5)
+    for job in client.jobs():
+        job.wait(60)
+    assert {job.state for job in jobs()} == {State.COMPLETED}
+    found.resume()
+    # Killed again as soon as it has started the next ones.
+    wait_for(lambda: len(jobs()) == 4, what="the next trials")
+    kill(driver(found))
+    found.resume().wait(120)
+    assert trial_numbers() == dict.fromkeys(range(5), 1)
+    assert first < {job.id for job in jobs()}
+    assert {one.state for one in found.study.trials} == {"completed"}
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(sweep_study.folder(found.id).path / "journal.log"))
+    )
+    kept = optuna.load_study(study_name=None, storage=storage)
+    assert [one.state.name for one in kept.trials] == ["COMPLETE"] * 5
+
+
+@pytest.mark.full
+def test_after_a_restart_of_everything_lost_trials_are_run_again_with_their_values(distdl_home):
+    found = sweep(swept.trains, LR, trials=3, pruner="none", kwargs={"epochs": 40, "seconds": 0.1})
+    wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
+    lost = jobs()[0]
+    values = lost.spec.parameters
+    kill(driver(found))
+    kill(supervisor(lost))
+    wait_for(lambda: jobs()[0].state is State.LOST, what="the loss of the job")
+    found.resume().wait(120)
+    assert len(jobs()) == 4
+    study = found.study
+    assert len(study.trials) == 3
+    assert values in [one.params for one in study.trials]
+    assert {one.state for one in study.trials} == {"completed"}
+
+
+def supervisor(job):
+    """Return the process that holds a job's lock."""
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(path) == str(job.folder.lock):
+                return int(path.parent.parent.name)
+    raise AssertionError("the job has no supervisor")
+
+
+@pytest.mark.full
+def test_a_sweep_that_is_stopped_goes_on_later_and_with_more_trials(distdl_home):
+    found = sweep(swept.trains, LR, trials=3, pruner="none", kwargs={"epochs": 20, "seconds": 0.1})
+    wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
+    found.stop()
+    wait_for(lambda: found.state is State.CANCELED, what="the end of the sweep")
+    assert [(job.state, job.view().reason) for job in jobs()] == [(State.CANCELED, "The sweep was stopped.")]
+    found.resume(trials=4).wait(120)
+    assert trial_numbers() == dict.fromkeys(range(4), 1)
+    assert [one.state for one in found.study.trials] == ["canceled", *["completed"] * 3]
+    assert found.panel.size == 4
+    found.resume(trials=5).wait(60)
+    assert found.study.done == 5
+
+
+@pytest.mark.full
+def test_a_sweep_whose_folder_is_deleted_ends_and_its_trials_are_kept(distdl_home):
+    found = sweep(swept.trains, LR, trials=4, pruner="none", kwargs={"epochs": 20, "seconds": 0.1})
+    wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
+    pid = driver(found)
+    shutil.rmtree(sweep_study.folder(found.id).path)
+    wait_for(lambda: not Path(f"/proc/{pid}/fd/0").exists(), what="the end of the driver")
+    assert found.state is State.RUNNING
+    jobs()[0].wait(60)
+    assert jobs()[0].state is State.COMPLETED
+    assert found.state is State.LOST
+    assert "its trials are kept" in found.study.problem.lower()
+    assert found.best.value > 0
+    with pytest.raises(JobNotFound):
+        found.resume()
+    assert len(jobs()) == 1
+
+
+@pytest.mark.full
+def test_ten_sweeps_at_once_keep_apart(distdl_home):
+    every = [sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 2}, name=f"s{n}") for n in range(10)]
+    for one in every:
+        one.wait(240)
+    assert len(jobs()) == 20
+    for one in every:
+        assert [trial.number for trial in one.study.trials] == [0, 1]
+        assert {trial.state for trial in one.study.trials} == {"completed"}
+    assert len(sweeps.all_sweeps()) == 10
+
+
+@pytest.mark.full
+def test_the_best_trial_runs_again_on_several_processes(distdl_home):
+    found = sweep(swept.trains, LR, trials=2, seed=1, kwargs={"epochs": 2}).wait(60)
+    job = found.best.run(process_count_per_node=2).wait(120)
+    assert job.state is State.COMPLETED
+    assert (job.spec.process_count, job.spec.distributed_backend, job.spec.group) == (2, "torch", None)
+    assert job.spec.parameters == found.best.params
+    assert job.view().metrics["loss"].mean == pytest.approx(found.best.value)
+    assert len(found.study.trials) == 2
+
+
+SCRIPT = """
+import argparse
+from distdl_jupyter import log
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--batch-size", type=int)
+parser.add_argument("--epochs", type=int)
+given = parser.parse_args()
+for epoch in range(given.epochs):
+    log(step=epoch, loss=given.lr / given.batch_size)
+"""
+
+
+@pytest.mark.full
+def test_a_script_is_swept_from_a_terminal(distdl_home, tmp_path, capsys):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    script = str(tmp_path / "train.py")
+    words = ["sweep", "-f", "--param", "lr=uniform(0.1,0.2)", "--param", "batch_size=16,32", "--trials", "3", script,
+             "--epochs", "2"]  # fmt: skip
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "trial 2 completed: loss " in said.err
+    found = sweep()
+    assert said.out.splitlines()[0] == found.id
+    best = found.best
+    assert best.value == pytest.approx(best.params["lr"] / best.params["batch_size"])
+    words = best.job.spec.script_arguments
+    assert words == ("--epochs", "2", "--lr", str(best.params["lr"]), "--batch-size", str(best.params["batch_size"]))
+    assert main(["sweep", "--show", found.id]) == 0
+    assert capsys.readouterr().out.startswith(f"Sweep of train ({found.id}): completed")
+    assert main(["sweep", "--json", "--show", "newest"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"] == best.number
+    assert main(["sweep", "--best", found.id, "--name", "final"]) == 0
+    job = client.attach(capsys.readouterr().out.strip()).wait(60)
+    assert (job.name, job.state, job.spec.script_arguments) == ("final", State.COMPLETED, words)
+    for wrong, says in [
+        (["--param", "lr", script], "names no values"), (["--param", "depth=1,2", script], "has no flag --depth"),
+        ([script], "takes a script and what its flags may be"), (["--stop", found.id], "there is nothing to stop"),
+    ]:  # fmt: skip
+        assert main(["sweep", *wrong]) == 2
+        assert says in capsys.readouterr().err

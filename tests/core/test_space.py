@@ -1,0 +1,79 @@
+"""What a sweep varies is read from Python and from a line, and refused in one sentence where it cannot be."""
+
+import optuna
+import pytest
+
+from distdl_jupyter.core import space
+from distdl_jupyter.core.curves import Row
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.space import Choice, Range, choice, integers, loguniform, uniform
+from distdl_jupyter.core.sweep import compared, thinned
+
+FLOAT, INT = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
+
+
+def test_ranges_and_lists_are_understood_and_kept():
+    given = {"lr": loguniform(1e-4, 1e-1), "width": [64, 128], "depth": integers(1, 4), "drop": uniform(0, 0.5),
+             "optimizer": choice(["sgd", "adam"]), "of": FLOAT(1e-3, 1, log=True), "whole": INT(1, 8)}  # fmt: skip
+    found = space.checked(given)
+    assert found["lr"] == Range(1e-4, 1e-1, log=True)
+    assert found["width"] == Choice((64, 128))
+    assert (found["of"], found["whole"]) == (Range(1e-3, 1, log=True), Range(1, 8, whole=True))
+    assert space.from_json(space.to_json(found)) == found
+    assert space.sample(found)["depth"] == 1
+    assert space.combinations(found) is None
+    assert space.combinations({"a": choice([1, 2, 3]), "b": integers(1, 4)}) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("loguniform(1e-4, 1e-1)", Range(1e-4, 1e-1, log=True)), ("integers(1,8)", Range(1, 8, whole=True)),
+        ("integers(1, 8, log=True)", Range(1, 8, log=True, whole=True)), ("64,128", Choice((64, 128))),
+        ("[0.1, 0.2]", Choice((0.1, 0.2))), ("adam,sgd", Choice(("adam", "sgd"))),
+        ("True,False", Choice((True, False))),
+    ],
+)  # fmt: skip
+def test_what_stands_on_a_line_is_understood(text, found):
+    assert space.parsed("x", text) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "takes a dict"), ({"lr": 0.1}, "no range and no list"), ({"lr": []}, "has 0 values"),
+        ({"lr": [object()]}, "has object among"), ({"lr": object()}, "no distribution that a sweep knows"),
+        ({"lr": [float("nan")]}, "has nan among"),
+    ],
+)  # fmt: skip
+def test_what_is_no_space_is_refused(given, says):
+    with pytest.raises(InvalidSpec, match=says):
+        space.checked(given)
+
+
+@pytest.mark.parametrize("text", ["1", "normal(0,1)", "loguniform(0,1)", "uniform(2,1)", "integers(1,2.5)",
+                                  "uniform(1)", "uniform(a,b)"])  # fmt: skip
+def test_a_line_that_says_nothing_is_refused(text):
+    with pytest.raises(InvalidSpec):
+        space.parsed("lr", text)
+
+
+def rows(steps):
+    return [Row(float(step), 0.0, float(step)) for step in steps]
+
+
+def test_trials_are_compared_at_the_same_steps_whenever_they_are_looked_at():
+    whole = compared(rows(range(1000)), -1, complete=True)
+    assert [step for step, _ in whole[:41]] == [*range(41)]
+    assert len(whole) < 120
+    pieces, last = [], -1
+    for end in range(1, 1001, 7):
+        found = compared(rows(range(end)), last, complete=True)
+        pieces += found
+        last = found[-1][0] if found else last
+    assert pieces == [one for one in whole if one[0] <= last]
+    assert compared(rows([0, 100, 200, 300]), -1, complete=True)[0] == (0, 0.0)
+    # Where other ranks may still report the newest step, it does not count yet.
+    assert compared(rows([0, 1, 2]), -1, complete=False)[-1] == (1, 1.0)
+    assert thinned(rows(range(1000)))[-1] == (999.0, 999.0)
+    assert len(thinned(rows(range(1000)))) <= 101
