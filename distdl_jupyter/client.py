@@ -387,10 +387,10 @@ class Jobs(list[Job]):
 
     def table(self) -> JobTable:
         """Return the table, which is made anew each time."""
-        from distdl_jupyter.views.job_table import JobTable
+        from distdl_jupyter.views.job_table import JobTable, with_sweeps
 
         ids = {job.id for job in self}
-        return JobTable([row for row in rows() if row.id in ids])
+        return JobTable(with_sweeps([row for row in rows() if row.id in ids]))
 
     def __repr__(self) -> str:
         return repr(self.table())

@@ -30,13 +30,13 @@ from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.sweep import Plan, compared
+from distdl_jupyter.core.sweep import STOPPED, Plan, compared
 from distdl_jupyter.readers import CurveReader
 from distdl_jupyter.supervisor.control import ControlReader
 from distdl_jupyter.sweep_study import PRUNED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import optuna
 
@@ -67,14 +67,14 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
         values = {name: [*one.values] if isinstance(one, space.Choice) else [*range(int(one.low), int(one.high) + 1)]
                   for name, one in plan.parameters.items()}  # fmt: skip
     startup = min(_MOST_RANDOM, max(3, plan.trials // 3))
-    samplers = {
+    samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
         "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=startup, constant_liar=plan.parallel > 1, seed=seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
         "grid": lambda: optuna.samplers.GridSampler(values, seed=plan.seed or 0),
         "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
         "gp": lambda: optuna.samplers.GPSampler(seed=seed),
     }  # fmt: skip
-    pruners = {
+    pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
         "median": lambda: optuna.pruners.MedianPruner(
             n_startup_trials=min(_STARTUP, max(1, plan.trials // 4)), n_warmup_steps=plan.prune_after
         ),
@@ -216,6 +216,8 @@ class Driver:
             self._told(number, self._value(going))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
             self._told(number, None, pruned=True)
+        elif view.state is State.CANCELED and view.reason == STOPPED:
+            self._again(number, going)
         else:
             self._told(number, None)
             self._check_failures(view)
@@ -234,12 +236,15 @@ class Driver:
 
     def _prune(self, going: _Going) -> None:
         going.is_pruned = True
-        better = "lower" if self._plan.maximize else "higher"
-        why = {"median": f"{better} than the median at step {going.step}",
-               "halving": f"not among the best at step {going.step}"}  # fmt: skip
-        reason = why.get(self._plan.pruner, f"{self._plan.pruner} stopped it at step {going.step}")
+        step = going.step
+        if self._plan.pruner != "median":
+            reason = f"not among the best at step {step}"
+        elif self._plan.maximize:
+            reason = f"lower than the median at step {step}"
+        else:
+            reason = f"higher than the median at step {step}"
         with contextlib.suppress(JobNotRunning):
-            client.Job(going.reader.folder).cancel(reason=f"{PRUNED}{reason}")
+            client.Job(going.reader.folder).cancel(reason=PRUNED + reason)
 
     def _value(self, going: _Going) -> float | None:
         """Return what a trial came to, None where that is no number. Raises Broken when it was never reported."""
@@ -270,13 +275,17 @@ class Driver:
 
     def _lost(self, number: int, going: _Going) -> None:
         self._losses += 1
-        going.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by place
-        values = {name: going.trial.params[name] for name in self._plan.parameters}
-        self._told(number, None)
+        self._again(number, going)
         if self._losses >= _LOSSES:
             self._stop()
             raise Broken(f"{_LOSSES} trials in a row were lost: {going.reader.view.reason}",
                          f"distdl logs {short_id(going.reader.folder.id)} shows the last one.")  # fmt: skip
+
+    def _again(self, number: int, going: _Going) -> None:
+        """Put a trial without a result behind the others once more, with its values."""
+        values = {name: going.trial.params[name] for name in self._plan.parameters}
+        going.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by place
+        self._told(number, None)
         self._study.enqueue_trial(values)
 
     def _check_failures(self, view: JobView) -> None:
@@ -296,12 +305,12 @@ class Driver:
         jobs = [client.Job(going.reader.folder) for going in self._going.values()]
         for job in jobs:
             with contextlib.suppress(DistDLError):
-                job.cancel(reason="The sweep was stopped.")
+                job.cancel(reason=STOPPED)
         for job in jobs:
             with contextlib.suppress(DistDLError):
                 job.wait()
-        for number in [*self._going]:
-            self._told(number, None)
+        for number, going in [*self._going.items()]:
+            self._look(number, going)
 
 
 def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") -> None:

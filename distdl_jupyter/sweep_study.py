@@ -93,7 +93,8 @@ def read(id_: str) -> Study:
         spec = _spec(str(JobStore().folder(rows[0].id).path))
     assert spec.group is not None
     plan = Plan.of(spec.group)
-    trials = tuple(one for row in rows if (one := _trial(row, plan)) is not None and one.state != State.LOST)
+    every = [one for row in rows if (one := _trial(row, plan)) is not None and one.state != State.LOST]
+    trials = tuple(one for one in every if not (one.was_stopped and any(_repeats(two, one) for two in every)))
     if state is State.LOST and not own.path.exists():
         going = any(not one.has_ended for one in trials)
         done = len(trials) >= plan.trials
@@ -102,6 +103,10 @@ def read(id_: str) -> Study:
         end["hint"] = "" if done else "Start a new sweep for more."
     return Study(id=id_, spec=spec, plan=plan, state=state, trials=trials, problem=str(end.get("problem", "")),
                  hint=str(end.get("hint", "")), ended=end.get("ended"))  # fmt: skip
+
+
+def _repeats(two: Trial, one: Trial) -> bool:
+    return two.number > one.number and two.params == one.params
 
 
 def rows_of(id_: str) -> list[JobRow]:
@@ -155,7 +160,7 @@ def _trial(row: JobRow, plan: Plan) -> SweepTrial | None:
         return None
     if spec.trial is None:
         return None
-    pruned = row.state == State.CANCELED and row.says.startswith(PRUNED)
+    pruned = row.state == "canceled" and row.says.startswith(PRUNED)
     done = row.done if row.done is not None else points[-1][0] if points else None
     return SweepTrial(
         number=spec.trial, id=row.id, params=spec.parameters, state="pruned" if pruned else row.state,

@@ -30,7 +30,7 @@ from distdl_jupyter.core.options import MAX_PROCESSES
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, new_id
-from distdl_jupyter.core.sweep import Plan, Study
+from distdl_jupyter.core.sweep import STOPPED, Plan, Study
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.sweep_driver import PRUNERS, SAMPLERS, ended, made
 from distdl_jupyter.sweep_study import KIND, SweepTrial
@@ -96,11 +96,21 @@ class Sweep(SweepShown):
             return self
         for one in self.study.trials:
             if not one.has_ended:
-                one.job.cancel(reason="The sweep was stopped.")
+                client.attach(one.id).cancel(reason=STOPPED)
         if lock is not None:
             ended(folder, State.CANCELED)
             lock.release()
         return self
+
+    def remove(self) -> None:
+        """Delete the sweep with its trials, their logs and values. Raises JobStillRunning, DiskRefused."""
+        study, folder = self.study, sweep_study.folder(self.id)
+        if study.state is State.RUNNING or any(not one.has_ended for one in study.trials):
+            raise JobStillRunning(f"Sweep {self.id} still is running.", hint="Stop it before removing it.")
+        for row in sweep_study.rows_of(self.id):
+            client.attach(row.id).remove()
+        if folder.path.exists():
+            sweep_study.store().remove(folder)
 
     def resume(self, trials: int | None = None) -> Sweep:
         """Go on with a sweep that was stopped, has failed, or was ended from outside; with more ``trials`` if given.
@@ -122,10 +132,10 @@ class Sweep(SweepShown):
                 _extend(folder, trials)
             for name in ("control", "end.json"):
                 (folder.path / name).unlink(missing_ok=True)
+            control.start_supervisor(folder, lock, secrets, python=spec.python, module=_DRIVER)
         except BaseException:
             lock.release()
             raise
-        control.start_supervisor(folder, lock, secrets, python=spec.python, module=_DRIVER)
         return self
 
 
@@ -228,10 +238,12 @@ def _check_plan(plan: Plan) -> None:
     for field, known in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
         if getattr(plan, field) not in known:
             raise InvalidSpec(f"{field} is {getattr(plan, field)!r}, but there are {', '.join(known)}.", field=field)
-    if not plan.metric or not isinstance(plan.metric, str):
+    given: Any = plan.metric
+    if not isinstance(given, str) or not given:
         raise InvalidSpec("metric takes the name of a metric that the training reports.", field="metric",
                           hint='Example: metric="val_loss".')  # fmt: skip
-    if isinstance(plan.prune_after, bool) or not isinstance(plan.prune_after, int) or plan.prune_after < 0:
+    given = plan.prune_after
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise InvalidSpec(f"prune_after is {plan.prune_after!r}, but it takes a step from 0.", field="prune_after")
     if importlib.util.find_spec("optuna") is None:
         raise PluginUnavailable("A sweep needs Optuna, which is not installed.",

@@ -223,13 +223,14 @@ def _ls(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps([_plain(job.view()) for job in client.jobs()], indent=1))
         return 0
-    rows = client.rows(None if chosen.all else _NEWEST)
+    every = job_table.with_sweeps(client.rows())
+    rows = every if chosen.all else every[:_NEWEST]
     if not rows:
         print("No jobs yet. Put %%distributed -p 2 on top of a cell that trains, or: distdl submit -p 2 train.py")
         return 0
     head = tuple(name.upper() for name in job_table.HEAD)
     print(table.whole_text([head, *job_table.cells(rows, time.time(), signs=False)]))
-    if older := client.count() - len(rows):
+    if older := len(every) - len(rows):
         print(f"{plural(older, 'older job')}: distdl ls --all")
     return 0
 

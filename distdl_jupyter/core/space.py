@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,7 +119,12 @@ def _understood(name: str, one: Any) -> Range | Choice:
     raise InvalidSpec(f"{name} is {kind}, which is no distribution that a sweep knows.", field="parameters", hint=hint)
 
 
-_MAKERS = {"uniform": uniform, "loguniform": loguniform, "integers": integers, "choice": choice}
+_MAKERS: dict[str, Callable[..., Range | Choice]] = {
+    "uniform": uniform,
+    "loguniform": loguniform,
+    "integers": integers,
+    "choice": choice,
+}
 
 
 def parsed(name: str, text: str) -> Range | Choice:

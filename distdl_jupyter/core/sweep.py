@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.curves import Row
     from distdl_jupyter.core.spec import Group, JobSpec
 
+#: The reason of a trial's end when its sweep is stopped.
+STOPPED = "The sweep was stopped."
 #: How far the steps at which trials are compared lie apart, as a factor; points of a curve that is drawn.
 _GROWTH, _POINTS = 1.05, 100
 
@@ -67,6 +69,11 @@ class Trial:
     points: tuple[tuple[float, float], ...] = ()
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether it ended because its sweep was stopped: another one with its values takes its place."""
+        return self.state == "canceled" and self.says == STOPPED
+
+    @property
     def has_ended(self) -> bool:
         """Whether it goes on no more."""
         return self.state == "pruned" or State(self.state).ended
@@ -74,7 +81,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A sweep as far as it has come; ``trials`` in the order of their numbers, without those that were lost."""
+    """A sweep as far as it has come: ``trials`` by number, without those that were lost or have been run again."""
 
     id: str
     spec: JobSpec
@@ -94,7 +101,7 @@ class Study:
     @property
     def done(self) -> int:
         """How many trials go on no more."""
-        return sum(one.has_ended for one in self.trials)
+        return sum(one.has_ended and not one.was_stopped for one in self.trials)
 
     @property
     def best(self) -> Trial | None:
@@ -126,7 +133,7 @@ def left(study: Study) -> float | None:
     each = sum((one.ended or 0.0) - one.created for one in ended) / len(ended)
     now = time.time()
     going = sum(max(0.0, each - (now - one.created)) for one in study.trials if one.ended is None)
-    to_come = max(0, study.plan.trials - len(study.trials))
+    to_come = max(0, study.plan.trials - study.done - sum(not one.has_ended for one in study.trials))
     return (going + each * to_come) / max(1, study.plan.parallel)
 
 

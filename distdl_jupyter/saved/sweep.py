@@ -6,7 +6,6 @@ The page holds what ``views.sweep`` says and nothing else. JupyterLab draws the 
 from __future__ import annotations
 
 import base64
-import math
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import duration, number, plural
@@ -60,18 +59,18 @@ def _row(one: TrialRow, panel: SweepPanel) -> dict[str, Any]:
 
 
 def _picture(panel: SweepPanel) -> dict[str, Any] | None:
-    if not any(len(one.points) > 1 for one in panel.trials):
+    if not any(len(one.steps) > 1 for one in panel.trials):
         return None
     data = base64.b64encode(svg(panel).encode()).decode()
-    says = f"{panel.metric} of {plural(sum(bool(one.points) for one in panel.trials), 'trial')} over their steps"
+    says = f"{panel.metric} of {plural(sum(bool(one.steps) for one in panel.trials), 'trial')} over their steps"
     return {"address": f"data:image/svg+xml;base64,{data}", "width": WIDTH, "height": HEIGHT, "says": says}
 
 
 def svg(panel: SweepPanel) -> str:
     """Return the curves of the trials, the best last, ``WIDTH`` x ``HEIGHT`` pixels."""
-    drawn = [one for one in reversed(panel.trials) if one.points]
-    xs = [step for one in drawn for step, _ in one.points]
-    ys = [value for one in drawn for _, value in one.points]
+    drawn = [one for one in reversed(panel.trials) if one.steps]
+    xs = [step for one in drawn for step in one.steps]
+    ys = [value for one in drawn for value in one.means]
     left, right, low, high = min(xs), max(xs), min(ys), max(ys)
     width, height = max(right - left, 1e-12), max(high - low, abs(high) * 1e-6, 1e-12)
 
@@ -92,17 +91,17 @@ def svg(panel: SweepPanel) -> str:
                  f'<text x="{WIDTH - _RIGHT}" y="{base + 16}" text-anchor="end">step {right:g}</text>')  # fmt: skip
     for one in drawn:
         is_best = one.number == panel.best
-        line = "L".join(place(*point) for point in one.points)
+        line = "L".join(map(place, one.steps, one.means))
         style = (f'stroke="{PAPER.brand}" stroke-width="2.5"' if is_best else f'stroke="{_GREY}" stroke-width="1.25"'
                  if one.state == "pruned" else f'stroke="{_DONE}" stroke-width="1.25"')  # fmt: skip
         parts.append(f'<path d="M{line}" fill="none" {style}/>')
-        x, y = map(float, place(*one.points[-1]).split())
+        x, y = map(float, place(one.steps[-1], one.means[-1]).split())
         if one.state == "pruned":
             cross = f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6"
             parts.append(f'<path d="{cross}" stroke="{PAPER.ink}" stroke-width="1.5"/>')
-        if is_best and math.isfinite(one.points[-1][1]):
+        if is_best:
             parts.append(f'<text x="{x + 6:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{PAPER.brand}">'
-                         f"{number(one.points[-1][1])}</text>")  # fmt: skip
+                         f"{number(one.means[-1])}</text>")  # fmt: skip
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11" '

@@ -23,6 +23,11 @@ class SweepById(Handler):
         """Return the trials as far as they have come, what they vary, and the best."""
         return await self.run_in_thread(lambda: _sweep(id_).panel)
 
+    @answers(status=204, refuses=(404, 409, 507))
+    async def delete(self, id_: str) -> None:
+        """Delete a sweep that has ended, with its trials, their logs and outputs."""
+        await self.slowly(lambda: _sweep(id_).remove())
+
 
 class StopSweep(Handler):
     """The request to end a sweep."""

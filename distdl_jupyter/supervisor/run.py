@@ -107,7 +107,7 @@ class Supervisor:
         from distdl_jupyter import monitoring  # a start need not have waited for this
 
         monitoring.start(self._folder)
-        if self._recorder.end_alert is not None:
+        if self._recorder.end_alert is not None and self._spec.group is None:  # of a study nobody awaits each run
             monitoring.notify(self._folder, self._recorder.view, self._recorder.end_alert)
 
     def interrupt(self) -> None:

@@ -726,7 +726,7 @@ class SweepAxis:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial: ``values`` in the order of the axes, as numbers or words; ``points`` are step and metric.
+    """One trial: ``values`` in the order of the axes, as numbers or words; ``steps`` and ``means`` are its curve.
 
     ``done`` of ``total`` is its progress, the last step where none was reported. ``detail`` says why it ended early.
     """
@@ -739,7 +739,8 @@ class TrialRow:
     done: float | None
     total: float | None
     detail: str
-    points: tuple[tuple[float, float], ...]
+    steps: tuple[float, ...]
+    means: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

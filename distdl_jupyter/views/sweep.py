@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from distdl_jupyter.core import humanize, machine, space, sweep
 from distdl_jupyter.core.humanize import duration, number, plural
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from distdl_jupyter.core.sweep import Study, Trial
+    from distdl_jupyter.views.schema import TrialState
 
 _BEST, _DONE, _RUNNING, _PRUNED = "#0D47A1", "#6f93bb", "#1976D2", "#8c8c8c"
 #: Processes that the best is offered to run on, at most.
@@ -56,8 +57,10 @@ def _row(one: Trial, study: Study) -> TrialRow:
                    for name, axis in axes.items())  # fmt: skip
     detail = "" if one.state == "completed" else one.says
     points = tuple((step, mean) for step, mean in one.points if finite(mean) is not None)
-    return TrialRow(one.number, one.id, one.state, finite(one.value), values, finite(one.done), finite(one.total),
-                    detail, points)  # type: ignore[arg-type]  # fmt: skip
+    steps, means = zip(*points, strict=True) if points else ((), ())
+    state = cast("TrialState", one.state)
+    return TrialRow(one.number, one.id, state, finite(one.value), values, finite(one.done), finite(one.total), detail,
+                    steps, means)  # fmt: skip
 
 
 def _processes(study: Study) -> int:
@@ -192,7 +195,7 @@ def _curves(study: Study, *, log: bool) -> Any:
         is_best = best is not None and one.number == best.number
         style = {"color": _BEST, "width": 2.5} if is_best else _style(one)
         values = ", ".join(f"{name} {word(value)}" for name, value in one.params.items())
-        label = f"trial {one.number}{' (best)' if is_best else ''}"
+        label = f"trial {one.number}, the best" if is_best else f"trial {one.number}"
         found.add_trace(go.Scatter(x=x, y=y, mode="lines", name=label, line=style, hovertext=escape(values),
                                    showlegend=is_best))  # fmt: skip
         if one.state == "pruned":

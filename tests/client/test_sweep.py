@@ -131,6 +131,7 @@ def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
     assert found.trials.to_pandas().shape == (4, 6)
 
 
+@pytest.mark.full
 def test_a_metric_that_is_never_reported_ends_the_sweep_with_the_remedy(distdl_home):
     found = sweep(swept.trains, LR, trials=3, metric="acc", kwargs={"epochs": 1})
     with pytest.raises(JobFailed, match=r"never reported 'acc'. It reported 'loss'. .*log\(acc=...\), or name another"):
@@ -221,10 +222,14 @@ def test_a_sweep_that_is_stopped_goes_on_later_and_with_more_trials(distdl_home)
     found.stop()
     wait_for(lambda: found.state is State.CANCELED, what="the end of the sweep")
     assert [(job.state, job.view().reason) for job in jobs()] == [(State.CANCELED, "The sweep was stopped.")]
+    values = found.study.trials[0].params
+    assert (found.study.done, found.panel.best) == (0, None)
     found.resume(trials=4).wait(120)
-    assert trial_numbers() == dict.fromkeys(range(4), 1)
-    assert [one.state for one in found.study.trials] == ["canceled", *["completed"] * 3]
-    assert found.panel.size == 4
+    # The one that was stopped is run again, with its values.
+    assert trial_numbers() == dict.fromkeys(range(5), 1)
+    assert [(one.number, one.state) for one in found.study.trials] == [(n, "completed") for n in range(1, 5)]
+    assert values in [one.params for one in found.study.trials]
+    assert (found.panel.size, found.panel.done) == (4, 4)
     found.resume(trials=5).wait(60)
     assert found.study.done == 5
 

@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel } from './schema';
 import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
@@ -68,6 +68,11 @@ export class Api {
   curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
   scaling = (id: string): Promise<ScalingPanel> => answer(this.#api.GET(`${ROOT}/scaling/{id}`, at({ id })));
+  sweep = (id: string): Promise<SweepPanel> => answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })));
+  stopSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })));
+  resumeSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/resume`, at({ id })));
+  removeSweep = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/sweeps/{id}`, at({ id })));
+  runBest = (id: string, processes: number): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/best`, { ...at({ id }), body: { processes } }));
   compare = (query: Query<'/distdl/api/compare'>): Promise<Comparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));
 
   azure = (): Promise<AzureSignIn> => answer(this.#api.GET(`${ROOT}/azure`));

@@ -13,7 +13,10 @@ import { NAME } from './ids';
 import { isJobId } from './jobid';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
-import { OPEN_SCALING, ScalingPage } from './scalingpage';
+import { OPEN_SCALING, OPEN_SWEEP, StudyPage, type StudyKind } from './studypage';
+import { sweepHost } from './sweephost';
+import { ScalingView } from '../job/scaling';
+import { SweepView } from '../job/sweep';
 import { cellOpener, type OpenCell } from './opencell';
 import { __ } from '../ui/trans';
 
@@ -21,14 +24,15 @@ type Args = ReadonlyPartialJSONObject;
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:pages`,
-  description: 'The pages of the main area: a job, jobs compared, a scaling study.',
+  description: 'The pages of the main area: a job, jobs compared, a scaling study, a sweep.',
   autoStart: true,
   requires: [ILanguage, IDistDL],
   optional: [ILayoutRestorer, IDocumentManager, INotebookTracker],
   activate: (app, _language, distdl: DistDL, restorer: ILayoutRestorer | null, documents: IDocumentManager | null, notebooks: INotebookTracker | null) => {
     jobPages(app, distdl, cellOpener(documents, notebooks), restorer);
     comparePages(app, distdl, restorer);
-    scalingPages(app, distdl, restorer);
+    studyPages(app, OPEN_SCALING, __('Open Scaling Study'), scaling(distdl), restorer);
+    studyPages(app, OPEN_SWEEP, __('Open Sweep'), sweep(app, distdl), restorer);
   },
 };
 
@@ -87,23 +91,35 @@ function comparePages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRes
   });
 }
 
-function scalingPages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRestorer | null): void {
-  const tracker = new WidgetTracker<ScalingPage>({ namespace: 'distdl-scaling' });
-  const make = (id: string): ScalingPage => {
-    const page = new ScalingPage(id, distdl);
+function studyPages(app: JupyterFrontEnd, command: string, label: string, kind: StudyKind, restorer: ILayoutRestorer | null): void {
+  const tracker = new WidgetTracker<StudyPage>({ namespace: `distdl-${kind.key}` });
+  const make = (id: string): StudyPage => {
+    const page = new StudyPage(id, kind);
     void tracker.add(page);
     return page;
   };
-  app.commands.addCommand(OPEN_SCALING, {
-    label: __('Open Scaling Study'),
+  app.commands.addCommand(command, {
+    label,
     describedBy: describe({ id: { type: 'string', description: __('The id of the study') } }, ['id']),
     execute: (args) => {
       const id = args['id'];
       if (isJobId(id)) show(app, tracker.find((one) => one.studyId === id) ?? make(id));
     },
   });
-  void restorer?.restore(tracker, { command: OPEN_SCALING, args: (page) => ({ id: page.studyId }), name: (page) => page.studyId });
+  void restorer?.restore(tracker, { command, args: (page) => ({ id: page.studyId }), name: (page) => page.studyId });
 }
+
+const scaling = ({ api }: DistDL): StudyKind => ({
+  key: 'scaling',
+  title: __('Scaling'),
+  make: (body, id, answered, gone) => new ScalingView(body, { read: () => api.scaling(id) }, { changed: ({ name }) => answered(__('Scaling of %1', name)), gone }),
+});
+
+const sweep = (app: JupyterFrontEnd, distdl: DistDL): StudyKind => ({
+  key: 'sweep',
+  title: __('Sweep'),
+  make: (body, id, answered, gone) => new SweepView(body, sweepHost(app, distdl, id), { changed: ({ name }) => answered(__('Sweep of %1', name)), gone }),
+});
 
 /** Notebook 7 has room for one document only: there a page stands below the notebook. */
 function show(app: JupyterFrontEnd, page: Widget): void {

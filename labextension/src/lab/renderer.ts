@@ -1,5 +1,5 @@
 /**
- * Draws cell outputs of the types `application/vnd.distdl.job+json` and `...scaling+json`, live from the server.
+ * Draws cell outputs of the types `application/vnd.distdl.job+json`, `...scaling+json` and `...sweep+json`, live from the server.
  *
  * * It wins over the live widget and the HTML of the same output: a kernel may be gone, this server has the job.
  * * It is safe for notebooks that are not trusted: it takes nothing from the output but an id of the form of ids, and asks
@@ -21,16 +21,18 @@ import { button } from '../job/header';
 import { icon } from '../ui/icons';
 import { JobView } from '../job/jobview';
 import { ScalingView } from '../job/scaling';
+import { SweepView } from '../job/sweep';
 import { NAME } from './ids';
 import { isJobId } from './jobid';
 import { jobHost } from './jobhost';
 import { OPEN_JOB } from './jobpage';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
-import { OPEN_SCALING } from './scalingpage';
+import { OPEN_SCALING, OPEN_SWEEP } from './studypage';
+import { sweepHost } from './sweephost';
 import { __ } from '../ui/trans';
 
-const [JOB, SCALING] = ['application/vnd.distdl.job+json', 'application/vnd.distdl.scaling+json'];
+const [JOB, SCALING, SWEEP] = ['application/vnd.distdl.job+json', 'application/vnd.distdl.scaling+json', 'application/vnd.distdl.sweep+json'];
 const VERSION = 1;
 /** Before the live widget, which stands at -10. */
 const RANK = -20;
@@ -204,6 +206,26 @@ function studies(app: JupyterFrontEnd, { api }: DistDL, notebooks: INotebookTrac
   };
 }
 
+function sweeps(app: JupyterFrontEnd, distdl: DistDL, notebooks: INotebookTracker | null): Kind {
+  const make: Kind['make'] = (live, id, changed, gone) =>
+    new SweepView(
+      live.node,
+      {
+        ...sweepHost(app, distdl, id),
+        open: () => void app.commands.execute(OPEN_SWEEP, { id }),
+        insert: (code) => insertBelow(notebooks?.find((panel) => panel.node.contains(live.node)) ?? null, live.node, code),
+      },
+      { changed, gone: (error) => (error instanceof ApiError && error.status === 404 ? gone() : undefined) },
+    );
+  return {
+    mime: SWEEP,
+    make,
+    gone: __('This sweep is not on this server. This is what the notebook kept of it.'),
+    silent: __('The server does not answer for this sweep. This is what the notebook kept of it.'),
+    asks: true,
+  };
+}
+
 /** Put code into a new cell below the one that holds an element. */
 function insertBelow(panel: NotebookPanel | null, element: HTMLElement, code: string): void {
   if (!panel) return;
@@ -217,13 +239,13 @@ function insertBelow(panel: NotebookPanel | null, element: HTMLElement, code: st
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:renderer`,
-  description: 'Draws the outputs of jobs and scaling studies in notebooks.',
+  description: 'Draws the outputs of jobs, scaling studies and sweeps in notebooks.',
   autoStart: true,
   requires: [ILanguage, IDistDL, IRenderMimeRegistry],
   optional: [INotebookTracker],
   activate: (app, _language, distdl: DistDL, registry: IRenderMimeRegistry, notebooks: INotebookTracker | null) => {
     const renderers: Renderers = (element) => notebooks?.find((panel) => panel.node.contains(element))?.content.rendermime ?? registry;
-    for (const kind of [jobs(app, distdl), studies(app, distdl, notebooks)]) {
+    for (const kind of [jobs(app, distdl), studies(app, distdl, notebooks), sweeps(app, distdl, notebooks)]) {
       registry.addFactory({ safe: true, mimeTypes: [kind.mime], createRenderer: () => new ServedOutput(kind, renderers) }, RANK);
     }
   },

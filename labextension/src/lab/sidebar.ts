@@ -168,7 +168,9 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
   };
   return {
     open: ({ id }) => run('distdl:open-job', { id }),
-    openStudy: (id) => run('distdl:open-scaling', { id }),
+    openStudy: (id, kind) => run(kind === 'sweep' ? 'distdl:open-sweep' : 'distdl:open-scaling', { id }),
+    stopSweep: (id) => answerOf(api.stopSweep(id)),
+    removeSweep: (id) => answerOf(api.removeSweep(id)),
     cancel: ({ id }, now) => answerOf(api.cancelJob(id, now)),
     rerun: ({ id }) => answerOf(api.rerunJob(id)),
     remove: ({ id }) => answerOf(api.removeJob(id)),

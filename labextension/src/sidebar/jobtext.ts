@@ -37,7 +37,8 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (row.state === 'canceling') return line(__('canceling'));
   const when = moment(row.ended ?? row.last_sign, now);
   if (row.state === 'completed') return line(`${duration((row.ended ?? now) - row.created)}, ${when}`);
-  // A run of a study is canceled as soon as it is measured.
+  // A trial of a sweep that was canceled says why, with the metric it had; another run of a study was measured.
+  if (row.state === 'canceled' && row.group?.kind === 'sweep') return line(row.says || __('canceled'));
   if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
   const what = row.says || (row.state === 'failed' ? __('failed') : __('no result'));
   return { place: '', strong: '', tell: `${what}, ${when}`, tone: row.state === 'failed' ? 'failed' : 'lost' };
@@ -56,7 +57,7 @@ function runningLine(row: JobRow, now: number, heard: number, stale: boolean, li
 
 /** How many parts of a study are measured, and when that was. */
 function studyLine(row: JobRow, now: number): Line {
-  const place = __('%1 of %2 measured', row.done ?? 0, row.total ?? 0);
+  const place = row.group?.kind === 'sweep' ? __('%1 of %2 trials', row.done ?? 0, row.total ?? 0) : __('%1 of %2 measured', row.done ?? 0, row.total ?? 0);
   const tell = row.ended === null ? row.compute_target : row.state === 'completed' ? moment(row.ended, now) : stateWord(row.state).toLowerCase();
   return { place, strong: '', tell, tone: row.state === 'failed' ? 'failed' : 'plain' };
 }

@@ -44,6 +44,7 @@ export function grouped(items: readonly Item[], unfolded: ReadonlySet<string>, n
 export function studyRow(rows: readonly JobRow[], now: number): JobRow {
   const newest = rows[0] as JobRow;
   const group = newest.group as NonNullable<JobRow['group']>;
+  if (group.kind === 'sweep') return sweepRow(rows, newest, group, now);
   const means = meansOf(rows);
   const share = efficiency(means);
   const state = stateOf(newest, means.size >= group.size, now);
@@ -60,6 +61,37 @@ export function studyRow(rows: readonly JobRow[], now: number): JobRow {
     metric: share === null ? '' : __('% of ideal'),
     value: share === null ? null : Math.round(100 * share),
     spark: [],
+    can_rerun: false,
+    can_resume: false,
+    stalled: false,
+  };
+}
+
+/** The reason of a trial's end when its sweep is stopped (`core/sweep.py`): it is run again when the sweep goes on. */
+const STOPPED = 'The sweep was stopped.';
+
+/** Return the row of a sweep: how many trials have ended, and the best value of those that completed. */
+function sweepRow(rows: readonly JobRow[], newest: JobRow, group: NonNullable<JobRow['group']>, now: number): JobRow {
+  const ended = rows.filter(({ state, says }) => ENDED.has(state) && state !== 'lost' && !(state === 'canceled' && says === STOPPED));
+  const values = rows.flatMap(({ state, group: own }) => (state === 'completed' && own?.value !== null && own?.value !== undefined ? [own.value] : []));
+  const goesOn = rows.some(({ state }) => !ENDED.has(state)) || (ended.length < group.size && now - (newest.ended ?? now) < NEXT);
+  const done = ended.length >= group.size;
+  const state = goesOn ? 'running' : !done ? 'canceled' : values.length ? 'completed' : 'failed';
+  return {
+    ...newest,
+    id: group.id,
+    name: __('Sweep of %1', group.name),
+    state,
+    says: '',
+    created: rows.at(-1)?.created ?? newest.created,
+    ended: goesOn ? null : newest.ended,
+    done: Math.min(ended.length, group.size),
+    total: group.size,
+    left: null,
+    metric: values.length ? __('best %1', group.metric) : '',
+    value: values.length ? (group.maximize ? Math.max(...values) : Math.min(...values)) : null,
+    spark: [],
+    place: null,
     can_rerun: false,
     can_resume: false,
     stalled: false,

@@ -19,7 +19,10 @@ export interface Connection {
 export interface Actions {
   open(job: JobRow): void;
   /** Show a study as a whole. */
-  openStudy(id: string): void;
+  openStudy(id: string, kind: string): void;
+  stopSweep(id: string): Promise<unknown>;
+  /** Delete a sweep that has ended, with its trials. */
+  removeSweep(id: string): Promise<unknown>;
   cancel(job: JobRow, now: boolean): Promise<unknown>;
   rerun(job: JobRow): Promise<unknown>;
   remove(job: JobRow): Promise<unknown>;

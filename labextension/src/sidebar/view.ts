@@ -228,7 +228,7 @@ export class SidebarView {
       if (found) action(found);
     };
     return {
-      open: (id) => (this.#known.has(id) ? row(id, (found) => this.actions.open(found)) : this.actions.openStudy(id)),
+      open: (id) => (this.#known.has(id) ? row(id, (found) => this.actions.open(found)) : this.actions.openStudy(id, this.#runs(id)[0]?.group?.kind ?? '')),
       cancel: (id) => void (this.#known.has(id) ? this.cancel(id) : this.#cancelRun(id)),
       rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
       unfold: (id, on) => this.#unfold(id, on),
@@ -251,6 +251,10 @@ export class SidebarView {
   /** Cancel the run of a study that goes on, which ends the study. */
   async #cancelRun(id: string): Promise<void> {
     const run = this.#runs(id).find(isActive);
+    if (this.#runs(id)[0]?.group?.kind === 'sweep') {
+      if (await this.#list.ask(id, new InlineConfirm(__('Stop the sweep and cancel its running trials?')))) await this.#do(this.actions.stopSweep(id));
+      return;
+    }
     if (!run) return;
     this.#unfold(id, true);
     await this.cancel(run.id);
@@ -261,7 +265,10 @@ export class SidebarView {
     const runs = this.#runs(id);
     if (runs.some(isActive)) return this.#cancelRun(id);
     const text = _n('Delete %1 job of %2 with its log and outputs?', 'Delete %1 jobs of %2 with their logs and outputs?', runs.length, runs[0]?.group?.name ?? '');
-    if (await this.#list.ask(id, new InlineConfirm(text, __('Delete'), __('Keep')))) for (const run of runs) await this.#do(this.actions.remove(run));
+    if (await this.#list.ask(id, new InlineConfirm(text, __('Delete'), __('Keep')))) {
+      if (runs[0]?.group?.kind === 'sweep') await this.#do(this.actions.removeSweep(id));
+      else for (const run of runs) await this.#do(this.actions.remove(run));
+    }
   }
 
   #head(): HTMLElement {

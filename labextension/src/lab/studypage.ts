@@ -1,29 +1,41 @@
-/** A scaling study as a document of the main area. */
+/** A scaling study, or a sweep, as a document of the main area. */
 import { Widget } from '@lumino/widgets';
-import { ScalingView } from '../job/scaling';
 import { h, setText, show } from '../ui/dom';
 import { sentences } from '../ui/refusal';
-import { __ } from '../ui/trans';
-import type { DistDL } from './live';
 import { compareIcon } from './stateicons';
 
 export const OPEN_SCALING = 'distdl:open-scaling';
+export const OPEN_SWEEP = 'distdl:open-sweep';
 
-export class ScalingPage extends Widget {
-  readonly #view: ScalingView;
+/** What draws a study and asks the server for it. */
+interface View {
+  refresh(): void;
+  dispose(): void;
+}
+
+export interface StudyKind {
+  /** Begins the page's id, and names the page before the study is known. */
+  key: string;
+  title: string;
+  /** Draw the study with an id; `answered` is given the page's title, `gone` why it could not be read. */
+  make(body: HTMLElement, id: string, answered: (title: string) => void, gone: (error: unknown) => void): View;
+}
+
+export class StudyPage extends Widget {
+  readonly #view: View;
   readonly #problem = h('div', { class: 'dd dd-notice', 'data-level': 'warning', role: 'alert', hidden: true });
 
-  constructor(readonly studyId: string, { api }: DistDL) {
+  constructor(readonly studyId: string, kind: StudyKind) {
     super();
-    this.id = `distdl-scaling-${studyId}`;
+    this.id = `distdl-${kind.key}-${studyId}`;
     this.addClass('dd-document');
     this.node.tabIndex = -1;
     this.title.closable = true;
     this.title.icon = compareIcon;
-    this.title.label = __('Scaling');
+    this.title.label = kind.title;
     const body = h('div', {});
     this.node.append(this.#problem, body);
-    this.#view = new ScalingView(body, { read: () => api.scaling(studyId) }, { changed: ({ name }) => this.#answered(name), gone: (error) => this.#say(sentences(error)) });
+    this.#view = kind.make(body, studyId, (title) => this.#answered(title), (error) => this.#say(sentences(error)));
   }
 
   override dispose(): void {
@@ -40,8 +52,8 @@ export class ScalingPage extends Widget {
     if (!this.node.contains(document.activeElement)) this.node.focus();
   }
 
-  #answered(name: string): void {
-    this.title.label = __('Scaling of %1', name);
+  #answered(title: string): void {
+    this.title.label = title;
     this.#say('');
   }
 

@@ -1,0 +1,480 @@
+/**
+ * A sweep: how far it is, the best value with its parameters, all parameters side by side, the curves of all trials, and the
+ * trials as a table, the best first. What is shown was worked out by the server (`views/sweep.py`); the page that a notebook
+ * keeps draws less of it (`saved/sweep.py`).
+ *
+ * It asks again while the sweep goes on and it is seen. It knows neither JupyterLab nor HTTP: a `SweepHost` does.
+ */
+import { copy } from '../ui/clipboard';
+import { adopt, fill, h, onClick, setText, show, type Child } from '../ui/dom';
+import { count, duration, number, stateWord, type State } from '../ui/format';
+import { icon } from '../ui/icons';
+import { InlineConfirm } from '../ui/inlineconfirm';
+import { sentences } from '../ui/refusal';
+import { said, __, _n } from '../ui/trans';
+import type { components } from '../api/schema';
+import { button } from './header';
+
+export type Sweep = components['schemas']['SweepPanel'];
+type Trial = Sweep['trials'][number];
+type Axis = Sweep['axes'][number];
+
+export interface SweepHost {
+  /** Return the sweep as it is now; rejects when it is not there, or nobody answers. */
+  read(): Promise<Sweep>;
+  /** Each of these rejects with the reason. */
+  stop(): Promise<Sweep>;
+  resume(): Promise<Sweep>;
+  /** Start a job with the best values, and show it. */
+  runBest(processes: number): Promise<void>;
+  /** Show the job of a trial. */
+  openJob(id: string): void;
+  /** Show its page; left out where this is one. */
+  open?(): void;
+  /** Put code into a new cell below; left out where there is none. */
+  insert?(code: string): void;
+}
+
+export interface SweepOptions {
+  changed?: (sweep: Sweep) => void;
+  /** It could not be read for the first time. */
+  gone?: (error: unknown) => void;
+}
+
+/** Milliseconds between two questions while it goes on; rows that are shown at first. */
+const [PACE, ROWS] = [1500, 10];
+const NAMESPACE = 'http://www.w3.org/2000/svg';
+const ENDED = new Set(['completed', 'pruned', 'failed', 'canceled', 'lost']);
+const [WIDE, HIGH] = [694, 288];
+const [CURVES, TOP, BOTTOM] = [432, 34, 14];
+
+export class SweepView {
+  readonly #head = h('div', { class: 'dd-head' });
+  readonly #question = h('div', { hidden: true });
+  readonly #problem = h('div', { class: 'dd-s12 dd-ink-err dd-sweepproblem', role: 'alert', hidden: true });
+  readonly #progress = h('div', { class: 'dd-sweepprogress' });
+  readonly #best = h('div', { class: 'dd-sweepbest', hidden: true });
+  readonly #parameters = h('div', { class: 'dd-sweepcard' });
+  readonly #curves = h('div', { class: 'dd-sweepcard' });
+  readonly #body = h('div', { class: 'dd-sweepbody' }, this.#parameters, this.#curves);
+  readonly #table = h('div', { class: 'dd-sweepcard dd-sweeptrials' });
+  readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
+  #sweep: Sweep | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #reading = false;
+  #ended = false;
+  #log = false;
+  #all = false;
+  #refused = '';
+
+  constructor(private readonly root: HTMLElement, private readonly host: SweepHost, private readonly options: SweepOptions = {}) {
+    adopt(root, 'dd-sweep');
+    root.setAttribute('role', 'region');
+    root.append(this.#head, this.#question, this.#problem, this.#progress, this.#best, this.#body, this.#table, this.#live);
+    void this.#read();
+  }
+
+  /** The newest state, null before the first. */
+  get message(): Sweep | null {
+    return this.#sweep;
+  }
+
+  /** Ask now: it is seen again, or something has changed. */
+  refresh(): void {
+    clearTimeout(this.#timer);
+    void this.#read();
+  }
+
+  dispose(): void {
+    this.#ended = true;
+    clearTimeout(this.#timer);
+  }
+
+  async #read(): Promise<void> {
+    if (this.#reading || this.#ended) return;
+    this.#reading = true;
+    try {
+      const found = await this.host.read();
+      if (!this.#ended) this.#take(found);
+    } catch (error) {
+      if (!this.#sweep && !this.#ended) this.options.gone?.(error);
+    }
+    this.#reading = false;
+    this.#next();
+  }
+
+  #next(): void {
+    clearTimeout(this.#timer);
+    if (this.#ended || (this.#sweep && this.#sweep.state !== 'running')) return;
+    this.#timer = setTimeout(() => (this.root.isConnected && this.root.offsetParent ? void this.#read() : this.#next()), PACE);
+  }
+
+  #take(sweep: Sweep): void {
+    const before = this.#sweep;
+    this.#sweep = sweep;
+    const title = __('Sweep of %1', sweep.name);
+    this.root.setAttribute('aria-label', title);
+    if (before && before.state !== sweep.state) setText(this.#live, `${title}: ${stateWord(sweep.state)}`);
+    this.#draw(sweep);
+    this.options.changed?.(sweep);
+  }
+
+  #draw(sweep: Sweep): void {
+    const key = (...parts: unknown[]): string => JSON.stringify(parts);
+    fill(this.#head, key(sweep.state, sweep.words), () => this.#drawHead(sweep));
+    const problem = this.#refused || [sweep.problem, sweep.remedy].filter(Boolean).map(said).join(' ');
+    setText(this.#problem, problem);
+    show(this.#problem, problem !== '');
+    fill(this.#progress, key(sweep.done, sweep.size, sweep.state, sweep.trials.map(({ state }) => state), Math.round(sweep.elapsed), Math.round(sweep.left ?? -1)), () => progressOf(sweep));
+    const best = bestOf(sweep);
+    show(this.#best, best !== null);
+    fill(this.#best, key(best?.number, best?.value, sweep.state, sweep.processes), () => (best ? this.#drawBest(sweep, best) : []));
+    const drawn = key(sweep.trials, sweep.best, this.#log);
+    show(this.#body, sweep.trials.length > 0);
+    show(this.#table, sweep.trials.length > 0);
+    fill(this.#parameters, drawn, () => [parametersHead(), parametersOf(sweep)]);
+    fill(this.#curves, drawn, () => this.#drawCurves(sweep));
+    fill(this.#table, key(sweep.trials, sweep.best, this.#all), () => this.#drawTable(sweep));
+  }
+
+  #redraw(): void {
+    if (this.#sweep) this.#draw(this.#sweep);
+  }
+
+  #drawHead(sweep: Sweep): Child[] {
+    const pill = h('span', { class: 'dd-pill', 'data-state': sweep.state }, icon(sweep.state, 14), stateWord(sweep.state));
+    const id = button('copy', __('Copy id'), 'dd-quiet dd-icon');
+    onClick(id, () => void copy(sweep.id, id));
+    const open = button('open', __('Open page'), '');
+    onClick(open, () => this.host.open?.());
+    const stop = button('stop', __('Stop sweep'), 'dd-danger');
+    onClick(stop, () => void this.#ask());
+    const resume = button('resume', __('Go on'), '');
+    onClick(resume, () => void this.#do(this.host.resume()));
+    const goesOn = sweep.state === 'running';
+    const canResume = !goesOn && sweep.done < sweep.size;
+    const identity = [pill, h('span', { class: 'dd-title dd-ell' }, __('Sweep of %1', sweep.name)), h('span', { class: 'dd-mono dd-sub dd-nw dd-scaleid' }, sweep.id), id];
+    const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.host.open ? open : null, canResume ? resume : null, goesOn ? stop : null);
+    return [top, h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...sweep.words.map((word) => h('span', {}, said(word))))];
+  }
+
+  async #ask(): Promise<void> {
+    const running = this.#sweep?.trials.filter(({ state }) => !ENDED.has(state)).length ?? 0;
+    const text = running ? _n('Stop the sweep and cancel its running trial?', 'Stop the sweep and cancel its %1 running trials?', running) : __('Stop the sweep?');
+    const question = new InlineConfirm(text);
+    this.#question.replaceChildren(question.element);
+    show(this.#question, true);
+    question.focus();
+    const yes = await question.answered;
+    show(this.#question, false);
+    if (yes) await this.#do(this.host.stop());
+  }
+
+  async #do(answer: Promise<unknown>): Promise<void> {
+    this.#refused = '';
+    try {
+      await answer;
+    } catch (error) {
+      this.#refused = sentences(error);
+      this.#redraw();
+    }
+    this.refresh();
+  }
+
+  #drawBest(sweep: Sweep, best: Trial): Child[] {
+    const values = sweep.axes.flatMap(({ name }, at) => [at === 0 ? '' : ', ', h('span', { class: 'dd-b' }, `${name} ${wordOf(best.values[at] ?? '')}`)]);
+    const said_ = h('span', { class: 'dd-grow' }, h('span', { class: 'dd-sub' }, __('with'), ' '), ...values);
+    const insert = this.host.insert;
+    const put = insert ? onClick(button('cell', __('Insert values'), ''), () => insert(sweep.code)) : null;
+    const label = _n('Run the best on %1 process', 'Run the best on %1 processes', sweep.processes);
+    const run = onClick(button('ranks', label, 'dd-primary'), () => void this.#do(this.host.runBest(sweep.processes)));
+    const head = sweep.state === 'running' ? __('Best so far') : __('Best');
+    const value = h('span', { class: 'dd-sweepvalue dd-num' }, number(best.value ?? Number.NaN));
+    return [h('span', { class: 'dd-sub' }, head), value, h('span', { class: 'dd-sub dd-nw' }, __('%1, trial %2', sweep.metric, best.number)), said_, put, run];
+  }
+
+  #drawCurves(sweep: Sweep): Child[] {
+    const log = h('button', { type: 'button', class: 'dd-btn dd-small', 'aria-pressed': String(this.#log) }, __('Log'));
+    onClick(log, () => {
+      this.#log = !this.#log;
+      this.#redraw();
+    });
+    const cut = h('span', { class: 'dd-row dd-s12 dd-sub dd-nw' }, drawing(10, 10, [line('M2 2l6 6m0 -6l-6 6', 'dd-sweepcut')]), __('pruned here'));
+    const positive = sweep.trials.every(({ means }) => means.every((value) => value > 0));
+    return [h('div', { class: 'dd-part' }, h('h3', { class: 'dd-h3 dd-grow dd-ell' }, sweep.metric), cut, positive ? log : null), curvesOf(sweep, this.#log && positive)];
+  }
+
+  #drawTable(sweep: Sweep): Child[] {
+    const rows = button('copy', __('Copy as table'), 'dd-small');
+    onClick(rows, () => void copy(asTable(sweep), rows));
+    const more = h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Show all %1', count(sweep.trials.length)));
+    onClick(more, () => {
+      this.#all = true;
+      this.#redraw();
+    });
+    const shown = this.#all ? sweep.trials : sweep.trials.slice(0, ROWS);
+    const head = h('div', { class: 'dd-part' }, h('h3', { class: 'dd-h3' }, __('Trials')), h('span', { class: 'dd-sub dd-s12 dd-ell' }, __('sorted by %1', sweep.metric)), h('span', { class: 'dd-grow' }), shown.length < sweep.trials.length ? more : null, rows);
+    const names = [__('Trial'), sweep.metric, '', ...sweep.axes.map(({ name }) => name), __('Progress'), __('State'), ''];
+    const left = (at: number): boolean => at === 2 || at >= names.length - 2;
+    const top = h('tr', {}, ...names.map((name, at) => h('th', { class: left(at) ? '' : 'dd-right' }, name)));
+    const most = Math.max(...sweep.trials.map(({ value }) => Math.abs(value ?? 0)));
+    const body = h('tbody', {}, ...shown.map((trial) => this.#row(sweep, trial, most)));
+    return [head, h('div', { class: 'dd-scaletable dd-s12 dd-num', tabindex: 0, role: 'region', 'aria-label': __('Trials') }, h('table', {}, h('thead', {}, top), body))];
+  }
+
+  #row(sweep: Sweep, trial: Trial, most: number): HTMLElement {
+    const isBest = trial.number === sweep.best;
+    const strong = isBest ? 'dd-right dd-b' : 'dd-right';
+    const bar = h('i', { class: 'dd-sweepbar', 'data-look': lookOf(sweep, trial) });
+    bar.style.width = `${(80 * Math.abs(trial.value ?? 0)) / (most || 1)}px`;
+    const open = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: __('Open job page') }, String(trial.number));
+    onClick(open, () => this.host.openJob(trial.id));
+    const state = h('span', { class: 'dd-row dd-nw' }, icon(trial.state === 'pruned' ? 'pruned' : trial.state, 14), trialWord(trial.state));
+    const detail = isBest ? h('span', { class: 'dd-tag dd-tag-ok' }, __('best')) : h('span', { class: 'dd-sub' }, said(trial.detail));
+    return h(
+      'tr',
+      { class: [isBest ? 'dd-sweepfirst' : '', ['pruned', 'failed', 'canceled'].includes(trial.state) ? 'dd-sub' : ''].join(' ').trim() },
+      h('td', { class: 'dd-right' }, open),
+      h('td', { class: strong }, trial.value === null ? '' : number(trial.value)),
+      h('td', {}, bar),
+      ...trial.values.map((value) => h('td', { class: strong }, wordOf(value))),
+      h('td', { class: 'dd-right' }, progressWord(trial)),
+      h('td', {}, state),
+      h('td', { class: 'dd-ell' }, detail),
+    );
+  }
+}
+
+// ---- words --------------------------------------------------------------------------------------
+
+const bestOf = (sweep: Sweep): Trial | null => sweep.trials.find((trial) => trial.number === sweep.best) ?? null;
+const trialWord = (state: Trial['state']): string => (state === 'pruned' ? __('Pruned') : stateWord(state as State));
+
+/** A value of a parameter in about three digits; a whole number stays one. */
+function wordOf(value: number | string): string {
+  if (typeof value === 'string') return value;
+  return Number.isInteger(value) && Math.abs(value) < 1e15 ? String(value) : String(Number(value.toPrecision(3)));
+}
+
+function progressWord({ done, total }: Trial): string {
+  if (done === null) return '';
+  return total ? __('%1 of %2', count(done), count(total)) : __('step %1', count(done));
+}
+
+/** The trials as a table of a spreadsheet. */
+function asTable(sweep: Sweep): string {
+  const head = ['trial', 'job', 'state', sweep.metric, ...sweep.axes.map(({ name }) => name)];
+  return [head, ...sweep.trials.map((one) => [one.number, one.id, one.state, one.value ?? '', ...one.values])].map((row) => row.join('\t')).join('\n');
+}
+
+function progressOf(sweep: Sweep): Child[] {
+  const counts = (of: (trial: Trial) => boolean): number => sweep.trials.filter(of).length;
+  const [running, pruned] = [counts(({ state }) => !ENDED.has(state)), counts(({ state }) => state === 'pruned')];
+  const completed = counts(({ state }) => state === 'completed');
+  const failed = sweep.done - pruned - completed;
+  const toCome = Math.max(0, sweep.size - sweep.done - running);
+  const more = [
+    running ? __('%1 running', running) : '',
+    pruned ? __('%1 pruned', pruned) : '',
+    failed > 0 ? __('%1 without a value', failed) : '',
+    toCome ? (sweep.state === 'running' ? __('%1 to come', toCome) : __('%1 not started', toCome)) : '',
+  ].filter(Boolean);
+  const segments: [string, number][] = [['completed', completed], ['pruned', pruned], ['failed', Math.max(0, failed)], ['running', running], ['', toCome]];
+  const bar = h('div', { class: 'dd-sweepsegments', role: 'progressbar', 'aria-valuenow': sweep.done, 'aria-valuemin': 0, 'aria-valuemax': sweep.size });
+  for (const [look, number_] of segments) for (let at = 0; at < number_ && bar.children.length < 200; at += 1) bar.append(h('i', { 'data-look': look }));
+  const words = h('span', { class: 'dd-dots dd-sub dd-grow' }, ...more.map((word) => h('span', {}, word)));
+  const left = sweep.left === null ? null : h('span', { class: 'dd-b dd-nw' }, __('about %1 left', duration(sweep.left)));
+  const elapsed = h('span', { class: 'dd-sub dd-nw' }, sweep.state === 'running' ? __('%1 elapsed', duration(sweep.elapsed)) : duration(sweep.elapsed));
+  const total = h('span', { class: 'dd-b dd-nw' }, _n('%2 of %1 trial', '%2 of %1 trials', sweep.size, sweep.done));
+  return [h('div', { class: 'dd-row dd-s12 dd-num' }, total, words, elapsed, left), bar];
+}
+
+// ---- figures ------------------------------------------------------------------------------------
+
+type Look = 'best' | 'completed' | 'running' | 'pruned' | 'failed';
+
+function lookOf(sweep: Sweep, { number: at, state }: Trial): Look {
+  if (at === sweep.best) return 'best';
+  if (state === 'completed' || state === 'pruned') return state;
+  return ENDED.has(state) ? 'failed' : 'running';
+}
+
+/** The trials in the order in which they are drawn: the best last. */
+function inOrder(sweep: Sweep): Trial[] {
+  const order: Look[] = ['failed', 'pruned', 'completed', 'running', 'best'];
+  return [...sweep.trials].sort((a, b) => order.indexOf(lookOf(sweep, a)) - order.indexOf(lookOf(sweep, b)));
+}
+
+function parametersHead(): HTMLElement {
+  const key = (look: Look, word: string): HTMLElement => h('span', { class: 'dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-sweepline', look)]), word);
+  return h('div', { class: 'dd-part dd-scalehead' }, h('h3', { class: 'dd-h3 dd-grow' }, __('Parameters')), key('best', __('best')), key('completed', __('completed')), key('running', __('running')), key('pruned', __('pruned')));
+}
+
+/** One upright axis: where a value stands on it, between 0 (low) and 1, and its ticks. */
+interface Upright {
+  name: string;
+  at(value: number | string): number;
+  ticks: [number, string][];
+}
+
+const inside = (part: number): number => Math.max(0, Math.min(1, part));
+
+function uprightOf({ name, low, high, log, choices }: Axis): Upright {
+  if (low === null || high === null) {
+    const at = (value: number | string): number => (choices.length < 2 ? 0.5 : Math.max(0, choices.indexOf(String(value))) / (choices.length - 1));
+    const every = Math.ceil(choices.length / 8);
+    return { name, at, ticks: choices.filter((_, index) => index % every === 0).map((word) => [at(word), word]) };
+  }
+  const by = (value: number): number => (log ? Math.log10(Math.max(value, 1e-300)) : value);
+  const at = (value: number | string): number => inside((by(Number(value)) - by(low)) / (by(high) - by(low)));
+  const marks = log ? decades(low, high) : evenly(low, high, 4);
+  return { name, at, ticks: marks.map((value) => [at(value), wordOf(value)]) };
+}
+
+/** Powers of ten within a range, with both ends where there are few. */
+function decades(low: number, high: number): number[] {
+  const powers: number[] = [];
+  for (let power = Math.ceil(Math.log10(low) - 1e-9); power <= Math.log10(high) + 1e-9; power += 1) powers.push(Number(`1e${power}`));
+  return powers.length > 1 ? powers : [low, high];
+}
+
+/** Round values within a range, about so many. */
+function evenly(low: number, high: number, about: number): number[] {
+  const rough = (high - low) / about || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * ([1, 2, 5].find((one) => one * power >= rough) ?? 10);
+  const found: number[] = [];
+  for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at += 1) found.push(Number((at * step).toPrecision(12)));
+  return found;
+}
+
+/** The axis of the metric: its better end is up, and values far worse than most stand at its lower end. */
+function metricAxis(sweep: Sweep): Upright | null {
+  const values = sweep.trials.map(({ value }) => value).filter((value): value is number => value !== null).sort((a, b) => a - b);
+  if (!values.length) return null;
+  const [first = 0, last = 0] = [values[0], values.at(-1)];
+  const spread = last - first || Math.abs(first) || 1;
+  const [low, high] = last > first ? [first - spread * 0.02, last + spread * 0.02] : [first - spread / 2, last + spread / 2];
+  const log = first > 0 && last / first > 20;
+  const by = (value: number): number => (log ? Math.log10(Math.max(value, first / 10)) : value);
+  const [from, to] = log ? [by(first * 0.98), by(last * 1.02)] : [low, high];
+  const up = (value: number | string): number => inside((by(Number(value)) - from) / (to - from || 1));
+  const at = sweep.maximize ? up : (value: number | string): number => 1 - up(value);
+  const marks = log ? decades(first, last) : evenly(low, high, 4);
+  return { name: sweep.metric, at, ticks: marks.map((value) => [at(value), number(value)]) };
+}
+
+function parametersOf(sweep: Sweep): SVGSVGElement {
+  const metric = metricAxis(sweep);
+  const axes = [...sweep.axes.map(uprightOf), ...(metric ? [metric] : [])];
+  const [left, right] = [56, 66];
+  const x = (at: number): number => (axes.length < 2 ? WIDE / 2 : left + (at / (axes.length - 1)) * (WIDE - left - right));
+  const y = (part: number): number => TOP + (1 - part) * (HIGH - TOP - BOTTOM);
+  const placesOf = (trial: Trial): [number, number][] => {
+    const values: (number | string)[] = [...trial.values, ...(metric && trial.value !== null ? [trial.value] : [])];
+    return values.map((value, at) => [x(at), y(axes[at]?.at(value) ?? 0)]);
+  };
+  const lines = inOrder(sweep).map((trial) => {
+    const found = line(curved(placesOf(trial)), 'dd-sweepline', lookOf(sweep, trial));
+    const words = sweep.axes.map(({ name }, at) => `${name} ${wordOf(trial.values[at] ?? '')}`).join(', ');
+    found.append(titled(`${__('Trial %1', trial.number)}: ${words}${trial.value === null ? '' : `, ${sweep.metric} ${number(trial.value)}`}`));
+    return found;
+  });
+  const drawn = axes.flatMap((axis, at) => {
+    const isLast = metric !== null && at === axes.length - 1;
+    const ticks = axis.ticks.flatMap(([part, word]) => [line(`M${x(at) - 3} ${y(part)}h6`, 'dd-scaleaxis'), text(x(at) + (isLast ? 8 : -7), y(part) + 4, word, isLast ? 'start' : 'end', 'dd-sweeptick')]);
+    return [line(`M${x(at)} ${TOP}V${HIGH - BOTTOM}`, 'dd-scaleaxis'), text(x(at), 16, short(axis.name, 18), 'middle', 'dd-sweepname'), ...ticks];
+  });
+  const best = bestOf(sweep);
+  const marks = best
+    ? placesOf(best).flatMap(([cx, cy], at) => {
+        const word = at < best.values.length ? wordOf(best.values[at] ?? '') : number(best.value ?? 0);
+        return [element('circle', { cx, cy, r: 3.5, class: 'dd-sweepdot' }), text(cx + 8, cy < TOP + 14 ? cy + 14 : cy - 5, short(word, 12), 'start', 'dd-sweepmark')];
+      })
+    : [];
+  return figure(WIDE, HIGH, [...lines, ...drawn, ...marks], _n('Parameters of %1 trial', 'Parameters of %1 trials', sweep.trials.length));
+}
+
+/** A line through places that leaves each axis level. */
+function curved(places: [number, number][]): string {
+  return places
+    .map(([x, y], at) => {
+      const before = places[at - 1];
+      if (!before) return `M${x.toFixed(1)} ${y.toFixed(1)}`;
+      const middle = ((before[0] + x) / 2).toFixed(1);
+      return `C${middle} ${before[1].toFixed(1)} ${middle} ${y.toFixed(1)} ${x.toFixed(1)} ${y.toFixed(1)}`;
+    })
+    .join('');
+}
+
+function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
+  const drawn = inOrder(sweep).filter(({ steps }) => steps.length);
+  const [left, right, top, bottom, high] = [48, 58, 12, 26, 280];
+  const steps = drawn.flatMap((trial) => trial.steps);
+  const values = drawn.flatMap(({ means }) => means);
+  if (!steps.length) return figure(CURVES, high, [text(CURVES / 2, high / 2, __('Nothing was reported yet.'), 'middle')], __('Nothing was reported yet.'));
+  const by = (value: number): number => (log ? Math.log10(value) : value);
+  const [first, last] = [Math.min(...steps), Math.max(...steps)];
+  const [lowest, highest] = [Math.min(...values), Math.max(...values)];
+  const [from, to] = [by(lowest), by(highest)];
+  const x = (step: number): number => left + ((step - first) / (last - first || 1)) * (CURVES - left - right);
+  const y = (value: number): number => top + (1 - (by(value) - from) / (to - from || 1)) * (high - top - bottom);
+  const marks = log && highest / lowest > 10 ? decades(lowest, highest) : evenly(lowest, highest, 4);
+  const grid = marks.flatMap((value) => [line(`M${left} ${y(value)}H${CURVES - right}`, 'dd-scalegrid'), text(left - 7, y(value) + 4, number(value), 'end')]);
+  const ticks = evenly(first, last, 4).map((step, at, all) => text(x(step), high - 8, at === all.length - 1 ? __('step %1', count(step)) : count(step), 'middle'));
+  const lines = drawn.flatMap((trial) => {
+    const look = lookOf(sweep, trial);
+    const places = trial.steps.map((step, at): [number, number] => [x(step), y(trial.means[at] ?? 0)]);
+    const [endX, endY] = places.at(-1) ?? [0, 0];
+    const curve = line(`M${places.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join('L')}`, 'dd-sweepline dd-sweepcurve', look);
+    curve.append(titled(__('Trial %1', trial.number)));
+    if (trial.state === 'pruned') return [curve, line(`M${endX - 3} ${endY - 3}l6 6m0 -6l-6 6`, 'dd-sweepcut')];
+    if (look === 'running') return [curve, element('circle', { cx: endX, cy: endY, r: 3, class: 'dd-sweepdot', 'data-look': look })];
+    if (look !== 'best') return [curve];
+    return [curve, element('circle', { cx: endX, cy: endY, r: 3, class: 'dd-sweepdot' }), text(endX + 7, endY + 4, number(trial.means.at(-1) ?? 0), 'start', 'dd-sweepmark')];
+  });
+  const axis = line(`M${left} ${high - bottom}H${CURVES - right}`, 'dd-scaleaxis');
+  const best = bestOf(sweep);
+  const spoken = best ? __('%1 of all trials over their steps; trial %2 is best with %3', sweep.metric, best.number, number(best.value ?? 0)) : __('%1 of all trials over their steps', sweep.metric);
+  return figure(CURVES, high, [...grid, axis, ...ticks, ...lines], spoken);
+}
+
+// ---- shapes -------------------------------------------------------------------------------------
+
+const short = (word: string, most: number): string => (word.length > most ? `${word.slice(0, most - 1)}…` : word);
+
+function figure(width: number, height: number, parts: SVGElement[], spoken: string): SVGSVGElement {
+  const found = drawing(width, height, parts, 'dd-sweepplot');
+  found.removeAttribute('aria-hidden');
+  found.setAttribute('role', 'img');
+  found.setAttribute('aria-label', spoken);
+  return found;
+}
+
+function drawing(width: number, height: number, parts: SVGElement[], className = ''): SVGSVGElement {
+  const found = element('svg', { width, height, viewBox: `0 0 ${width} ${height}`, class: className, 'aria-hidden': 'true' }) as SVGSVGElement;
+  found.append(...parts);
+  return found;
+}
+
+function line(d: string, className: string, look?: Look): SVGElement {
+  return element('path', { d, class: className, ...(look ? { 'data-look': look } : {}) });
+}
+
+function text(x: number, y: number, words: string, anchor: string, className = ''): SVGElement {
+  const found = element('text', { x, y, 'text-anchor': anchor, class: className });
+  found.textContent = words;
+  return found;
+}
+
+function titled(words: string): SVGElement {
+  const found = element('title', {});
+  found.textContent = words;
+  return found;
+}
+
+function element(tag: string, attributes: Record<string, string | number>): SVGElement {
+  const found = document.createElementNS(NAMESPACE, tag) as SVGElement;
+  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, typeof value === 'number' ? String(Number(value.toFixed(1))) : value);
+  return found;
+}

@@ -1,0 +1,63 @@
+"""A sweep in a real JupyterLab: its panel as trials run and as it ends, its page, its row, and the best once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Book
+
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
+
+SWEEP = """%%sweep lr=loguniform(1e-4, 1e-1) width=32,64,128 dropout=uniform(0,0.5) --trials 10 --parallel 2 --seed 1 --metric val_loss --name digits -o found
+import math, time
+from distdl_jupyter import log, progress
+
+for epoch in range(20):
+    quality = abs(math.log10(lr) + 2) + 4 / width + abs(dropout - 0.15)
+    log(step=epoch, val_loss=0.2 + 0.5 * quality + 2.2 * math.exp(-epoch / 3))
+    progress(epoch + 1, 20, unit="epoch")
+    time.sleep(0.05)
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1440), (True, 900)])
+def test_a_sweep_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., Book], dark: bool, width: int) -> None:
+    book = desk(["%load_ext distdl_jupyter", SWEEP], dark=dark, width=width)
+    book.run_all()
+    panel = book.page.locator(".dd-sweep")
+    pill = panel.locator(".dd-pill")
+    expect(pill).to_have_text("Running")
+    expect(panel.locator(".dd-sweepbest")).to_contain_text("Best so far")
+    book.picture(f"sweep-running-{'dark' if dark else 'light'}", panel)
+    expect(pill).to_have_text("Completed")
+    expect(panel.locator(".dd-sweepprogress")).to_contain_text("10 of 10 trials")
+    best = panel.locator(".dd-sweepbest")
+    expect(best).to_contain_text("with lr ")
+    for figure in ("Parameters of 10 trials", "val_loss of all trials over their steps"):
+        expect(panel.locator(f"svg[aria-label^='{figure}']")).to_be_visible()
+    expect(panel.locator("tbody tr")).to_have_count(10)
+    expect(panel.locator("tbody tr").first).to_contain_text("best")
+    panel.get_by_role("button", name="Log", exact=True).click()
+    book.picture(f"sweep-{'dark' if dark else 'light'}", panel)
+    if dark:
+        return
+    best.get_by_role("button", name="Insert values").click()
+    expect(book.page.locator(".jp-Cell").last).to_contain_text("dropout = ")
+    row = book.page.locator("#distdl-sidebar .dd-job[role=row]")
+    book.page.evaluate("window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("Sweep of digits")
+    expect(row).to_contain_text("10 of 10 trials")
+    expect(row).to_contain_text("best val_loss")
+    book.picture("sweep-row", book.page.locator("#distdl-sidebar"))
+    row.dblclick()
+    page = book.page.locator(".dd-document .dd-sweep")
+    expect(page.locator(".dd-sweepbest")).to_be_visible()
+    book.picture("sweep-page")
+    page.get_by_role("button", name="Run the best on").click()
+    expect(book.page.locator(".dd-document").last.locator(".dd-title").first).to_contain_text("digits, best")
+    expect(row).to_have_count(2)
+    assert not book.errors
