@@ -36,13 +36,13 @@ def test_a_job_in_a_page_works_without_a_server(site, chromium):
     job.locator(".dd-pill", has_text="Completed").wait_for()
     job.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for(state="attached")
     band = job.locator(".scatterlayer .trace").count()
-    job.get_by_role("button", name="Each rank").click()
+    job.get_by_text("Each rank").click()
     page.wait_for_function(
         "many => document.querySelectorAll('.distdl-kept .scatterlayer .trace').length !== many", arg=band
     )
     job.get_by_role("tab", name="Rank 1").click()
     job.get_by_text("rank 1 of 2 trains on").wait_for()
-    job.get_by_role("searchbox").fill("718 images")
+    job.get_by_label("Search the log").fill("718 images")
     job.locator("mark").first.wait_for()
     assert job.get_by_role("button", name="Rerun").count() == 0
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
