@@ -71,7 +71,7 @@ bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios against other laun
 schema: $(STAMPS)/test ## Write the OpenAPI file anew, of which each build makes the pages' types
 	@$(PY) -m distdl_jupyter.server.openapi
 
-docs: $(STAMPS)/horovod $(STAMPS)/docs ## Build the site in docs/_build/html (three of its notebooks run first, when they changed)
+docs: $(STAMPS)/horovod $(STAMPS)/docs ## Build the site in docs/_build/html (some of its notebooks run first, when they changed)
 	@$(STEP) "Building the site" $(PY) -m sphinx -W --keep-going -q -b html docs $(SITE)
 	@printf 'The site: %s\n' "$(SITE)/index.html"
 

@@ -37,6 +37,7 @@ html_copy_source = False
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_prev_next": True,
+    "back_to_top_button": False,
     "navigation_with_keys": False,
     "show_toc_level": 1,
     "navbar_align": "left",

@@ -23,7 +23,7 @@ import nbformat
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 #: Run when the site is built: each takes less than two minutes on two cores.
-EXECUTED = ("quickstart", "when_training_hangs", "ranks")
+EXECUTED = ("quickstart", "when_a_rank_fails", "when_training_hangs", "ranks", "from-batch-ai")
 VERSIONS = ("distdl_jupyter", "torch", "horovod")
 #: A link to a file beside the notebooks.
 _FILE = re.compile(r"\[`?([^\]`]+)`?\]\(((?!https?:)[\w./-]+\.(?:py|json))\)")

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from IPython.core.interactiveshell import InteractiveShell
+
 import distdl_jupyter
 from distdl_jupyter import cli, registry
 from distdl_jupyter.core import errors, failure
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
-from distdl_jupyter.form.arguments import cell_parser
-from distdl_jupyter.magic.lines import LineMagics
-from distdl_jupyter.magic.session import Session
+from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
 from distdl_jupyter.supervisor import postmortem
 
@@ -30,6 +30,19 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "distdl_jupyter"
 #: Which errors of the package are a sentence with a remedy for users.
 ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+#: Variables of the environment that a user may set.
+VARIABLES = {
+    "DISTDL_HOME": "the data directory, where jobs lie (default: `distdl` in Jupyter's data directory)",
+    "DISTDL_CACHE": "what can be made again: built wheels, environments, data (default: `~/.cache/distdl`)",
+    "DISTDL_DATA_CACHE_BYTES": "the most that fetched data may take (default: a tenth of the disk, at most `100GB`)",
+    "DISTDL_DATAFRAMES": "where Spark writes DataFrames for jobs",
+    "DISTDL_QUEUE": "the folder of this machine's queue, where several containers share its GPUs",
+    "DISTDL_STALL_SECONDS": "seconds without progress after which stacks are taken; `0`: never",
+    "DISTDL_WARM": "`off` switches warm starts off",
+}
+#: Those that ranks find.
+RANK_VARIABLES = ("DISTDL_RANK", "DISTDL_WORLD_SIZE", "DISTDL_LOCAL_RANK", "DISTDL_LOCAL_SIZE", "DISTDL_NODE_RANK",
+                  "DISTDL_NODE_COUNT", "DISTDL_JOB_ID", "DISTDL_JOB_DIR", "DISTDL_RESTART_COUNT")  # fmt: skip
 #: The rooms of the package whose refusals stand together, and what they are about; the rest is "Jobs".
 SUBJECTS = {
     "azure": "Azure: sign-in, sizes and prices",
@@ -200,11 +213,16 @@ def _wide(prog: str) -> argparse.HelpFormatter:
 
 
 def magics() -> str:
-    """Return the page of the magics."""
+    """Return the page of the magics: what the extension adds to a shell."""
+    shell = InteractiveShell()
+    known = {kind: set(named) for kind, named in shell.magics_manager.magics.items()}
+    load(shell)
     parts = ["# Magics", "`%load_ext distdl_jupyter` brings them. `%%distributed?` shows the same in a notebook."]
-    parts += ["(magic-distributed)=", "## `%%distributed`", f"```text\n{cell_parser().format_help().rstrip()}\n```"]
-    for name, function in LineMagics(Session(None)).all().items():
-        parts += [f"({anchor('magic ' + name)})=", f"## `%{name}`", f"```text\n{(function.__doc__ or '').strip()}\n```"]
+    for kind, signs in (("cell", "%%"), ("line", "%")):
+        for name, function in sorted(shell.magics_manager.magics[kind].items()):
+            if name not in known[kind] and name != "distdl" and function.__doc__:  # an alias
+                text = inspect.cleandoc(function.__doc__)
+                parts += [f"({anchor(f'magic {kind} {name}')})=", f"## `{signs}{name}`", f"```text\n{text}\n```"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -255,10 +273,16 @@ def settings() -> str:
         if "title" in one
     ]
     head = ("setting", "what it is", "default")
+    code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    if unknown := [name for name in (*VARIABLES, *RANK_VARIABLES) if f'"{name}"' not in code]:
+        raise ValueError(f"The package knows no variable {', '.join(unknown)}; change docs/reference.py.")
+    variables = [(f"`{name}`", text) for name, text in VARIABLES.items()]
     return "\n\n".join([
         "# Settings",
         "## The Jupyter server", "In `jupyter_server_config.py`.", _table(head, server),
         "## JupyterLab", "Settings → Settings Editor → Distributed training.", _table(head, lab),
+        "## Variables of the environment", _table(("variable", "what it is"), variables),
+        f"Ranks find {', '.join(f'`{name}`' for name in RANK_VARIABLES)} beside torchrun's own.",
     ]) + "\n"  # fmt: skip
 
 
