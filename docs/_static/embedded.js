@@ -1,5 +1,6 @@
 /**
- * Jobs in pages without a server: the view of JupyterLab, told by messages that were kept when the notebook ran.
+ * Jobs in pages without a server: the view of JupyterLab, told by messages that were kept when the notebook ran. And a button
+ * on each block of code, which copies it.
  *
  * Each `.distdl-job` holds the page that a notebook saves, which stays where no script runs. Its messages are in
  * `jobs/<id>.js`, loaded when the element comes near.
@@ -76,8 +77,21 @@
   /** The view and the theme of the page agree. */
   const themed = () => document.body.setAttribute('data-jp-theme-light', String(document.documentElement.dataset.theme !== 'dark'));
 
+  /** A button on each block of code. */
+  const copyable = (block) => {
+    const button = document.createElement('button');
+    Object.assign(button, { type: 'button', className: 'distdl-copy', textContent: 'Copy' });
+    button.addEventListener('click', async () => {
+      await navigator.clipboard.writeText(block.querySelector('pre').innerText.trimEnd());
+      button.textContent = 'Copied';
+      setTimeout(() => (button.textContent = 'Copy'), 2000);
+    });
+    block.append(button);
+  };
+
   document.addEventListener('DOMContentLoaded', () => {
     themed();
+    document.querySelectorAll('.highlight-python, .highlight-sh, .highlight-ipython3').forEach(copyable);
     new MutationObserver(themed).observe(document.documentElement, { attributeFilter: ['data-theme'] });
     const near = new IntersectionObserver((entries) => {
       for (const { isIntersecting, target } of entries) {

@@ -21,8 +21,21 @@ from tests.docs.blocks import ROOT, blocks, pages
 
 #: Calls that take the options of a job.
 TAKE_OPTIONS = {"submit", "scale", "check", "launcher"}
-#: Pages whose first blocks run here as they stand, one after the other in one kernel: how many. The others only show.
-RUN = {"docs/tutorial/first-job.md": 5, "docs/tutorial/cluster.md": 1}
+#: Pages of which these Python blocks run here as they stand, in one kernel; the others need a cluster or another tool.
+RUN = {
+    "docs/tutorial/first-job.md": range(5),
+    "docs/tutorial/cluster.md": [0],
+    "docs/coming-from/notebook-launcher.md": [1],
+    "docs/coming-from/torch-distributor.md": [1],
+    "docs/coming-from/horovod-runner.md": [1, 2],
+}
+#: What such a page takes for granted.
+GIVEN = """
+%load_ext distdl_jupyter
+def train(number=0, lr=0.0):
+    import os
+    return os.environ["RANK"], number, lr
+"""
 
 
 def every(kind):
@@ -75,12 +88,11 @@ def test_commands_are_known(block, monkeypatch):
 @pytest.mark.full
 @pytest.mark.parametrize("page", RUN)
 def test_pages_run_as_they_stand(page, tmp_path, distdl_home):
-    cells = [block.text for block in blocks(ROOT / page) if block.kind == "python"][: RUN[page]]
-    needs = "%load_ext distdl_jupyter"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in [needs, *cells]])
+    python = [block.text for block in blocks(ROOT / page) if block.kind == "python"]
+    cells = [GIVEN, *(python[number] for number in RUN[page])]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
     NotebookClient(notebook, timeout=200, kernel_name="python3").execute(cwd=str(tmp_path))
-    job = distdl_jupyter.jobs()[0]
-    assert job.state.value == "completed"
+    assert {job.state.value for job in distdl_jupyter.jobs()} == {"completed"}
 
 
 def test_readme_fits_on_a_page():
