@@ -66,11 +66,16 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
     if plan.sampler == "grid":
         values = {name: [*one.values] if isinstance(one, space.Choice) else [*range(int(one.low), int(one.high) + 1)]
                   for name, one in plan.parameters.items()}  # fmt: skip
+
+    class Grid(optuna.samplers.GridSampler):
+        def after_trial(self, *_: object) -> None:
+            """Leave the end to the number of trials: Optuna's own ends a loop that there is none of here."""
+
     startup = min(_MOST_RANDOM, max(3, plan.trials // 3))
     samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
         "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=startup, constant_liar=plan.parallel > 1, seed=seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-        "grid": lambda: optuna.samplers.GridSampler(values, seed=plan.seed or 0),
+        "grid": lambda: Grid(values, seed=plan.seed or 0),
         "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
         "gp": lambda: optuna.samplers.GPSampler(seed=seed),
     }  # fmt: skip
@@ -334,7 +339,8 @@ def main() -> None:
         ended(folder, State.FAILED, error.message, error.hint or f"Go on: distdl sweep --resume {short_id(folder.id)}.")
     except Exception as error:  # noqa: BLE001 - told to the user, with its place in the sweep's supervisor.log
         traceback.print_exc()
-        ended(folder, State.FAILED, f"What drives the sweep has failed: {type(error).__name__}: {error}.",
+        why = f"{type(error).__name__}: {error}".rstrip(".")
+        ended(folder, State.FAILED, f"What drives the sweep has failed: {why}.",
               f"{folder.supervisor_log} says where; distdl sweep --resume {short_id(folder.id)} goes on.")  # fmt: skip
 
 

@@ -331,11 +331,14 @@ function uprightOf({ name, low, high, log, choices }: Axis): Upright {
   return { name, at, ticks: marks.map((value) => [at(value), wordOf(value)]) };
 }
 
-/** Powers of ten within a range, with both ends where there are few. */
+/** Round values within a range, evenly on a logarithmic axis: powers of ten, with 2 and 5 of each where there are few. */
 function decades(low: number, high: number): number[] {
-  const powers: number[] = [];
-  for (let power = Math.ceil(Math.log10(low) - 1e-9); power <= Math.log10(high) + 1e-9; power += 1) powers.push(Number(`1e${power}`));
-  return powers.length > 1 ? powers : [low, high];
+  const found: number[] = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1e-9; power += 1) for (const digit of [1, 2, 5]) found.push(Number(`${digit}e${power}`));
+  const within = found.filter((value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9));
+  const powers = within.filter((_, at) => String(within[at]?.toExponential()).startsWith('1e'));
+  const marks = powers.length > 2 ? powers : within;
+  return marks.length > 1 ? marks : [low, high];
 }
 
 /** Round values within a range, about so many. */
@@ -419,7 +422,7 @@ function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
   const [from, to] = [by(lowest), by(highest)];
   const x = (step: number): number => left + ((step - first) / (last - first || 1)) * (CURVES - left - right);
   const y = (value: number): number => top + (1 - (by(value) - from) / (to - from || 1)) * (high - top - bottom);
-  const marks = log && highest / lowest > 10 ? decades(lowest, highest) : evenly(lowest, highest, 4);
+  const marks = log ? decades(lowest, highest) : evenly(lowest, highest, 4);
   const grid = marks.flatMap((value) => [line(`M${left} ${y(value)}H${CURVES - right}`, 'dd-scalegrid'), text(left - 7, y(value) + 4, number(value), 'end')]);
   const ticks = evenly(first, last, 4).map((step, at, all) => text(x(step), high - 8, at === all.length - 1 ? __('step %1', count(step)) : count(step), 'middle'));
   const lines = drawn.flatMap((trial) => {
