@@ -18,6 +18,7 @@ version = release = __version__
 copyright = "distdl_jupyter contributors"  # noqa: A001 - Sphinx's name
 extensions = ["myst_nb"]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+smartquotes = False
 suppress_warnings = ["mystnb.unknown_mime_type", "myst.header"]
 
 myst_enable_extensions = ["substitution"]

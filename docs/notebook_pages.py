@@ -70,7 +70,11 @@ def page(notebook: Any, name: str, run: str) -> Any:
                 job = data.pop(MIME)["id"]
                 saved = "".join(data["text/html"])
                 data["text/html"] = f'<div class="distdl-job" data-job="{job}">{saved}</div>' if run else saved
-    said = run or ("Shown with the outputs that it was saved with." if has_outputs else "Not run for this page.")
+    said = run or (
+        "Shown with the outputs that it was saved with."
+        if has_outputs
+        else "Not run for this page, which lacks what it needs; the tests execute it (tests/notebooks)."
+    )
     note = nbformat.v4.new_markdown_cell(f"*{said}* {{download}}`Notebook <../../notebooks/{name}>`", id="cell-note")
     notebook.cells.insert(1, note)
     notebook.metadata.pop("widgets", None)
