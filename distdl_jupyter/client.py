@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.environment import JobEnvironment
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import Group, JobSpec
+    from distdl_jupyter.core.tracking import TrackerRecord
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.job_table import JobRow, JobTable
@@ -304,6 +305,23 @@ class Job:
         from distdl_jupyter import results
 
         return results.step_times(self.folder, self.view())
+
+    def tracking(self) -> list[TrackerRecord]:
+        """Return how far each experiment tracker has come: its run, where that is, and what keeps it from going on."""
+        from distdl_jupyter.core import tracking
+
+        return tracking.of_job(self.folder.path)
+
+    def track(self, trackers: str | Sequence[str] = "", *, timeout: float | None = 600.0) -> list[TrackerRecord]:
+        """Bring trackers up to date with this job, which may have ended long ago, and return how far they have come.
+
+        ``trackers`` are "mlflow", "tensorboard" and "wandb" ("" for those that the job has); a job has one run in each,
+        however often this is called. Returns when they have all of an ended job, or are in trouble, or after
+        ``timeout`` seconds. Raises InvalidSpec.
+        """
+        from distdl_jupyter import results
+
+        return results.track(self.folder, trackers, timeout)
 
     def rerun(self, **options: Any) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import disk_reserve, events, logfile
+from distdl_jupyter.core import disk_reserve, events, logfile, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
@@ -186,6 +186,11 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
                 return False
         for type_, fields in resume.end_events(folder, last, spec.cluster, gone):
             _write(folder, type_, **fields)
+        if tracking.of_job(folder.path):
+            from distdl_jupyter import monitoring  # few jobs are lost
+
+            with contextlib.suppress(OSError):
+                monitoring.bring_up_to_date(folder)
         return True
     finally:
         lock.release()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, tracking
 from distdl_jupyter.core.errors import JobFailed, ResultUnavailable
 from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logline import last_lines
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a log's end in which a rank's last lines are looked for.
 _END = 16 * 1024 * 1024
+#: Seconds between two looks at a tracker.
+_LOOK_EVERY = 0.2
 #: Signals by which a job's stop ends its ranks.
 _STOPS = ("INT", "TERM", "KILL")
 
@@ -230,3 +233,29 @@ def _why_no_steps(view: JobView) -> str:
         return "No step has been measured: no rank has started yet."
     end = f"a step ends where {frameworks.STEP}"
     return f"No step has been measured: {end}, and {'none has' if view.state.ended else 'none has yet'}."
+
+
+# trackers -------------------------------------------------------------------------------------
+
+
+def track(
+    folder: JobFolder, trackers: str | Sequence[str] = "", timeout: float | None = None
+) -> list[tracking.TrackerRecord]:
+    """Bring trackers up to date with a job and return how far they are after ``timeout`` seconds at the latest.
+
+    Raises InvalidSpec.
+    """
+    from distdl_jupyter import monitoring
+
+    names = tracking.names(tracking.check(trackers, "trackers") or "")
+    before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
+    until = None if timeout is None else time.monotonic() + timeout
+    processes = monitoring.bring_up_to_date(folder, names)
+    while any(process.poll() is None for process in processes.values()):
+        known = [tracking.read(folder.path, name) for name in processes]
+        if all(one.done or (one.trouble and one != before[one.tracker]) for one in known):
+            break
+        if until is not None and time.monotonic() > until:
+            break
+        time.sleep(_LOOK_EVERY)
+    return [one for one in tracking.of_job(folder.path) if not names or one.tracker in names]

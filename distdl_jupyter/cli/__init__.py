@@ -123,6 +123,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", help="the job's id, or its last part")
     one.add_argument("--code", action="store_true", help="print the Python that loads the newest one")
 
+    one = _command(commands, "track", _track, "bring experiment trackers up to date with a job, also an ended one")
+    one.add_argument("id", help="the job's id, or its last part")
+    said = "mlflow, tensorboard, wandb, or several separated by commas (default: those that it has)"
+    one.add_argument("--with", dest="trackers", default="", metavar="NAME", help=said)
+    one.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="how long to wait for them (default: 600)"
+    )
+
     one = _command(commands, "fork", _fork, "go on from one checkpoint of a job, as a new job")
     one.add_argument("id", help="the job's id, or its last part")
     one.add_argument("--step", type=float, metavar="N", help="the checkpoint of this step (default: the newest)")
@@ -422,6 +430,12 @@ def _checkpoints(chosen: argparse.Namespace) -> int:
     known = _find(chosen.id).checkpoints()
     print(known[0].load_code if chosen.code and known else known)
     return 0
+
+
+def _track(chosen: argparse.Namespace) -> int:
+    found = _find(chosen.id).track(chosen.trackers, timeout=chosen.timeout)
+    print("\n".join(map(str, found)) or "It has no tracker: say which with --with mlflow, tensorboard or wandb.")
+    return 0 if found and all(one.done for one in found) else 1
 
 
 def _fork(chosen: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.core import humanize, link
+from distdl_jupyter.core import humanize, link, tracking
 from distdl_jupyter.core.alerts import check_rules
 from distdl_jupyter.core.data import DataSource, blob_place
 from distdl_jupyter.core.errors import InvalidSpec
@@ -303,6 +303,11 @@ class JobOptions:
         (), check_rules, "Send a message when a metric's mean over ranks fulfils a rule for the first time, such as "
         '"val_acc > 0.9". May be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
         shown=", ".join,
+    )  # fmt: skip
+    #: Where the supervisor has one run written for all ranks; "" as the user's settings say.
+    track: str = _option(
+        "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
+        "none", by_default="%dist_config tracking", metavar="NAME", label="Tracked with", shown=tracking.shown,
     )  # fmt: skip
     #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
     min_node_count: int | None = _option(

@@ -12,6 +12,7 @@
     pictures/       <n>.png or .jpeg, what the ranks have shown
     steps.jsonl     where the time of the ranks' training steps went (see core.step_times)
     environment.json  packages, and the state of the code in git (see core.environment)
+    tracking/       how far experiment trackers have come, and what they keep here (see core.tracking)
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
     supervisor.log  what the supervisor itself printed, for its own errors
     reserve         room that is given back when the disk is full, so that the end can be told (see core.disk_reserve)

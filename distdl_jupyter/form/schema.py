@@ -57,6 +57,8 @@ class Chosen(Request, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     after: str = ""
     metrics_from_output: bool = True
+    #: Trackers, separated by commas; off for none.
+    track: str = ""
     #: The link of each emulated node as it was typed; it counts on this machine with several nodes only.
     rehearse: str = ""
     data: tuple[DataRow, ...] = ()

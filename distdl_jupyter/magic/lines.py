@@ -240,10 +240,11 @@ def _config_parser() -> Parser:
 
     Example: ``%dist_config process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.
     ``%dist_config azure`` shows who is signed in to Azure and signs in (``azure credential=device_code``);
-    ``%dist_config monitoring enabled=true`` tells ended jobs to a monitoring system; ``%dist_config warm`` says how
-    warm starts stand (``warm off`` switches them off). These hold for all kernels.
+    ``%dist_config monitoring enabled=true`` tells ended jobs to a monitoring system; ``%dist_config tracking
+    track=mlflow`` has every job tracked; ``%dist_config warm`` says how warm starts stand (``warm off`` switches them
+    off). These hold for all kernels.
     """
-    parser = Parser("%dist_config", text, places=" [azure|monitoring|warm] [NAME=VALUE ...]")
+    parser = Parser("%dist_config", text, places=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser

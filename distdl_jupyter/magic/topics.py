@@ -1,4 +1,4 @@
-"""``%dist_config azure``, ``monitoring`` and ``warm``: settings of the user for all kernels, beside one kernel's."""
+"""``%dist_config azure``, ``monitoring``, ``tracking`` and ``warm``: settings of a user for all kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
     """Change settings for monitoring and webhook, greet a new webhook, and print them. Raises InvalidSpec."""
     from distdl_jupyter.monitoring import settings, webhook
 
-    own = settings.change(**changes) if changes else settings.read()
+    own = settings.change(settings.MONITORING, **changes) if changes else settings.read()
     where = ", ".join(settings.destinations()) or "no variable of the environment says where to"
     hook = webhook.check_address(own.webhook) if own.webhook else "none"
     lines = [f"enabled = {own.enabled}", f"destination = {where}", f"webhook = {hook}", f"notify = {own.notify}"]
@@ -41,6 +41,17 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
         except webhook.CannotSend as error:
             lines.append(f"No message could be sent: {error}.")
     print("\n".join(lines), flush=True)  # noqa: T201 - a cell's output
+
+
+def tracking(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
+    """Change the settings of experiment trackers and print them. Raises InvalidSpec."""
+    from distdl_jupyter.monitoring import settings
+    from distdl_jupyter.monitoring.trackers import host_of, mlflow_address
+
+    own = settings.change(settings.TRACKING, **changes) if changes else settings.read()
+    shown = {name: getattr(own, name) for name in settings.TRACKING}
+    shown |= {"track": own.track or "none", "mlflow": host_of(mlflow_address(own))}
+    print("\n".join(f"{name} = {value}" for name, value in shown.items()), flush=True)  # noqa: T201 - a cell's output
 
 
 def warm(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
@@ -54,4 +65,6 @@ def warm(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT0
 
 
 #: First word of the line -> what is done with its NAME=VALUE words, on a page or in a terminal.
-TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring, "warm": warm}
+TOPICS: dict[str, Callable[..., Any]] = {
+    "azure": azure, "monitoring": monitoring, "tracking": tracking, "warm": warm,
+}  # fmt: skip

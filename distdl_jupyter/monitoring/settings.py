@@ -1,9 +1,9 @@
-"""Who is told of jobs: a monitoring system when they have ended, and a webhook when something happens.
+"""Who is told of jobs: a monitoring system when they have ended, a webhook when something happens, and trackers.
 
 Kept in ``distdl_monitoring.json`` in the user's Jupyter configuration folder, which only the user may read. Where the
 monitoring system is the environment says, as OpenTelemetry has it: a connection string or a header with a key stays
 there, is neither kept nor shown here, and alone turns nothing on. Of a webhook's address, which lets anybody write
-there, only the host is ever shown.
+there, and of a tracking server's, which may hold a password, only the host is ever shown.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import atomic_write, tracking
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
@@ -29,12 +29,15 @@ ENDPOINTS = (
 #: What a message is sent for, as ``core.alerts.Kind``.
 KINDS = ("end", "failure", "stall", "nan", "rule")
 _ALL = ",".join(KINDS)
+#: The names of ``%dist_config monitoring`` and ``%dist_config tracking``.
+MONITORING = ("enabled", "webhook", "notify")
+TRACKING = ("track", "mlflow", "experiment", "metrics", "artifacts", "wandb", "wandb_project")
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoringSettings:
-    """Settings by the names of ``%dist_config monitoring``."""
+    """Settings by the names of ``%dist_config monitoring`` and ``%dist_config tracking``."""
 
     enabled: bool = field(
         default=False,
@@ -48,6 +51,30 @@ class MonitoringSettings:
         metadata={"help": "Address of Slack, Teams, ntfy (ntfy+https://HOST/TOPIC) or any other that takes JSON."},
     )
     notify: str = field(default=_ALL, metadata={"help": f"What the webhook is sent for: {', '.join(KINDS)}."})
+    track: str = field(
+        default="",
+        metadata={"help": f"Trackers of every job that names none: {', '.join(tracking.TITLES)}, or several."},
+    )
+    mlflow: str = field(
+        default="",
+        metadata={
+            "help": "Address of MLflow's server or store; without it MLFLOW_TRACKING_URI, or a store of your own."
+        },
+    )
+    experiment: str = field(
+        default="distdl_jupyter", metadata={"help": "Experiment that new runs of MLflow are put in."}
+    )
+    metrics: str = field(
+        default="mean", metadata={"help": "mean (over ranks), ranks (a curve for each rank), or both."}
+    )
+    artifacts: str = field(
+        default="outputs",
+        metadata={"help": "What of outputs/ is kept with a run: outputs (but no checkpoints), all, or none."},
+    )
+    wandb: str = field(
+        default="online", metadata={"help": "online, or offline: runs are kept in the job's folder for wandb sync."}
+    )
+    wandb_project: str = field(default="distdl_jupyter", metadata={"help": "Project that runs of W&B are put in."})
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -69,25 +96,25 @@ def read() -> MonitoringSettings:
     """Return the settings, defaults where there is no file. Raises DistDLError when it is broken."""
     try:
         kept = json.loads(file().read_text(encoding="utf-8"))
-        return MonitoringSettings(
-            enabled=kept.get("enabled") is True,
-            webhook=str(kept.get("webhook") or ""),
-            notify=str(kept.get("notify") or _ALL),
-        )
+        words = {name: str(kept.get(name) or default) for name, default in _DEFAULTS.items() if name != "enabled"}
+        return MonitoringSettings(enabled=kept.get("enabled") is True, **words)
     except FileNotFoundError:
         return MonitoringSettings()
     except (OSError, ValueError, AttributeError) as error:
-        raise DistDLError(f"The settings for monitoring in {file()} cannot be read ({type(error).__name__}).",
+        raise DistDLError(f"The settings in {file()} cannot be read ({type(error).__name__}).",
                           hint="Mend or delete that file.") from None  # fmt: skip
 
 
-def change(**given: Any) -> MonitoringSettings:
-    """Set some settings and return them all; an empty value goes back to the default. Raises InvalidSpec."""
-    names = [one.name for one in dataclasses.fields(MonitoringSettings)]
+def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **given: Any) -> MonitoringSettings:
+    """Set some settings, all of ``names``, and return them all; an empty value goes back to the default.
+
+    Raises InvalidSpec.
+    """
     for name in given:
         if name not in names:
-            raise InvalidSpec(unknown(name, names, "setting for monitoring"), field=name,
-                              hint="Where to send is said by the environment of Jupyter.")  # fmt: skip
+            what, hint = ("tracking", "Tokens are taken from the environment of Jupyter.") if "track" in names else (
+                "monitoring", "Where to send is said by the environment of Jupyter.")  # fmt: skip
+            raise InvalidSpec(unknown(name, names, f"setting for {what}"), field=name, hint=hint)
     changes = {name: _CHECKS[name](name, value) for name, value in given.items()}
     settings = dataclasses.replace(read(), **changes)
     kept = {name: value for name, value in dataclasses.asdict(settings).items() if value != _DEFAULTS[name]}
@@ -116,6 +143,30 @@ def _address(_name: str, value: Any) -> str:
     return str(value or "")
 
 
+def _trackers(name: str, value: Any) -> str:
+    return tracking.check(value, name) or ""
+
+
+def _place(name: str, value: Any) -> str:
+    if any(letter.isspace() for letter in str(value)):
+        raise InvalidSpec(f"{name} takes an address without spaces.", field=name,
+                          hint="Such as https://tracking.example or sqlite:////home/me/mlflow.db.")  # fmt: skip
+    return str(value or "")
+
+
+def _word(*words: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if value and value not in words:
+            raise InvalidSpec(unknown(str(value), words, f"value of {name}"), field=name)
+        return str(value or words[0])
+
+    return check
+
+
+def _text(name: str, value: Any) -> str:
+    return str(value or _DEFAULTS[name])
+
+
 def _kinds(name: str, value: Any) -> str:
     words = [word.strip() for word in str(value or "").split(",") if word.strip()]
     for word in words:
@@ -124,4 +175,8 @@ def _kinds(name: str, value: Any) -> str:
     return ",".join(words) or _ALL
 
 
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {"enabled": _flag, "webhook": _address, "notify": _kinds}
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "enabled": _flag, "webhook": _address, "notify": _kinds, "track": _trackers, "mlflow": _place, "experiment": _text,
+    "metrics": _word("mean", "ranks", "both"), "artifacts": _word("outputs", "all", "none"),
+    "wandb": _word("online", "offline"), "wandb_project": _text,
+}  # fmt: skip

@@ -40,6 +40,7 @@ from distdl_jupyter.server.resources import JobResources
 from distdl_jupyter.server.scaling import ScalingById
 from distdl_jupyter.server.stacks import JobStacks
 from distdl_jupyter.server.sweeps import ResumeSweep, RunBestOfSweep, StopSweep, SweepById
+from distdl_jupyter.server.tracking import TrackersOfJob
 
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
@@ -63,6 +64,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/profile", JobProfiles),
     ("/jobs/{id}/profile/{number}/trace", ProfileTrace),
     ("/jobs/{id}/time", TimeOfJob),
+    ("/jobs/{id}/tracking", TrackersOfJob),
     ("/jobs/{id}/check", CheckOfJob),
     ("/jobs/{id}/pictures/{number}", JobPicture),
     ("/jobs/{id}/result", JobResult),

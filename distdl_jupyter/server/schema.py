@@ -269,6 +269,32 @@ class OutputList:
 
 
 @dataclass(frozen=True, slots=True)
+class TrackerRow:
+    """How far one experiment tracker has come with a job (core.tracking.TrackerRecord).
+
+    ``url`` is a page of the run elsewhere, ``view`` one below this server's base; where there is neither, ``missing``
+    may say what to install.
+    """
+
+    tracker: str
+    title: str
+    run: str
+    place: str
+    url: str
+    view: str
+    missing: str
+    trouble: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerList:
+    """The trackers that a job has."""
+
+    trackers: tuple[TrackerRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointTable:
     """The checkpoints of a job, the newest first, and the names of all metrics that they have."""
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.monitoring import TrackerProcesses
     from distdl_jupyter.supervisor.log_reader import Item
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
     from distdl_jupyter.supervisor.pictures import Pictures
@@ -120,6 +121,8 @@ class EventRecorder:
         self.has_own_progress = False
         self._alerts = AlertWatch(spec.notify_when)
         self.end_alert: Alert | None = None
+        #: Set when the job has begun.
+        self.trackers: TrackerProcesses | None = None
         self.on_launcher_output: Callable[[str], None] = lambda _text: None
         #: Called with what a rank reports of its part in a profile.
         self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
@@ -271,6 +274,9 @@ class EventRecorder:
         """Do what is due from time to time."""
         self._disk_full.check()
         self._curves.limit()
+        if self.trackers is not None:
+            for level, text in self.trackers.news():
+                self.note(level, text, "tracking")
         for rank in [rank for rank in self._held_progress if self._may_write_progress(rank)]:
             self._write_progress(rank)
         for rank in [rank for rank, held in self._merged.items() if held.is_due]:

@@ -69,6 +69,7 @@ class Supervisor:
         self._checkpoints = CheckpointKeeper(folder, kept) if kept else None
         self._clock = Clock(self._spec.max_run_duration_seconds)
         self._launch = Launch(self._recorder, self._control, self._clock, secret_variables)
+        self._secret_variables = secret_variables
         #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
         self._stopped_by = self._reason = ""
 
@@ -77,6 +78,7 @@ class Supervisor:
         try:
             run = self._launch_or_reattach()
             threading.Thread(target=self._record_git, daemon=True).start()  # ranks were forked: now a thread may be
+            self._start_trackers()
             if self._checkpoints:
                 self._checkpoints.start()
             while run is not None:
@@ -97,16 +99,25 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(found)))
 
+    def _start_trackers(self) -> None:
+        """Start what writes the job's runs in experiment trackers, or start it anew where it has not all of the job."""
+        from distdl_jupyter import monitoring  # a start need not have waited for this
+
+        if self._recorder.trackers is None:
+            self._recorder.trackers = monitoring.TrackerProcesses(self._folder, self._spec, self._secret_variables)
+        self._recorder.trackers.start()
+
     @property
     def redactor(self) -> Redactor:
         """What masks secrets in all that is written of the job."""
         return self._recorder.redactor
 
     def announce_end(self) -> None:
-        """Tell others of the job's end, when all of it is done: a monitoring system and a webhook."""
+        """Tell others of the job's end, when all of it is done: a monitoring system, trackers and a webhook."""
         from distdl_jupyter import monitoring  # a start need not have waited for this
 
         monitoring.start(self._folder)
+        self._start_trackers()
         if self._recorder.end_alert is not None and self._spec.group is None:  # of a study nobody awaits each run
             monitoring.notify(self._folder, self._recorder.view, self._recorder.end_alert)
 

@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel, TrackerRow } from './schema';
 import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
@@ -54,6 +54,7 @@ export class Api {
   cancelJob = (id: string, now = false): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/cancel`, { ...at({ id }), body: { now } }));
   rerunJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/rerun`, at({ id })));
   checkpoints = async (id: string): Promise<CheckpointTable> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/checkpoints`, at({ id })))) as CheckpointTable;
+  trackers = async (id: string): Promise<TrackerRow[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/tracking`, at({ id })))).trackers];
   forkJob = (id: string, path: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/fork`, { ...at({ id }), body: { path } }));
   /** Check the code of a job; the answer is the first of its two runs. */
   checkJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/check`, at({ id })));
@@ -86,6 +87,8 @@ export class Api {
   logUrl = (id: string, rank: number | null = null): string => this.#download(`jobs/${part(id)}/log?${words({ format: 'text', rank })}`);
   /** Where a file that a job wrote can be downloaded. */
   outputUrl = (id: string, file: string): string => this.#download(`jobs/${part(id)}/outputs/${file.split('/').map(part).join('/')}`);
+  /** Where a page of another program is that passes through this server. */
+  viewUrl = (view: string): string => `${this.base}/${view}`;
   /** Where a picture that ranks have shown is. */
   traceUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/profile/${number}/trace`);
   pictureUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/pictures/${number}`);

@@ -34,6 +34,8 @@ export class Details implements Part {
   }
 }
 
+/** Experiment trackers by the names that the option takes. */
+const TRACKERS = [['mlflow', 'MLflow'], ['tensorboard', 'TensorBoard'], ['wandb', 'Weights & Biases']];
 /** Seconds that are offered for a hang; 0 is never. */
 const HANGS = [0, 120, 300, 600, 1800, 3600];
 
@@ -43,7 +45,7 @@ export class MoreOptions implements Part {
   readonly #gpu: Segments;
   readonly #environment: Environment;
   readonly #settings = h('div', { class: 'dd-settings' });
-  readonly #problems: [Problem, Problem, Problem, Problem, Problem, Problem];
+  readonly #problems: [Problem, Problem, Problem, Problem, Problem, Problem, Problem];
   readonly #rehearse: TextField;
   readonly #rehearsal: HTMLElement;
   readonly #queue = h('div', { class: 'dd-more-row dd-settings' });
@@ -51,11 +53,13 @@ export class MoreOptions implements Part {
   readonly #restarts: TextField;
   readonly #hang: Select;
   readonly #fromOutput: ReturnType<typeof checkbox>;
+  readonly #track: Select;
 
   constructor(private readonly store: Store) {
     this.#fromOutput = checkbox(__('Read metrics in what the ranks print'), (on) => store.set({ metrics_from_output: on }));
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after'])];
-    const [gpu, restarts, hang, rehearse] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('rehearse')];
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after']), new Problem(store, ['track'])];
+    const [gpu, restarts, hang, rehearse, track] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('rehearse'), freshId('track')];
+    this.#track = new Select(track, (value) => store.set({ track: value }));
     this.#rehearse = new TextField({ 'aria-labelledby': rehearse, placeholder: '1gbit,0.2ms' }, (text) => store.set({ rehearse: text }));
     this.#rehearsal = labelled(__('Rehearse a slower network'), rehearse, this.#rehearse.element, note(__('The nodes on this machine meet over links of this rate and latency, or of this VM size.')), this.#problems[4].element);
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
@@ -74,7 +78,8 @@ export class MoreOptions implements Part {
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
       h('div', { class: 'dd-more-row' },
         labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.'))),
-        this.#rehearsal),
+        labelled(__('Track with'), track, this.#track.element, note(__('One run for all ranks, with parameters, metrics and outputs.')), this.#problems[6].element)),
+      h('div', { class: 'dd-more-row' }, this.#rehearsal),
     );
     this.element = this.#fold.element;
   }
@@ -84,6 +89,7 @@ export class MoreOptions implements Part {
     this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false, wrong.includes(true));
     this.#gpu.show(this.store.get('use_gpu'));
     this.#fromOutput.input.checked = this.store.get('metrics_from_output');
+    this.#drawTrack(this.store.get('track'));
     this.#rehearse.show(this.store.get('rehearse'));
     this.#rehearsal.hidden = this.store.get('compute_target') !== 'local' || this.store.get('node_count') < 2;
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
@@ -120,6 +126,14 @@ export class MoreOptions implements Part {
     const kept = Number.isInteger(count) ? Math.min(this.store.get('choices').most_restarts, Math.max(0, count)) : this.store.get('max_restarts');
     this.#restarts.input.value = String(kept || '');
     this.store.set({ max_restarts: kept });
+  }
+
+  /** Several at once can be written in the cell's line; they are offered then. */
+  #drawTrack(track: string): void {
+    const offered = [['', __('As your settings say')], ...TRACKERS, ['off', __('Nothing')]];
+    const several = offered.some(([value]) => value === track) ? [] : [[track, track.split(',').map((name) => TRACKERS.find(([value]) => value === name)?.[1] ?? name).join(', ')]];
+    this.#track.offer([...offered, ...several].map(([value = '', text = '']) => ({ value, text, reason: '' })));
+    this.#track.show(track);
   }
 
   #drawHang(seconds: number): void {

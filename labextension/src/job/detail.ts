@@ -10,6 +10,7 @@ import { bytes, clock, count, pastDay } from '../ui/format';
 
 export type CheckpointTable = components['schemas']['CheckpointTable'];
 type CheckpointRow = components['schemas']['CheckpointRow'];
+export type TrackerRow = components['schemas']['TrackerRow'];
 export type JobDetail = components['schemas']['JobDetail'];
 
 /** A file that a job wrote: its path in the job's folder, bytes, epoch seconds. */
@@ -65,6 +66,23 @@ export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork:
   });
   const said = h('span', { class: 'dd-sub dd-s12' }, _n('%1 checkpoint', '%1 checkpoints', checkpoints.length));
   return [box(__('Checkpoints'), said, grid([__('Step'), ...metrics, __('Size'), __('Written'), __('Checkpoint'), ''], rows, metrics.length + 1))];
+}
+
+/** The job's run in each experiment tracker: `open` shows its page. */
+export function trackersPart(trackers: TrackerRow[], open: (tracker: TrackerRow) => void): HTMLElement[] {
+  if (!trackers.length) return [];
+  const rows = trackers.map((one) => [
+    one.title, h('span', { class: 'dd-mono dd-ell', title: one.run }, one.run), h('span', { class: 'dd-ell', title: one.place }, one.place),
+    one.trouble ? h('span', { class: 'dd-ink-warn' }, one.trouble) : one.done ? __('Complete') : __('Being written'), openButton(one, open),
+  ]);
+  return [box(__('Tracking'), null, grid([__('Tracker'), __('Run'), __('Where'), __('State'), ''], rows))];
+}
+
+function openButton(tracker: TrackerRow, open: (tracker: TrackerRow) => void): Child {
+  if (!tracker.view && !tracker.url) return tracker.missing ? h('span', { class: 'dd-sub' }, tracker.missing) : '';
+  const press = button('open', __('Open %1', tracker.title), 'dd-small');
+  onClick(press, () => open(tracker));
+  return press;
 }
 
 function stepWords({ step, is_named: named }: CheckpointRow): string {

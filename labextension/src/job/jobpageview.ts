@@ -2,7 +2,7 @@
  * A job's own page: head, tabs, and below them the overview (failure, curve, ranks, log), the whole log, the spec, the
  * captured names, the files. It knows no JupyterLab; a `PageHost` brings what it shows and carries out what is pressed.
  */
-import { capturedPart, checkpointsPart, empty, outputsPart, specPart, type CheckpointTable, type JobDetail, type OutputFile } from './detail';
+import { capturedPart, checkpointsPart, empty, outputsPart, specPart, trackersPart, type CheckpointTable, type JobDetail, type OutputFile, type TrackerRow } from './detail';
 import { CheckView } from './checkview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { button } from './header';
@@ -34,6 +34,9 @@ export interface PageHost extends JobHost {
   checkpoints(): Promise<CheckpointTable>;
   /** Start a new job that goes on from one checkpoint, and show it. */
   fork(path: string): Promise<void>;
+  trackers(): Promise<TrackerRow[]>;
+  /** Show the page of the job's run in a tracker. */
+  openTracker(tracker: TrackerRow): void;
   outputAddress(path: string): string;
   logAddress(rank: number | null): string;
   compare(): void;
@@ -206,8 +209,9 @@ export class JobPageView {
   }
 
   #loadOutputs(): void {
-    Promise.all([this.host.outputs(), this.host.checkpoints()]).then(
-      ([files, table]) => fill(this.#outputs, JSON.stringify([files, table]), () => [
+    Promise.all([this.host.outputs(), this.host.checkpoints(), this.host.trackers()]).then(
+      ([files, table, trackers]) => fill(this.#outputs, JSON.stringify([files, table, trackers]), () => [
+        ...trackersPart(trackers, (tracker) => this.host.openTracker(tracker)),
         ...checkpointsPart(table, (path) => this.#fork(path)),
         ...outputsPart(files, (path) => this.host.outputAddress(path)),
       ]),
