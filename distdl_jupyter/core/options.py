@@ -307,7 +307,7 @@ class JobOptions:
     #: Where the supervisor has one run written for all ranks; "" as the user's settings say.
     track: str = _option(
         "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
-        "none", by_default="%dist_config tracking", metavar="NAME", label="Tracked with", shown=tracking.shown,
+        "none", by_default="as your settings say", metavar="NAME", label="Tracked with", shown=tracking.shown,
     )  # fmt: skip
     #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
     min_node_count: int | None = _option(

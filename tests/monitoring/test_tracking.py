@@ -432,7 +432,8 @@ def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, 
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-def test_without_any_address_runs_are_in_the_user_s_own_store_and_a_sweep_s_in_its_experiment(packages):
+@pytest.mark.filterwarnings("ignore")  # of SQLAlchemy, for MLflow
+def test_without_any_address_runs_are_in_the_user_s_own_store_unless_a_job_is_not_tracked(packages):
     monitoring.change(track="mlflow")
     job = submit(alone, name="alone", distributed_backend="plain")
     other = submit(alone, name="other", distributed_backend="plain", track="off")
