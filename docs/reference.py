@@ -67,6 +67,12 @@ SUBJECTS = {
     "ranks": "Persistent ranks",
     "capture": "What travels with a cell",
     "compat": "Calls of other tools",
+    "sweeps": "Sweeps",
+    "core/sweep": "Sweeps",
+    "magic/sweep": "Sweeps",
+    "sweep_driver": "Sweeps",
+    "sweep_study": "Sweeps",
+    "cli/sweep": "Sweeps",
     "server": "The HTTP API",
 }
 
