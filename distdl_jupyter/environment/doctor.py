@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
+from distdl_jupyter.core import tracking
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.machine import has_java, installed_version
@@ -47,7 +48,7 @@ class Row:
 def diagnose(environment: Environment | None = None) -> list[Row]:
     """Return the table's rows for ``environment`` (this one, freshly probed, when None). Takes 2 to 10 seconds."""
     seen = environment or probe()
-    return [*(rule(seen) for rule in _RULES), *_frameworks(), *_packages(), *_azure()]
+    return [*(rule(seen) for rule in _RULES), *_frameworks(), *_packages(), *_trackers(), *_azure()]
 
 
 def works(rows: Sequence[Row]) -> bool:
@@ -224,6 +225,15 @@ def _packages() -> list[Row]:
         remedy = f"Run `{sys.executable} -m ensurepip`, or install uv, for jobs with pip_packages."
         return [Row("Packages", "warn", "neither pip nor uv is here", remedy)]
     return [Row("Packages", "ok", f"{listing(found)} can install what a job asks for")]
+
+
+def _trackers() -> list[Row]:
+    """Say which experiment trackers are here."""
+    here = [f"{title} {version}" for name, title in tracking.TITLES.items() if (version := installed_version(name))]
+    if here:
+        return [Row("Trackers", "ok", listing(here))]
+    remedy = f"For track= run `pip install 'distdl-jupyter[tensorboard]'`, or with {' or '.join(tracking.TITLES)}."
+    return [Row("Trackers", "absent", "none is installed", remedy)]
 
 
 def _tensorflow_version() -> str:
