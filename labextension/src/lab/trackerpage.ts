@@ -4,7 +4,7 @@ import { IFrame, MainAreaWidget } from '@jupyterlab/apputils';
 import type { Api } from '../api/api';
 import type { TrackerRow } from '../job/detail';
 import { shortId } from '../ui/format';
-import { isDark, watchTheme } from '../ui/theme';
+import { isDark } from '../ui/theme';
 import { ranksIcon } from './icons';
 
 /** Show the page of a job's run: in a tab here, or in one of the browser where the tracker has a server of its own. */
@@ -18,16 +18,10 @@ export function openTracker(app: JupyterFrontEnd, api: Api, job: string, tracker
   app.shell.activateById(id);
 }
 
-function page(id: string, job: string, { title, view }: TrackerRow, address: string): MainAreaWidget<IFrame> {
+function page(id: string, job: string, { title, tracker, view }: TrackerRow, address: string): MainAreaWidget<IFrame> {
   const content = new IFrame({ sandbox: ['allow-same-origin', 'allow-scripts', 'allow-forms', 'allow-popups', 'allow-downloads', 'allow-modals'] });
-  content.url = address;
-  const frame = content.node.querySelector('iframe');
-  // What asks whether dark is preferred is told Lab's theme, not the browser's.
-  const color = (): void => {
-    if (frame) frame.style.colorScheme = isDark(content.node) ? 'dark' : 'light';
-  };
-  color();
-  content.disposed.connect(watchTheme(content.node, color));
+  // TensorBoard asks the browser, not Lab, whether it is to be dark, unless its address says so.
+  content.url = tracker === 'tensorboard' ? `${address}?darkMode=${isDark(document.body)}` : address;
   const widget = new MainAreaWidget({ content });
   widget.id = id;
   widget.title.label = view.includes('/mlflow/') ? title : `${title} ${shortId(job)}`;
