@@ -20,6 +20,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,9 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
         "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=max(1, plan.prune_after)),
         "none": optuna.pruners.NopPruner,
     }  # fmt: skip
-    return samplers[plan.sampler](), pruners[plan.pruner]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # some samplers are since years
+        return samplers[plan.sampler](), pruners[plan.pruner]()
 
 
 def distributions(parameters: space.Space) -> dict[str, optuna.distributions.BaseDistribution]:
