@@ -90,8 +90,8 @@ class Tracker(ABC):
         """Keep files, all in ``folder``, as artefacts."""
 
     @abstractmethod
-    def close(self, state: State | None) -> None:
-        """End the run as the job did, or leave it open where it has not (None)."""
+    def close(self, state: State | None, ended: float | None = None) -> None:
+        """End the run as the job did, at ``ended`` (epoch seconds), or leave it open where it has not (None)."""
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -235,12 +235,12 @@ class MLflow(Tracker):
             with self.answering():
                 self._client.log_artifact(self._run, str(file), str(Path("outputs") / below))
 
-    def close(self, state: State | None) -> None:
+    def close(self, state: State | None, ended: float | None = None) -> None:
         """Set the run's status: FINISHED, FAILED, or KILLED for a job that was canceled."""
         status = {State.COMPLETED: "FINISHED", State.CANCELED: "KILLED"}.get(state, "FAILED") if state else None
         with self.answering():
             if status:
-                self._client.set_terminated(self._run, status=status)
+                self._client.set_terminated(self._run, status=status, end_time=int(1000 * ended) if ended else None)
 
 
 def _has_azureml() -> bool:
@@ -337,7 +337,7 @@ class TensorBoard(Tracker):
         for run in self._runs.values():
             run.flush()
 
-    def close(self, state: State | None) -> None:
+    def close(self, state: State | None, ended: float | None = None) -> None:
         """Close the files."""
         with self.answering():
             for run in self._runs.values():
@@ -428,7 +428,7 @@ class WandB(Tracker):
                 artifact.add_file(str(file), name=str(file.relative_to(folder)), policy="immutable")
             self._run.log_artifact(artifact)
 
-    def close(self, state: State | None) -> None:
+    def close(self, state: State | None, ended: float | None = None) -> None:
         """Finish the run; W&B itself sends what it has."""
         if self._run is not None:
             with self.answering():

@@ -152,7 +152,7 @@ class Follower:
 
     def _finish(self) -> None:
         self._tracker.keep(self._folder.outputs, self._outputs())
-        self._tracker.close(self._view.state)
+        self._tracker.close(self._view.state, self._view.ended)
         self._keep(done=True, trouble="")
 
     def _outputs(self) -> list[Path]:
