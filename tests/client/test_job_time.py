@@ -80,7 +80,9 @@ def run(backend, *args, ranks=2, **more):
     return job.time()
 
 
-@pytest.mark.parametrize("where", ["data", "compute", "link", pytest.param("rest", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "where", ["data", "compute", *(pytest.param(name, marks=pytest.mark.full) for name in ("link", "rest"))]
+)
 @pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full)])
 def test_rank_that_slows_the_others_is_found_with_cause_and_cost(backend, where):
     times = run(backend, where)

@@ -86,14 +86,17 @@ type Use = Measured & { left: number | null; limit: number | null; network: numb
 function usage(used: Used | null): Map<number, Use> {
   const { nodes = [], ranks = [], marks = [], time = null } = used ?? {};
   const known: Measured[] = ranks.length ? ranks : (time?.ranks ?? []).map(({ rank }) => ({ rank }));
+  const machines = new Map(nodes.map((node) => [node.node, node]));
+  const times = new Map((time?.ranks ?? []).map((steps) => [steps.rank, steps]));
+  const noted = new Set(marks.map(({ rank }) => rank));
   return new Map(
     known.map((one) => {
-      const { memory = null, limit = null, received = null, sent = null } = nodes.find(({ node }) => node === one.node) ?? {};
+      const { memory = null, limit = null, received = null, sent = null } = machines.get(one.node ?? -1) ?? {};
       const left = memory === null || limit === null ? null : Math.max(0, limit - memory);
       const network = received === null && sent === null ? null : (received ?? 0) + (sent ?? 0);
-      const steps = time?.ranks.find(({ rank }) => rank === one.rank);
+      const steps = times.get(one.rank);
       const rate = steps?.samples && steps.seconds ? steps.samples / (steps.steps * steps.seconds) : null;
-      return [one.rank, { ...one, left, limit, network, rate, slow: time?.straggler?.rank === one.rank, marked: marks.some(({ rank }) => rank === one.rank) }];
+      return [one.rank, { ...one, left, limit, network, rate, slow: time?.straggler?.rank === one.rank, marked: noted.has(one.rank) }];
     }),
   );
 }
