@@ -382,7 +382,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def new_book(chromium: Browser, lab: Lab, width: int, height: int, scale: float = 1.5) -> Book:
     """Return an empty page."""
     context = chromium.new_context(
-        viewport={"width": width, "height": height}, device_scale_factor=scale, reduced_motion="no-preference"
+        viewport={"width": width, "height": height}, device_scale_factor=scale, reduced_motion="reduce"
     )
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     context.set_default_timeout(TIMEOUT * 1000)

@@ -103,6 +103,7 @@ WIDE = """root => [...root.querySelectorAll('.dd-data, .dd-data *')]
     .map((e) => `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`)"""
 
 
+@pytest.mark.full
 def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     notebook: Callable[..., Book],
     azure: Any,

@@ -178,6 +178,7 @@ def the_server_and_then_all_at_once(story: Story) -> None:
     all_at_once(story)
 
 
+@pytest.mark.full
 @pytest.mark.fault("viewers", PROMISE)
 @pytest.mark.parametrize(
     "happens",

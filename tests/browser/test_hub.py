@@ -92,6 +92,7 @@ ASK = """async (url) => {
 WARNING = "Skipping XSRF check for insecure request GET /jupyter/user/ada/distdl/api/events"
 
 
+@pytest.mark.full
 def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
     desk: Callable[..., Book], hub: Hub, lab: HubLab, bob: Book
 ) -> None:

@@ -343,6 +343,7 @@ def test_a_cluster_that_gets_a_name_elsewhere_is_offered(static_page: Open) -> N
     expect(clusters).to_have_value("local")
 
 
+@pytest.mark.full
 def test_a_cluster_is_added_used_kept_while_in_use_and_removed(
     static_page: Open, hosts_of: Callable[..., Hosts], begins: Callable[[Recording], list[Any]]
 ) -> None:

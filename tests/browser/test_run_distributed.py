@@ -125,6 +125,7 @@ while not (folder / 'free').exists():
     time.sleep(0.02)"""
 
 
+@pytest.mark.full
 def test_a_busy_kernel_is_not_waited_for_and_escape_closes(notebook: Open, tmp_path: Path) -> None:
     book = notebook(["x = 1\nprint('seven')", BUSY.format(folder=str(tmp_path)), "x"], height=1200, scale=1)
     page = book.page

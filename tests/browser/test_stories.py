@@ -182,6 +182,7 @@ def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Calla
     book.picture("story-4-job-page")
 
 
+@pytest.mark.full
 def test_5_cancel_from_the_sidebar_leaves_no_process(desk: Callable[..., Book], lab: Lab) -> None:
     book = desk([TRAIN, steps(lab, "doomed")])
     book.run_all()
@@ -321,6 +322,7 @@ def test_8_hostile_text_stays_text(shared_page: Book, written: Callable[..., tup
     assert not book.errors
 
 
+@pytest.mark.full
 def test_9_notebook_7_shows_the_job_live_and_again_after_a_reload(books: Callable[..., Book], lab: Lab) -> None:
     book = books([TRAIN, steps(lab, "seven")], 1200, 1000, dark=False, scale=1.5)
     page = book.page

@@ -18,6 +18,7 @@ from tests.storage.wheels import assert_nodes_install
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["horovod-gloo", pytest.param("horovod-mpi", marks=pytest.mark.full)])
 def test_horovod_trains_on_the_nodes_of_ray(on_ray, backend):
     job = submit(trains, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend=backend)
@@ -49,6 +50,7 @@ def test_a_rank_that_raises_is_named_with_its_line(on_ray):
     assert "Rank 1" in job.view().reason
 
 
+@pytest.mark.full
 def test_a_cancel_gives_the_nodes_back_and_leaves_nothing(on_ray):
     job = submit(waits, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend="torch")
     wait_for(lambda: any(line.text == "begun" for line in job.logs(0)), 120, "the first line")

@@ -36,6 +36,7 @@ class TestBeginsLater(QueueContract):
     options = {"extra": "--begin=now+1hour"}  # noqa: RUF012
 
 
+@pytest.mark.full
 class TestHeld(QueueContract):
     name = "slurm"
     options = {"extra": "--hold"}  # noqa: RUF012
