@@ -425,16 +425,11 @@ def jobs() -> Jobs:
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
 
 
-def rows(newest: int | None = None) -> list[JobRow]:
-    """Return what a list shows of each job, newest first, of all or of the ``newest``: quick for a thousand jobs."""
+def rows() -> list[JobRow]:
+    """Return what a list shows of each job, newest first: quick for a thousand jobs."""
     from distdl_jupyter import job_list
 
-    return [one.row for one in job_list.here().all(newest)]
-
-
-def count() -> int:
-    """Return how many jobs there are."""
-    return len(JobStore().ids())
+    return [one.row for one in job_list.here().all()]
 
 
 def attach(job_id: str) -> Job:

@@ -134,8 +134,7 @@ def again(
     """
     earlier = folder.spec()
     spec, secrets = _changed(folder, earlier, options, id_) if options else (earlier, secrets_of(earlier))
-    spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from="", forked_at=None,
-                               after=(), group=None, trial=None, parameters=earlier.parameters)  # fmt: skip
+    spec = _as_own(spec, earlier, id_, resumed_from="", forked_at=None, after=())
     return spec, secrets, EarlierCode(folder, earlier)
 
 
@@ -172,9 +171,8 @@ def _continued(
         spec, secrets = _changed(folder, earlier, options, id_)
     else:
         spec, secrets = earlier, secrets_of(earlier)
-    spec = dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, resumed_from=folder.id,
-                               forked_at=chosen.step if chosen else None, after=(), group=None, trial=None,
-                               parameters=earlier.parameters)  # fmt: skip
+    forked_at = chosen.step if chosen else None
+    spec = _as_own(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at, after=())
     return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 
@@ -187,16 +185,14 @@ def checked(
     """
     earlier = folder.spec()
     spec, secrets = _changed(folder, earlier, options, id_)
-    more: dict[str, Any] = {
-        "created": time.time(),
-        "capture_seconds": 0.0,
-        "resumed_from": "",
-        "check": dict(check),
-        "group": None,
-        "trial": None,
-        "parameters": earlier.parameters,
-    }
-    return dataclasses.replace(spec, id=id_, **more), secrets, EarlierCode(folder, earlier)
+    spec = _as_own(spec, earlier, id_, resumed_from="", check=dict(check))
+    return spec, secrets, EarlierCode(folder, earlier)
+
+
+def _as_own(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
+    """Return the spec of a new job, of no study, with the code of an earlier one and the values it was run with."""
+    return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, group=None, trial=None,
+                               parameters=earlier.parameters, **more)  # fmt: skip
 
 
 def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:

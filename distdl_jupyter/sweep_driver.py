@@ -182,9 +182,7 @@ class Driver:
             if row is None:
                 self._launch(trial)
             else:
-                self._follow(trial, JobStore().folder(row.id))
-        for going in self._going.values():
-            going.step = max(self._study.get_trials(deepcopy=False)[going.trial.number].intermediate_values, default=-1)
+                self._follow(trial, JobStore().folder(row.id), max(one.intermediate_values, default=-1))
 
     def _start_more(self) -> None:
         while len(self._going) < self._plan.parallel and self._count() < self._plan.trials:
@@ -204,8 +202,8 @@ class Driver:
         trial.set_user_attr("job", job.id)
         self._follow(trial, job.folder)
 
-    def _follow(self, trial: optuna.Trial, folder: JobFolder) -> None:
-        self._going[trial.number] = _Going(trial, CurveReader(folder))
+    def _follow(self, trial: optuna.Trial, folder: JobFolder, step: int = -1) -> None:
+        self._going[trial.number] = _Going(trial, CurveReader(folder), step)
 
     def _look(self, number: int, going: _Going) -> None:
         try:

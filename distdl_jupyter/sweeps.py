@@ -6,6 +6,8 @@ and ``sweep(id)`` opens it anywhere.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture, client, jobspec, rerun, sweep_study
 from distdl_jupyter.capture.free_names import parse
-from distdl_jupyter.core import space
+from distdl_jupyter.core import atomic_write, space
 from distdl_jupyter.core.checkpoints import more_is_better
 from distdl_jupyter.core.errors import (
     DistDLError,
@@ -217,10 +219,6 @@ def of_draft(
 
 
 def _extend(folder: JobFolder, trials: int) -> None:
-    import dataclasses
-
-    from distdl_jupyter.core import atomic_write
-
     spec = folder.spec()
     assert spec.group is not None
     group = dataclasses.replace(spec.group, size=trials, plan={**spec.group.plan, "trials": trials})
@@ -259,8 +257,6 @@ def _check_names(draft: CapturedCode, parameters: space.Space) -> None:
     """Refuse parameters of a cell that could change nothing. Raises InvalidSpec."""
     if draft.kind != "cell":
         return
-    import ast
-
     tree = parse(draft.source.code)
     stored = {node.id: node.lineno for node in ast.walk(tree)
               if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}  # fmt: skip

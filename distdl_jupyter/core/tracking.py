@@ -45,6 +45,11 @@ def shown(text: str) -> str:
     return ", ".join(TITLES[name] for name in names(text)) or OFF
 
 
+def folder_of(job: Path, tracker: str) -> Path:
+    """Return where a tracker that keeps its run beside the job has it, in a job's folder."""
+    return job / FOLDER / tracker
+
+
 @dataclass(frozen=True, slots=True)
 class TrackerRecord:
     """How far one tracker has come with a job.

@@ -70,6 +70,11 @@ class Tracker(ABC):
         self.job, self.settings = job, settings
 
     @property
+    def folder(self) -> Path:
+        """Where a tracker that keeps its run beside the job has it."""
+        return tracking.folder_of(self.job.folder, self.name)
+
+    @property
     @abstractmethod
     def place(self) -> str:
         """Where the run is, in words without secrets."""
@@ -146,7 +151,7 @@ class MLflow(Tracker):
             raise missing(self.name) from None
         if self._address.startswith("azureml:") and not _has_azureml():
             raise CannotTrack(tracking.NO_AZUREML)
-        if self._address == local_store():
+        if self._is_own:
             (store.home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)
         self._client: Any = None
         self._entities: Any = mlflow.entities
@@ -262,6 +267,11 @@ def curve(point: Point) -> str:
 # TensorBoard ----------------------------------------------------------------------------------
 
 
+def without_tensorflow() -> None:
+    """Keep TensorBoard, before it is imported, from TensorFlow: its import takes seconds and nothing here needs it."""
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+
+
 class TensorBoard(Tracker):
     """Event files in the job's folder: the means in one run, each rank in a run of its own beside it."""
 
@@ -269,8 +279,7 @@ class TensorBoard(Tracker):
 
     def __init__(self, job: TrackedJob, settings: MonitoringSettings) -> None:
         super().__init__(job, settings)
-        # TensorBoard writes its files with TensorFlow where that is installed, whose import takes seconds.
-        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+        without_tensorflow()
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -283,11 +292,6 @@ class TensorBoard(Tracker):
     def place(self) -> str:
         """The folder."""
         return str(self.folder)
-
-    @property
-    def folder(self) -> Path:
-        """The folder that TensorBoard is started with."""
-        return self.job.folder / tracking.FOLDER / self.name
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Make the folder; another process goes on in a file of its own beside those that are there."""
@@ -375,11 +379,6 @@ class WandB(Tracker):
     def place(self) -> str:
         """The folder of an offline run, else the server's host."""
         return str(self.folder) if self._is_offline else host_of(os.environ.get("WANDB_BASE_URL", "https://wandb.ai"))
-
-    @property
-    def folder(self) -> Path:
-        """Where the run is kept here."""
-        return self.job.folder / tracking.FOLDER / self.name
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Begin or resume the run."""

@@ -246,8 +246,8 @@ def main() -> None:
 def _run(folder: JobFolder, name: str) -> str:
     follower = None
     try:
-        if tracking.read(folder.path, name).trouble or not (folder.path / tracking.FOLDER / f"{name}.json").exists():
-            dataclasses.replace(tracking.read(folder.path, name), trouble="").write(folder.path)
+        # A record from the start says that the job has this tracker; what kept an earlier process is of the past.
+        dataclasses.replace(tracking.read(folder.path, name), trouble="").write(folder.path)
         known, spec = settings.read(), folder.spec()
         job = TrackedJob(folder.path, spec.id, spec.name, spec.created, spec.group.name if spec.group else "")
         follower = Follower(folder, KINDS[name](job, known), known.metrics, known.artifacts)

@@ -11,11 +11,10 @@ import os
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core import redact
+from distdl_jupyter.core import redact, tracking
 from distdl_jupyter.monitoring import settings, trackers
 
 #: Seconds without a request after which the pages are no longer served.
@@ -40,12 +39,11 @@ def log_folder(job: Path) -> Path:
     """Return the folder that TensorBoard shows of a job: all of it where ranks have written event files too."""
     if next(job.glob("outputs/**/events.out.tfevents.*"), None) is not None:
         return job
-    return job / "tracking" / "tensorboard"
+    return tracking.folder_of(job, "tensorboard")
 
 
 def _tensorboard(socket: str, folder: str) -> None:
-    # Without TensorFlow, whose import takes seconds and which shows nothing of ours.
-    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+    trackers.without_tensorflow()
     from tensorboard import default, program
     from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 

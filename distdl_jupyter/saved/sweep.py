@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.saved.pages import PAPER, page
-from distdl_jupyter.views.sweep import word
+from distdl_jupyter.views.sweep import progress, word
 
 if TYPE_CHECKING:
     from distdl_jupyter.views.schema import SweepPanel, TrialRow
@@ -26,7 +26,7 @@ _ROWS = 12
 def html(panel: SweepPanel) -> str:
     """Return the page of a sweep as far as it has come."""
     best = next((one for one in panel.trials if one.number == panel.best), None)
-    running = sum(one.state not in ("completed", "pruned", "failed", "canceled", "lost") for one in panel.trials)
+    running = sum(one.state != "pruned" and not State(one.state).ended for one in panel.trials)
     pruned = sum(one.state == "pruned" for one in panel.trials)
     summary = [f"{panel.done} of {plural(panel.size, 'trial')}", f"{running} running" if running else "",
                f"{pruned} pruned" if pruned else "", duration(panel.elapsed)]  # fmt: skip
@@ -51,10 +51,9 @@ def _word(value: float | str) -> str:
 
 
 def _row(one: TrialRow, panel: SweepPanel) -> dict[str, Any]:
-    progress = "" if one.done is None else f"{one.done:g} of {one.total:g}" if one.total else f"step {one.done:g}"
     value = "" if one.value is None else number(one.value)
     return {"best": one.number == panel.best, "dim": one.state in ("pruned", "failed", "canceled"),
-            "cells": [str(one.number), value, *map(_word, one.values), progress],
+            "cells": [str(one.number), value, *map(_word, one.values), progress(one)],
             "state": one.state.capitalize(), "detail": one.detail}  # fmt: skip
 
 

@@ -89,13 +89,13 @@ class SweepTable(list[Any]):
         super().__init__(study.sorted())
         self._study = study
 
-    def _rows(self, most: int = 20) -> list[tuple[str, ...]]:
+    def _rows(self) -> list[tuple[str, ...]]:
         names = [*self._study.plan.parameters]
         head = ("Trial", self._study.plan.metric, *names, "Progress", "State", "Why", "Id")
         rows = [(str(one.number), "" if one.value is None else number(one.value),
-                 *(word(one.params.get(name)) for name in names), _progress(one), one.state.capitalize(),
+                 *(word(one.params.get(name)) for name in names), progress(one), one.state.capitalize(),
                  "" if one.state == "completed" else one.says, humanize.short_id(one.id))
-                for one in self[:most]]  # fmt: skip
+                for one in self]  # fmt: skip
         return [head, *rows]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -108,13 +108,14 @@ class SweepTable(list[Any]):
         ])  # fmt: skip
 
     def __repr__(self) -> str:
-        return table.text(self._rows(len(self))) if self else "No trial has started yet."
+        return table.text(self._rows()) if self else "No trial has started yet."
 
     def _repr_html_(self) -> str:
-        return table.html(self._rows(len(self))) if self else f"<p>{escape(repr(self))}</p>"
+        return table.html(self._rows()) if self else f"<p>{escape(repr(self))}</p>"
 
 
-def _progress(one: Trial) -> str:
+def progress(one: Trial | TrialRow) -> str:
+    """Return how far a trial has come in words."""
     if one.done is None:
         return ""
     return f"{one.done:g} of {one.total:g}" if one.total else f"step {one.done:g}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Book
+from tests.browser.conftest import Book, Lab
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -34,6 +34,13 @@ from distdl_jupyter import scale
 found = scale(train, [1, 2], backends="torch", seconds=1, epoch_samples=50_000, price_per_hour="3 USD", name="digits")
 found
 """
+
+
+@pytest.fixture
+def lab(own_lab: Lab) -> Lab:
+    """A list of jobs that holds those of this test only."""
+    own_lab.start()
+    return own_lab
 
 
 def test_a_study_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., Book]) -> None:

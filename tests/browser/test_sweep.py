@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Book
+from tests.browser.conftest import Book, Lab
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -21,6 +21,13 @@ for epoch in range(20):
     progress(epoch + 1, 20, unit="epoch")
     time.sleep(0.05)
 """  # noqa: E501
+
+
+@pytest.fixture
+def lab(own_lab: Lab) -> Lab:
+    """A list of jobs that holds those of this test only."""
+    own_lab.start()
+    return own_lab
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1440), (True, 900)])

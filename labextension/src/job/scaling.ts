@@ -9,9 +9,11 @@ import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import { count, duration, money, number, stateWord } from '../ui/format';
 import { icon } from '../ui/icons';
+import { drawing, element, figure, line, text } from '../ui/svg';
 import { said, __ } from '../ui/trans';
 import type { components } from '../api/schema';
 import { button } from './header';
+import { identityOf, StudyReader, type StudyOptions } from './study';
 
 export type Scaling = components['schemas']['ScalingPanel'];
 type Row = Scaling['rows'][number];
@@ -26,16 +28,6 @@ export interface ScalingHost {
   insert?(code: string): void;
 }
 
-export interface ScalingOptions {
-  /** It was read. */
-  changed?: (scaling: Scaling) => void;
-  /** It could not be read for the first time. */
-  gone?: (error: unknown) => void;
-}
-
-/** Milliseconds between two questions while it goes on. */
-const PACE = 1500;
-const NAMESPACE = 'http://www.w3.org/2000/svg';
 const [WIDTH, HEIGHT] = [438, 344];
 const [LEFT, RIGHT, TOP, BOTTOM] = [46, 64, 14, 40];
 /** Pixels between the marks of two backends at one number of processes, ticks of an axis, backends that look different. */
@@ -50,56 +42,30 @@ export class ScalingView {
   readonly #numbers = h('div', { class: 'dd-scalenumbers' });
   readonly #prices = h('div');
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
-  #scaling: Scaling | null = null;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #reading = false;
-  #ended = false;
+  readonly #study: StudyReader<Scaling>;
 
-  constructor(private readonly root: HTMLElement, private readonly host: ScalingHost, private readonly options: ScalingOptions = {}) {
+  constructor(private readonly root: HTMLElement, private readonly host: ScalingHost, options: StudyOptions<Scaling> = {}) {
     adopt(root, 'dd-scaling');
     root.setAttribute('role', 'region');
     root.append(this.#head, this.#problem, h('div', { class: 'dd-scalebody' }, this.#figure, this.#numbers), this.#prices, this.#live);
-    void this.#read();
+    this.#study = new StudyReader(root, () => host.read(), (scaling, before) => this.#draw(scaling, before), options);
   }
 
   /** The newest state, null before the first. */
   get message(): Scaling | null {
-    return this.#scaling;
+    return this.#study.newest;
   }
 
   /** Ask now: it is seen again, or something has changed. */
   refresh(): void {
-    clearTimeout(this.#timer);
-    void this.#read();
+    this.#study.refresh();
   }
 
   dispose(): void {
-    this.#ended = true;
-    clearTimeout(this.#timer);
+    this.#study.dispose();
   }
 
-  async #read(): Promise<void> {
-    if (this.#reading || this.#ended) return;
-    this.#reading = true;
-    try {
-      const found = await this.host.read();
-      if (!this.#ended) this.#take(found);
-    } catch (error) {
-      if (!this.#scaling && !this.#ended) this.options.gone?.(error);
-    }
-    this.#reading = false;
-    this.#next();
-  }
-
-  #next(): void {
-    clearTimeout(this.#timer);
-    if (this.#ended || (this.#scaling && this.#scaling.state !== 'running')) return;
-    this.#timer = setTimeout(() => (this.root.isConnected && this.root.offsetParent ? void this.#read() : this.#next()), PACE);
-  }
-
-  #take(scaling: Scaling): void {
-    const before = this.#scaling;
-    this.#scaling = scaling;
+  #draw(scaling: Scaling, before: Scaling | null): void {
     const title = __('Scaling of %1', scaling.name);
     this.root.setAttribute('aria-label', title);
     if (before && before.state !== scaling.state) setText(this.#live, `${title}: ${stateWord(scaling.state)}`);
@@ -110,19 +76,14 @@ export class ScalingView {
     fill(this.#numbers, JSON.stringify([scaling.rows, scaling.headline, scaling.reason, scaling.detail, scaling.action]), () => [...tableOf(scaling), this.#finding(scaling)]);
     fill(this.#prices, JSON.stringify(scaling.prices), () => (scaling.prices.length ? pricesOf(scaling) : []));
     show(this.root.querySelector<HTMLElement>('.dd-scalebody') ?? this.#figure, scaling.rows.length > 0);
-    this.options.changed?.(scaling);
   }
 
   #drawHead(scaling: Scaling, title: string): Child[] {
-    const pill = h('span', { class: 'dd-pill', 'data-state': scaling.state }, icon(scaling.state, 14), stateWord(scaling.state));
-    const id = button('copy', __('Copy id'), 'dd-quiet dd-icon');
-    onClick(id, () => void copy(scaling.id, id));
     const rows = button('copy', __('Copy as table'), 'dd-quiet');
-    onClick(rows, () => void copy(asTable(this.#scaling ?? scaling), rows));
+    onClick(rows, () => void copy(asTable(this.message ?? scaling), rows));
     const open = button('open', __('Open page'), '');
     onClick(open, () => this.host.open?.());
-    const identity = [pill, h('span', { class: 'dd-title dd-ell' }, title), h('span', { class: 'dd-mono dd-sub dd-nw dd-scaleid' }, scaling.id), id];
-    const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), scaling.rows.length ? rows : null, this.host.open ? open : null);
+    const top = h('div', { class: 'dd-row dd-top' }, ...identityOf(scaling, title), h('span', { class: 'dd-grow' }), scaling.rows.length ? rows : null, this.host.open ? open : null);
     const words = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' }, ...scaling.words.map((word) => h('span', {}, said(word))));
     return [top, h('div', { class: 'dd-row dd-meta' }, words, h('span', { class: 'dd-s12 dd-num dd-nw' }, said(scaling.summary)))];
   }
@@ -229,7 +190,7 @@ function figureOf(scaling: Scaling): Child[] {
   const backends = backendsOf(scaling);
   const ahead = scaling.rows.some((row) => !row.measured);
   const keys = backends.map((name, at) => h('span', { class: 'dd-row dd-s12 dd-nw' }, mark(at, false), name));
-  const dotted = ahead ? [h('span', { class: 'dd-row dd-s12 dd-nw' }, svg(18, 8, [line('M1 4H17', 'dd-scaleline dd-scale-0 dd-dotted')]), __('forecast'))] : [];
+  const dotted = ahead ? [h('span', { class: 'dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-scaleline dd-scale-0 dd-dotted')]), __('forecast'))] : [];
   const head = h('div', { class: 'dd-part dd-scalehead' }, h('h3', { class: 'dd-h3 dd-grow' }, titleOf(scaling)), ...keys, ...dotted);
   return scaling.rows.length ? [head, plot(scaling, backends)] : [];
 }
@@ -249,11 +210,7 @@ function plot(scaling: Scaling, backends: string[]): SVGSVGElement {
     return [...forecastOf(at, own, frame), ...measuredOf(at, backends.length, own, frame)];
   });
   const parts = [...ground(rows, frame), ...axes(counts, ticks, frame), ...idealOf(ideal, counts, frame), ...lines.reverse().flat(), ...labels(scaling, backends, frame), ...without(scaling, frame)];
-  const drawn = svg(WIDTH, HEIGHT, parts, 'dd-scaleplot');
-  drawn.removeAttribute('aria-hidden');
-  drawn.setAttribute('role', 'img');
-  drawn.setAttribute('aria-label', spokenOf(scaling));
-  return drawn;
+  return figure(WIDTH, HEIGHT, parts, 'dd-scaleplot', spokenOf(scaling));
 }
 
 function spokenOf(scaling: Scaling): string {
@@ -369,7 +326,7 @@ function without({ without: better }: Scaling, frame: Frame): SVGElement[] {
 
 // ---- shapes -------------------------------------------------------------------------------------
 
-const mark = (at: number, hollow: boolean): SVGSVGElement => svg(10, 10, [shape(at, 5, 5, hollow)]);
+const mark = (at: number, hollow: boolean): SVGSVGElement => drawing(10, 10, [shape(at, 5, 5, hollow)]);
 
 /** The mark of a backend: disc, square, diamond, triangle. */
 function shape(at: number, x: number, y: number, hollow: boolean): SVGElement {
@@ -377,24 +334,4 @@ function shape(at: number, x: number, y: number, hollow: boolean): SVGElement {
   if (at % LOOKS === 0) return element('circle', { cx: x, cy: y, r: hollow ? 3.5 : 4, ...look });
   if (at % LOOKS === 1) return element('rect', { x: x - 3.5, y: y - 3.5, width: 7, height: 7, ...look });
   return element('path', { d: at % LOOKS === 2 ? `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5Z` : `M${x} ${y - 4.5}l4.5 8h-9Z`, ...look });
-}
-
-function svg(width: number, height: number, parts: SVGElement[], className = ''): SVGSVGElement {
-  const found = element('svg', { width, height, viewBox: `0 0 ${width} ${height}`, class: className, 'aria-hidden': 'true' }) as SVGSVGElement;
-  found.append(...parts);
-  return found;
-}
-
-const line = (d: string, className: string): SVGElement => element('path', { d, class: className });
-
-function text(x: number, y: number, words: string, anchor: string, className = ''): SVGElement {
-  const found = element('text', { x, y, 'text-anchor': anchor, class: className });
-  found.textContent = words;
-  return found;
-}
-
-function element(tag: string, attributes: Record<string, string | number>): SVGElement {
-  const found = document.createElementNS(NAMESPACE, tag) as SVGElement;
-  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, typeof value === 'number' ? String(Number(value.toFixed(1))) : value);
-  return found;
 }

@@ -11,9 +11,11 @@ import { count, duration, number, stateWord, type State } from '../ui/format';
 import { icon } from '../ui/icons';
 import { InlineConfirm } from '../ui/inlineconfirm';
 import { sentences } from '../ui/refusal';
+import { drawing, element, figure, line, text } from '../ui/svg';
 import { said, __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
 import { button } from './header';
+import { identityOf, StudyReader, type StudyOptions } from './study';
 
 export type Sweep = components['schemas']['SweepPanel'];
 type Trial = Sweep['trials'][number];
@@ -35,15 +37,8 @@ export interface SweepHost {
   insert?(code: string): void;
 }
 
-export interface SweepOptions {
-  changed?: (sweep: Sweep) => void;
-  /** It could not be read for the first time. */
-  gone?: (error: unknown) => void;
-}
-
-/** Milliseconds between two questions while it goes on; rows that are shown at first. */
-const [PACE, ROWS] = [1500, 10];
-const NAMESPACE = 'http://www.w3.org/2000/svg';
+/** Rows that are shown at first. */
+const ROWS = 10;
 const ENDED = new Set(['completed', 'pruned', 'failed', 'canceled', 'lost']);
 const [WIDE, HIGH] = [694, 288];
 const [CURVES, TOP, BOTTOM] = [432, 34, 14];
@@ -59,64 +54,37 @@ export class SweepView {
   readonly #body = h('div', { class: 'dd-sweepbody' }, this.#parameters, this.#curves);
   readonly #table = h('div', { class: 'dd-sweepcard dd-sweeptrials' });
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
-  #sweep: Sweep | null = null;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #reading = false;
-  #ended = false;
+  readonly #study: StudyReader<Sweep>;
   #log = false;
   #all = false;
   #refused = '';
 
-  constructor(private readonly root: HTMLElement, private readonly host: SweepHost, private readonly options: SweepOptions = {}) {
+  constructor(private readonly root: HTMLElement, private readonly host: SweepHost, options: StudyOptions<Sweep> = {}) {
     adopt(root, 'dd-sweep');
     root.setAttribute('role', 'region');
     root.append(this.#head, this.#question, this.#problem, this.#progress, this.#best, this.#body, this.#table, this.#live);
-    void this.#read();
+    this.#study = new StudyReader(root, () => host.read(), (sweep, before) => this.#take(sweep, before), options);
   }
 
   /** The newest state, null before the first. */
   get message(): Sweep | null {
-    return this.#sweep;
+    return this.#study.newest;
   }
 
   /** Ask now: it is seen again, or something has changed. */
   refresh(): void {
-    clearTimeout(this.#timer);
-    void this.#read();
+    this.#study.refresh();
   }
 
   dispose(): void {
-    this.#ended = true;
-    clearTimeout(this.#timer);
+    this.#study.dispose();
   }
 
-  async #read(): Promise<void> {
-    if (this.#reading || this.#ended) return;
-    this.#reading = true;
-    try {
-      const found = await this.host.read();
-      if (!this.#ended) this.#take(found);
-    } catch (error) {
-      if (!this.#sweep && !this.#ended) this.options.gone?.(error);
-    }
-    this.#reading = false;
-    this.#next();
-  }
-
-  #next(): void {
-    clearTimeout(this.#timer);
-    if (this.#ended || (this.#sweep && this.#sweep.state !== 'running')) return;
-    this.#timer = setTimeout(() => (this.root.isConnected && this.root.offsetParent ? void this.#read() : this.#next()), PACE);
-  }
-
-  #take(sweep: Sweep): void {
-    const before = this.#sweep;
-    this.#sweep = sweep;
+  #take(sweep: Sweep, before: Sweep | null): void {
     const title = __('Sweep of %1', sweep.name);
     this.root.setAttribute('aria-label', title);
     if (before && before.state !== sweep.state) setText(this.#live, `${title}: ${stateWord(sweep.state)}`);
     this.#draw(sweep);
-    this.options.changed?.(sweep);
   }
 
   #draw(sweep: Sweep): void {
@@ -138,13 +106,10 @@ export class SweepView {
   }
 
   #redraw(): void {
-    if (this.#sweep) this.#draw(this.#sweep);
+    if (this.message) this.#draw(this.message);
   }
 
   #drawHead(sweep: Sweep): Child[] {
-    const pill = h('span', { class: 'dd-pill', 'data-state': sweep.state }, icon(sweep.state, 14), stateWord(sweep.state));
-    const id = button('copy', __('Copy id'), 'dd-quiet dd-icon');
-    onClick(id, () => void copy(sweep.id, id));
     const open = button('open', __('Open page'), '');
     onClick(open, () => this.host.open?.());
     const stop = button('stop', __('Stop sweep'), 'dd-danger');
@@ -153,13 +118,12 @@ export class SweepView {
     onClick(resume, () => void this.#do(this.host.resume()));
     const goesOn = sweep.state === 'running';
     const canResume = !goesOn && sweep.done < sweep.size;
-    const identity = [pill, h('span', { class: 'dd-title dd-ell' }, __('Sweep of %1', sweep.name)), h('span', { class: 'dd-mono dd-sub dd-nw dd-scaleid' }, sweep.id), id];
-    const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.host.open ? open : null, canResume ? resume : null, goesOn ? stop : null);
+    const top = h('div', { class: 'dd-row dd-top' }, ...identityOf(sweep, __('Sweep of %1', sweep.name)), h('span', { class: 'dd-grow' }), this.host.open ? open : null, canResume ? resume : null, goesOn ? stop : null);
     return [top, h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...sweep.words.map((word) => h('span', {}, said(word))))];
   }
 
   async #ask(): Promise<void> {
-    const running = this.#sweep?.trials.filter(({ state }) => !ENDED.has(state)).length ?? 0;
+    const running = this.message?.trials.filter(({ state }) => !ENDED.has(state)).length ?? 0;
     const text = running ? _n('Stop the sweep and cancel its running trial?', 'Stop the sweep and cancel its %1 running trials?', running) : __('Stop the sweep?');
     const question = new InlineConfirm(text);
     this.#question.replaceChildren(question.element);
@@ -306,7 +270,7 @@ function inOrder(sweep: Sweep): Trial[] {
 }
 
 function parametersHead(): HTMLElement {
-  const key = (look: Look, word: string): HTMLElement => h('span', { class: 'dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-sweepline', look)]), word);
+  const key = (look: Look, word: string): HTMLElement => h('span', { class: 'dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-sweepline', { 'data-look': look })]), word);
   return h('div', { class: 'dd-part dd-scalehead' }, h('h3', { class: 'dd-h3 dd-grow' }, __('Parameters')), key('best', __('best')), key('completed', __('completed')), key('running', __('running')), key('pruned', __('pruned')));
 }
 
@@ -378,7 +342,7 @@ function parametersOf(sweep: Sweep): SVGSVGElement {
     return values.map((value, at) => [x(at), y(axes[at]?.at(value) ?? 0)]);
   };
   const lines = inOrder(sweep).map((trial) => {
-    const found = line(curved(placesOf(trial)), 'dd-sweepline', lookOf(sweep, trial));
+    const found = line(curved(placesOf(trial)), 'dd-sweepline', { 'data-look': lookOf(sweep, trial) });
     const words = sweep.axes.map(({ name }, at) => `${name} ${wordOf(trial.values[at] ?? '')}`).join(', ');
     found.append(titled(`${__('Trial %1', trial.number)}: ${words}${trial.value === null ? '' : `, ${sweep.metric} ${number(trial.value)}`}`));
     return found;
@@ -395,7 +359,7 @@ function parametersOf(sweep: Sweep): SVGSVGElement {
         return [element('circle', { cx, cy, r: 3.5, class: 'dd-sweepdot' }), text(cx + 8, cy < TOP + 14 ? cy + 14 : cy - 5, short(word, 12), 'start', 'dd-sweepmark')];
       })
     : [];
-  return figure(WIDE, HIGH, [...lines, ...drawn, ...marks], _n('Parameters of %1 trial', 'Parameters of %1 trials', sweep.trials.length));
+  return figure(WIDE, HIGH, [...lines, ...drawn, ...marks], 'dd-sweepplot', _n('Parameters of %1 trial', 'Parameters of %1 trials', sweep.trials.length));
 }
 
 /** A line through places that leaves each axis level. */
@@ -415,7 +379,7 @@ function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
   const [left, right, top, bottom, high] = [48, 58, 12, 26, 280];
   const steps = drawn.flatMap((trial) => trial.steps);
   const values = drawn.flatMap(({ means }) => means);
-  if (!steps.length) return figure(CURVES, high, [text(CURVES / 2, high / 2, __('Nothing was reported yet.'), 'middle')], __('Nothing was reported yet.'));
+  if (!steps.length) return figure(CURVES, high, [text(CURVES / 2, high / 2, __('Nothing was reported yet.'), 'middle')], 'dd-sweepplot', __('Nothing was reported yet.'));
   const by = (value: number): number => (log ? Math.log10(value) : value);
   const [first, last] = [Math.min(...steps), Math.max(...steps)];
   const [lowest, highest] = [Math.min(...values), Math.max(...values)];
@@ -429,7 +393,7 @@ function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
     const look = lookOf(sweep, trial);
     const places = trial.steps.map((step, at): [number, number] => [x(step), y(trial.means[at] ?? 0)]);
     const [endX, endY] = places.at(-1) ?? [0, 0];
-    const curve = line(`M${places.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join('L')}`, 'dd-sweepline dd-sweepcurve', look);
+    const curve = line(`M${places.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join('L')}`, 'dd-sweepline dd-sweepcurve', { 'data-look': look });
     curve.append(titled(__('Trial %1', trial.number)));
     if (trial.state === 'pruned') return [curve, line(`M${endX - 3} ${endY - 3}l6 6m0 -6l-6 6`, 'dd-sweepcut')];
     if (look === 'running') return [curve, element('circle', { cx: endX, cy: endY, r: 3, class: 'dd-sweepdot', 'data-look': look })];
@@ -439,45 +403,15 @@ function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
   const axis = line(`M${left} ${high - bottom}H${CURVES - right}`, 'dd-scaleaxis');
   const best = bestOf(sweep);
   const spoken = best ? __('%1 of all trials over their steps; trial %2 is best with %3', sweep.metric, best.number, number(best.value ?? 0)) : __('%1 of all trials over their steps', sweep.metric);
-  return figure(CURVES, high, [...grid, axis, ...ticks, ...lines], spoken);
+  return figure(CURVES, high, [...grid, axis, ...ticks, ...lines], 'dd-sweepplot', spoken);
 }
 
 // ---- shapes -------------------------------------------------------------------------------------
 
 const short = (word: string, most: number): string => (word.length > most ? `${word.slice(0, most - 1)}…` : word);
 
-function figure(width: number, height: number, parts: SVGElement[], spoken: string): SVGSVGElement {
-  const found = drawing(width, height, parts, 'dd-sweepplot');
-  found.removeAttribute('aria-hidden');
-  found.setAttribute('role', 'img');
-  found.setAttribute('aria-label', spoken);
-  return found;
-}
-
-function drawing(width: number, height: number, parts: SVGElement[], className = ''): SVGSVGElement {
-  const found = element('svg', { width, height, viewBox: `0 0 ${width} ${height}`, class: className, 'aria-hidden': 'true' }) as SVGSVGElement;
-  found.append(...parts);
-  return found;
-}
-
-function line(d: string, className: string, look?: Look): SVGElement {
-  return element('path', { d, class: className, ...(look ? { 'data-look': look } : {}) });
-}
-
-function text(x: number, y: number, words: string, anchor: string, className = ''): SVGElement {
-  const found = element('text', { x, y, 'text-anchor': anchor, class: className });
-  found.textContent = words;
-  return found;
-}
-
 function titled(words: string): SVGElement {
   const found = element('title', {});
   found.textContent = words;
-  return found;
-}
-
-function element(tag: string, attributes: Record<string, string | number>): SVGElement {
-  const found = document.createElementNS(NAMESPACE, tag) as SVGElement;
-  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, typeof value === 'number' ? String(Number(value.toFixed(1))) : value);
   return found;
 }
