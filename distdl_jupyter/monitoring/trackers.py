@@ -267,7 +267,7 @@ def curve(point: Point) -> str:
 # TensorBoard ----------------------------------------------------------------------------------
 
 
-def without_tensorflow() -> None:
+def keep_tensorboard_light() -> None:
     """Keep TensorBoard, before it is imported, from TensorFlow: its import takes seconds and nothing here needs it."""
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
 
@@ -279,7 +279,7 @@ class TensorBoard(Tracker):
 
     def __init__(self, job: TrackedJob, settings: MonitoringSettings) -> None:
         super().__init__(job, settings)
-        without_tensorflow()
+        keep_tensorboard_light()
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter

@@ -43,7 +43,7 @@ def log_folder(job: Path) -> Path:
 
 
 def _tensorboard(socket: str, folder: str) -> None:
-    trackers.without_tensorflow()
+    trackers.keep_tensorboard_light()
     from tensorboard import default, program
     from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
