@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.scaling import scale
     from distdl_jupyter.sweeps import sweep
     from distdl_jupyter.widgets import azure_sign_in, launcher, panel, timeline
-    from distdl_jupyter.worker.checkpoints import checkpoint_dir
+    from distdl_jupyter.worker.checkpoints import checkpoint_dir, should_checkpoint
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
     from distdl_jupyter.worker.shard import shard
@@ -58,6 +58,7 @@ _HOMES = {
     "queue": "job_queue",
     "scale": "scaling",
     "shard": "worker.shard",
+    "should_checkpoint": "worker.checkpoints",
     "submit": "client",
     "sweep": "sweeps",
     "timeline": "widgets",
@@ -93,6 +94,7 @@ __all__ = [
     "queue",
     "scale",
     "shard",
+    "should_checkpoint",
     "submit",
     "sweep",
     "timeline",

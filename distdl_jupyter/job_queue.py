@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import job_list
+from distdl_jupyter import cluster_configs, job_list, registry
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.core import gpus
-from distdl_jupyter.core.errors import JobNotRunning
-from distdl_jupyter.core.humanize import clock, short_id
-from distdl_jupyter.core.queue import ORDER, Holding, amount, estimate, reason
+from distdl_jupyter.core.errors import DistDLError, JobNotRunning
+from distdl_jupyter.core.humanize import clock, plural, short_id
+from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, estimate, reason
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.follow import SummaryReader
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _HEAD = ("Place", "Job", "Name", "Waits", "Can start in", "Priority")
 _HELD_HEAD = ("Holds", "Job", "Name", "Until")
+_CLUSTER_HEAD = ("Place", "Job", "Name", "User", "Asks for", "Partition", "Now")
+#: Rows of a cluster's queue that are printed; the rest is counted.
+_MOST = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +51,65 @@ class WaitingJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterQueue:
+    """The jobs of all users in a cluster's own queue, those that run first; ``problem`` says why it is not known."""
+
+    name: str
+    jobs: tuple[QueuedJob, ...] = ()
+    problem: str = ""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return a row for each job."""
+        now, place = time.time(), 0
+        found: list[tuple[str, ...]] = []
+        for one in self.jobs:
+            place += not one.runs
+            if one.runs:
+                says = "runs" if one.ends is None else f"runs until about {clock(one.ends)}"
+            else:
+                left = estimate(one.start, now)
+                says = f"{one.why}; can start {'in ' if left.startswith('about') else ''}{left}" if left else one.why
+            asks = [plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []),
+                    plural(one.cores, "core")]  # fmt: skip
+            found.append(("" if one.runs else str(place), one.id, one.name, one.user or "you", ", ".join(asks),
+                          one.partition, says))  # fmt: skip
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     """What runs on this machine and ``holding`` something of it, and all jobs that wait, those of this machine first.
 
     ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; cores and memory are those that running
-    jobs have asked for.
+    jobs have asked for. ``clusters`` are the queues that clusters of this user have themselves.
     """
 
     waiting: tuple[WaitingJob, ...]
     holding: tuple[Holding, ...]
     total: dict[str, float]
     free: dict[str, float]
+    clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def __repr__(self) -> str:
         held, waits = self._held(), self._waits()
         parts = [table.whole_text([_HELD_HEAD, *held])] if held else []
         parts.append(table.whole_text([_HEAD, *waits]) if waits else "No job waits.")
+        for one in self.clusters:
+            rows = one.rows()
+            body = table.whole_text([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else one.problem or "Its queue is empty."
+            parts.append("\n".join([f"{one.name}, all users:", body, *_more(rows)]))
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         held, waits = self._held(), self._waits()
         parts = [table.whole_html([_HELD_HEAD, *held])] if held else []
         parts.append(table.whole_html([_HEAD, *waits]) if waits else f"<p>{escape('No job waits.')}</p>")
+        for one in self.clusters:
+            rows = one.rows()
+            parts.append(f"<p>{escape(one.name)}, all users:</p>")
+            parts.append(table.whole_html([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else
+                         f"<p>{escape(one.problem or 'Its queue is empty.')}</p>")  # fmt: skip
+            parts += [f"<p>{escape(text)}</p>" for text in _more(rows)]
         return "".join(parts)
 
     def _held(self) -> list[tuple[str, ...]]:
@@ -82,6 +123,10 @@ class Queue:
              estimate(one.start, now), str(one.priority))
             for one in self.waiting
         ]  # fmt: skip
+
+
+def _more(rows: list[tuple[str, ...]]) -> list[str]:
+    return [f"and {plural(len(rows) - _MOST, 'more job')}"] if len(rows) > _MOST else []
 
 
 def _holds(one: Holding) -> str:
@@ -104,7 +149,27 @@ def queue() -> Queue:
         holding=tuple(queueing.holding(one, labels, offset) for one in held),
         total=total,
         free=free,
+        clusters=tuple(_of_clusters()),
     )
+
+
+def _of_clusters() -> Iterator[ClusterQueue]:
+    """Yield the queue of each kind of cluster that has one of its own and that this user has named or waits for."""
+    targets = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
+    kinds: list[str] = []
+    with contextlib.suppress(DistDLError):  # a broken file of named clusters is told where they are used
+        kinds += [one.kind for one in cluster_configs.named()]
+        kinds += [cluster_configs.find(name).kind for name in targets if name in cluster_configs.names()]
+    for kind in dict.fromkeys(kinds):
+        cluster = registry.get("clusters", kind)
+        name = cluster.title or kind
+        try:
+            found = cluster.everybody(registry.check_options("clusters", kind, {}))
+        except DistDLError as error:
+            yield ClusterQueue(name=name, problem=error.message)
+            continue
+        if found is not None:
+            yield ClusterQueue(name=name, jobs=tuple(found))
 
 
 def _waiting(found: list[Entry], offset: float) -> Iterator[WaitingJob]:

@@ -3,6 +3,9 @@
 Each host is a node with its own name and address; slurmctld listens on the bridge. All files lie in one private folder
 and all addresses in the hosts' own network, so several test runs can have one each. It takes what ``tests.hosts``
 takes, and Debian's packages slurm-wlm and munge.
+
+With ``accounting`` it is as a site has it: slurmdbd over a MariaDB of its own, accounts and qualities of service that are
+enforced, and a partition whose jobs are preempted by those of another (slurmdbd, mariadb-server-core).
 """
 
 import contextlib
@@ -23,7 +26,11 @@ from tests.hosts import Hosts, run
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "mungekey", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
 #: slurmctld listens on every address of this machine, so each test run has a port of its own.
-CTLD_PORTS, SLURMD_PORT = 16_000, 16_818
+CTLD_PORTS, SLURMD_PORT, DBD_PORTS = 16_000, 16_818, 17_000
+#: Where MariaDB keeps what makes an empty database one (mariadb-install-db wants more packages).
+_TABLES = Path("/usr/share/mysql/mysql_system_tables.sql")
+_MARIADB = ("--no-defaults", "--user=root", "--skip-networking", "--innodb-buffer-pool-size=16M",
+            "--innodb-log-file-size=16M")  # fmt: skip
 
 
 def _path(program):
@@ -37,18 +44,40 @@ def missing():
     return hosts.missing()
 
 
+def missing_accounting():
+    """Return what keeps this machine from running Slurm with its accounting, "" when nothing does."""
+    if any(_path(program) is None for program in ("slurmdbd", "mariadbd")):
+        return "Slurm's accounting needs 'apt-get install slurmdbd mariadb-server-core'"
+    return missing()
+
+
 #: Put over a test or a module that needs Slurm.
 needs_slurm = pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is there")
 
 
-class Slurm:
-    """A cluster of ``count`` nodes; ``private`` are folders that a node sees empty, as ``Hosts`` takes them."""
+_NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\n"
+_ACCOUNTING = ("AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost={host}\n"
+               "AccountingStoragePort={port}\nAccountingStoragePass={socket}\n"
+               "AccountingStorageEnforce=associations,limits,qos\n")  # fmt: skip
+#: Jobs of ``low`` make room for those of ``urgent``; SIGTERM tells them some seconds before.
+_PREEMPTION = ("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n"
+               "PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=8 State=UP\n"
+               "PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF State=UP\n")  # fmt: skip
 
-    def __init__(self, count=2, cpus=4, private=None):
+
+class Slurm:
+    """A cluster of ``count`` nodes; ``private`` are folders that a node sees empty, as ``Hosts`` takes them.
+
+    ``conf`` is more of slurm.conf.
+    """
+
+    def __init__(self, count=2, cpus=4, private=None, accounting=False, conf=""):
         self.hosts = Hosts(count)
         self.names = self.hosts.names
         self._private = private or {}
         self._cpus = cpus
+        self._accounting = accounting
+        self._more = conf
         self._daemons = {}
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.folder.chmod(0o755)
@@ -87,9 +116,22 @@ class Slurm:
         self._daemon("slurmctld", [_path("slurmctld"), "-D", "-f", str(self.conf)])
         _until(self._listens, "slurmctld")
 
-    def _listens(self):
-        with contextlib.suppress(OSError), socket.create_connection((self.hosts.gateway, self._port), 1):
+    def _listens(self, port=None):
+        with contextlib.suppress(OSError), socket.create_connection((self.hosts.gateway, port or self._port), 1):
             return True
+
+    def stop_accounting(self):
+        """End slurmdbd; slurmctld keeps what it has to tell it."""
+        daemon = self._daemons.pop("slurmdbd")
+        daemon.terminate()
+        daemon.wait()
+
+    def start_accounting(self):
+        """Start slurmdbd and wait until it listens."""
+        # Where libmariadb looks for the database of "localhost".
+        self._daemon("slurmdbd", [_path("slurmdbd"), "-D"], MYSQL_UNIX_PORT=str(self.folder / "db.sock"),
+                     SLURM_CONF=str(self.conf))  # fmt: skip
+        _until(lambda: self._listens(DBD_PORTS + self.hosts.number), "slurmdbd")
 
     def kill_node(self, name):
         """End a node's slurmd and all that runs there, as a power cut would; Slurm is told that it is down."""
@@ -111,6 +153,8 @@ class Slurm:
     def _up(self):
         self._start_munge()
         self._write_conf()
+        if self._accounting:
+            self._start_accounting()
         self.start_controller()
         for name in self.names:
             self._start_node(name)
@@ -136,12 +180,16 @@ class Slurm:
         )
         for name in ("state", "spool"):
             (self.folder / name).mkdir(exist_ok=True)
+        gather = "linux\nJobAcctGatherFrequency=1" if self._accounting else "none"
+        storage = _ACCOUNTING.format(host=self.hosts.gateway, port=DBD_PORTS + self.hosts.number,
+                                     socket=self.folder / "munge/sock") if self._accounting else _NO_ACCOUNTING  # fmt: skip
+        more = _PREEMPTION if self._accounting else ""
         self.conf.write_text(
             f"ClusterName=dd\nSlurmctldHost={socket.gethostname().split('.')[0]}({self.hosts.gateway})\n"
             f"SlurmctldPort={self._port}\nSlurmdPort={SLURMD_PORT}\n"
             f"SlurmUser=root\nAuthType=auth/munge\nAuthInfo=socket={self.folder}/munge/sock\n"
-            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n"
-            "AccountingStorageType=accounting_storage/none\nMpiDefault=none\nSwitchType=switch/none\n"
+            f"ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/{gather}\n"
+            f"{storage}MpiDefault=none\nSwitchType=switch/none\n"
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\n"
             "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=2\n"
             f"ReturnToService=2\nStateSaveLocation={self.folder}/state\nSlurmdSpoolDir={self.folder}/spool/%n\n"
@@ -149,8 +197,31 @@ class Slurm:
             f"SlurmctldLogFile={self.folder}/ctld.log\nSlurmdLogFile={self.folder}/%n.log\n"
             f"InactiveLimit=0\nKillWait=5\n{nodes}"
             "PartitionName=dd Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
-            f"PartitionName=short Nodes={self.names[0]} MaxTime=1 State=UP\n"
+            f"PartitionName=short Nodes={self.names[0]} MaxTime=1 State=UP\n{more}{self._more}"
         )
+
+    def _start_accounting(self):
+        """Start MariaDB, which only a socket in this folder leads to, and slurmdbd; add an account and a QOS."""
+        data = self.folder / "db"
+        data.mkdir()
+        tables = f"create database mysql;\nuse mysql;\nset @auth_root_socket=NULL;\n{_TABLES.read_text()}"
+        run(_path("mariadbd"), *_MARIADB, "--bootstrap", f"--datadir={data}", input=tables)
+        self._daemon("mariadbd", [_path("mariadbd"), *_MARIADB, "--skip-grant-tables", f"--datadir={data}",
+                                  f"--socket={self.folder}/db.sock", f"--pid-file={self.folder}/db.pid"])  # fmt: skip
+        _until((self.folder / "db.sock").exists, "MariaDB")
+        conf = self.folder / "slurmdbd.conf"  # where slurmdbd looks: beside slurm.conf
+        conf.write_text(
+            f"DbdHost={socket.gethostname().split('.')[0]}\nDbdAddr={self.hosts.gateway}\n"
+            f"DbdPort={DBD_PORTS + self.hosts.number}\nSlurmUser=root\nAuthType=auth/munge\n"
+            f"AuthInfo=socket={self.folder}/munge/sock\nStorageType=accounting_storage/mysql\nStorageHost=localhost\n"
+            f"StorageUser=root\nStorageLoc=slurm\nLogFile={self.folder}/dbd.log\nPidFile={self.folder}/dbd.pid\n"
+        )
+        conf.chmod(0o600)
+        self.start_accounting()
+        for what in ("cluster dd", "account physics description=p organization=p", "account biology description=b "
+                     "organization=b", "qos long", "qos night", "user root account=physics qos=normal,long"):  # fmt: skip
+            self.run("sacctmgr", "--immediate", "add", *what.split())
+        self.run("sacctmgr", "--immediate", "modify", "user", "root", "set", "defaultaccount=physics")
 
     def _start_node(self, name):
         folders = " ".join(f"mount -t tmpfs none {folder} &&" for folder in self._private.get(name, ()))
@@ -161,11 +232,12 @@ class Slurm:
         (self.folder / "spool" / name).mkdir(parents=True, exist_ok=True)
         self._daemon(name, ["nsenter", f"--net=/run/netns/{space}", "unshare", "--uts", "--mount", "sh", "-c", inside])
 
-    def _daemon(self, name, command):
+    def _daemon(self, name, command, **variables):
         with (self.folder / f"{name}.out").open("ab") as out:
             self._daemons[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                env={**os.environ, **variables},
+            )  # fmt: skip
 
     def _await_idle(self):
         def idle():
@@ -206,6 +278,23 @@ def slurm(two_nodes, monkeypatch):
     """Two nodes, to which Slurm's commands in this test speak."""
     monkeypatch.setenv("SLURM_CONF", str(two_nodes.conf))
     return two_nodes
+
+
+@pytest.fixture(scope="session")
+def accounted():
+    """Two nodes with accounting and preemption."""
+    if missing_accounting():
+        pytest.skip(missing_accounting())
+    slurm = Slurm(2, accounting=True)
+    yield slurm
+    slurm.down()
+
+
+@pytest.fixture
+def site(accounted, monkeypatch):
+    """The two nodes with accounting and preemption, to which Slurm's commands in this test speak."""
+    monkeypatch.setenv("SLURM_CONF", str(accounted.conf))
+    return accounted
 
 
 @pytest.fixture

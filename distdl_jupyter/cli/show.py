@@ -59,7 +59,10 @@ def _troubles(view: JobView) -> Iterator[str]:
         yield said
     if view.resumed_from:
         yield f"goes on from the checkpoints of job {origin_text(view)}"
-    for number_, one in enumerate(view.restarts, 1):
-        yield f"restart {number_} of {view.max_restarts}: {one.reason}"
+    failed = requeued = 0
+    for one in view.restarts:
+        failed, requeued = failed + (not one.requeued), requeued + one.requeued
+        yield f"requeue {requeued}: {one.reason}" if one.requeued else (
+            f"restart {failed} of {view.max_restarts}: {one.reason}")  # fmt: skip
     if view.stall is not None and not view.state.ended:
         yield f"{view.stall.text} distdl stacks {short_id(view.id)} shows where the ranks stand."

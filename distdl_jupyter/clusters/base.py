@@ -18,7 +18,7 @@ from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from distdl_jupyter.core.queue import QueueView
+    from distdl_jupyter.core.queue import QueuedJob, QueueView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.node.stacks import Answer
@@ -265,6 +265,13 @@ class Run(ABC):
         """Return why the run itself has ended the job for good, one sentence; "" when it has not."""
         return ""
 
+    def interrupted(self) -> str:
+        """Return why a queue took the machines from ranks that had not failed, one sentence; "" when it did not.
+
+        Asked once when ranks have ended; it may take some seconds.
+        """
+        return ""
+
     @abstractmethod
     def alive(self) -> Sequence[object]:
         """Return all processes of the job that live, descendants included; empty when all are gone.
@@ -391,6 +398,10 @@ class Cluster(ABC):
         """Raise InvalidSpec for options that cannot be those of a cluster, as too few. Asked when one gets a name."""
         return
 
+    def requeues(self, options: Any) -> int:
+        """Return how often a job goes into the queue again that was interrupted (``Run.interrupted``)."""
+        return 0
+
     def suggestions(self) -> Mapping[str, Sequence[str]]:
         """Return, by the name of an option, values that are worth offering here. It takes no time."""
         return {}
@@ -480,6 +491,13 @@ class Cluster(ABC):
     def give_back(self) -> None:
         """Give back what was taken for a job that has not been started."""
         return
+
+    def everybody(self, options: Any) -> list[QueuedJob] | None:
+        """Return the jobs of all users in the cluster's own queue, those that run first; None where it has none.
+
+        It may take seconds. Raises DistDLError when the queue does not answer.
+        """
+        return None
 
     @abstractmethod
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:

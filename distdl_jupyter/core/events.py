@@ -36,7 +36,8 @@ note       ``level`` (info, warning, error), ``text``, ``code`` (a word for prog
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value did not come); a
            second one, of a rank that has ended, has what its log tells of its failure (supervisor.postmortem)
 world      ``node_count``, ``process_count``: on how many the ranks that begin now run, when it is not as before
-restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these
+restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these;
+           ``requeued`` when none had failed, but a queue had taken the machines away
 stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
 stacks     ``number``, ``why`` (asked, stall, hang, time), ``ranks``, ``missing``; their text is a file (core.stacks)
 profile    ``number``, ``status`` (asked, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded`` (steps so

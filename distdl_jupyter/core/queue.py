@@ -34,13 +34,35 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job of any user in a cluster's own queue, as ``id`` there; ``user`` is "" for one's own.
+
+    One that ``runs`` is expected to end at ``ends``, one that waits to begin at ``start`` (epoch seconds; None: not
+    known) and says ``why`` it waits. ``nodes``, ``cores`` and ``gpus`` are those of the whole job.
+    """
+
+    id: str
+    name: str
+    user: str = ""
+    runs: bool = False
+    why: str = ""
+    start: float | None = None
+    ends: float | None = None
+    priority: int = 0
+    nodes: int = 0
+    cores: int = 0
+    gpus: int = 0
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
     """A waiting job's place, from 1, among ``of`` that wait; ``start`` in epoch seconds, None: unknown.
 
     ``needs``, ``free`` and ``total`` are amounts by name (gpus, cores, memory in bytes), those that the job asks for.
     ``lacks`` says what of it is not free ("gpus", ...), ``ORDER``, or ``AFTER``; ``names`` who has it, who is before
     it, or who has to complete; ``why`` all of that in words. ``holding`` is what runs on the machine, ``host`` its name
-    where it is another one, ``number`` the job's own by time.
+    where it is another one, ``number`` the job's own by time. An order that ``is_fixed`` cannot be changed from here.
     """
 
     place: int = 1
@@ -56,6 +78,7 @@ class QueueView:
     holding: tuple[Holding, ...] = ()
     host: str = ""
     number: int | None = None
+    is_fixed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

@@ -122,11 +122,15 @@ class Picture:
 
 @dataclass(slots=True)
 class Restart:
-    """One restart of all ranks: when (epoch seconds), after which failure, and which rank had failed."""
+    """One restart of all ranks: when (epoch seconds), after which failure, and which rank had failed.
+
+    One that is ``requeued`` came after no failure: a queue had taken the machines away.
+    """
 
     t: float
     reason: str
     rank: int | None = None
+    requeued: bool = False
 
 
 @dataclass(slots=True)
@@ -275,6 +279,11 @@ class JobView:
     def restart_count(self) -> int:
         """How often the ranks were started anew."""
         return len(self.restarts)
+
+    @property
+    def requeue_count(self) -> int:
+        """How many of the restarts came after no failure."""
+        return sum(one.requeued for one in self.restarts)
 
     def elapsed(self, now: float) -> float:
         """Seconds from creation to the end, or to ``now`` while the job lives."""
@@ -482,7 +491,8 @@ def _world(view: JobView, event: Event) -> None:
 
 def _restart(view: JobView, event: Event) -> None:
     """Begin again: what the ranks were is over, what they have reported stays."""
-    view.restarts.append(Restart(event["t"], str(event.get("reason", "")), event.get("rank")))
+    view.restarts.append(Restart(event["t"], str(event.get("reason", "")), event.get("rank"),
+                                 requeued=bool(event.get("requeued"))))  # fmt: skip
     for metric in view.metrics.values():
         metric.stale = True
     if event.get("ranks") is not None:

@@ -11,7 +11,8 @@ up to half a minute:
 =============== =====================================================================================================
 
 The job goes on while no supervisor is there, and its node is given back when the ranks have ended. A rank that fails
-writes its exit code into ``failed``, which ends the ranks of other nodes when no supervisor does.
+writes its exit code into ``failed``, which ends the ranks of other nodes when no supervisor does. Something in
+``warned`` says that the batch system ends the job soon: ranks that handle SIGUSR1 get it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +37,10 @@ TIMEOUT, _LEAVE = 60.0, 20.0
 BEAT_SECONDS = 5.0
 #: The file in which the exit code of the rank that failed first is written down.
 FAILED = "failed"
+#: The file into which the batch script writes that the job will be ended soon.
+WARNED = "warned"
+#: Seconds between two looks at it, and at ranks that began to handle the signal later.
+_WARN_SECONDS = 1.0
 #: Seconds that ranks may go on after another one has failed, when no supervisor ends them.
 _FAILED_TIMEOUT = 60.0
 #: Seconds between two looks at a file: while something comes, and the most.
@@ -85,12 +90,21 @@ class Follower:
         return _SOON if time.monotonic() - self._came_at < _BUSY else _LATER
 
 
+def _nothing() -> None:
+    """Take the place of what is not known yet."""
+
+
 class _Mailbox:
     """The files of one node, as two descriptors for the agent."""
 
     def __init__(self, folder: Path, node: int) -> None:
         inbox, self._read, outbox = (folder / name for name in files(node))
         self._inbox = Follower(inbox)
+        self._warning = Follower(folder / WARNED)
+        self._look_at = 0.0
+        #: Whether the job will be ended soon; ``wake`` is called about once a second from then on.
+        self.is_warned = False
+        self.wake: Callable[[], None] = _nothing
         self._out = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self.source, self._to_agent = os.pipe()
         self._from_agent, self.sink = os.pipe()
@@ -114,7 +128,17 @@ class _Mailbox:
             elif len(content) == most:
                 most *= 2
                 continue
+            self._look_for_warning()
             time.sleep(self._inbox.pause)
+
+    def _look_for_warning(self) -> None:
+        if (now := time.monotonic()) < self._look_at:
+            return
+        self._look_at = now + _WARN_SECONDS
+        with contextlib.suppress(OSError):
+            self.is_warned = self.is_warned or bool(self._warning.read(1))
+        if self.is_warned:
+            self.wake()
 
     def _note(self) -> None:
         with contextlib.suppress(OSError):
@@ -151,7 +175,12 @@ class FolderAgent(Agent):
 
     def __init__(self, folder: Path, mailbox: _Mailbox, watchdog: Any) -> None:
         super().__init__(mailbox.source, mailbox.sink, TIMEOUT, watchdog)
+        self._mailbox = mailbox
+        mailbox.wake = self.wake
         self._failed = folder / FAILED
+        #: Whether the supervisor was told of the warning.
+        self._said_warning = False
+        self._warn_at = 0.0
         #: Whether SIGTERM was passed on to the ranks.
         self._passed_on = False
 
@@ -160,6 +189,8 @@ class FolderAgent(Agent):
 
         SIGTERM is the batch system's, which ends the job soon. Ranks get it, and what they make of it is still told.
         """
+        if self._mailbox.is_warned and self.job is not None:
+            self._warn(self.job)
         if self.terminating:
             return self._has_ended_after_term()
         if self.job is not None and self.job.any_started:
@@ -168,11 +199,24 @@ class FolderAgent(Agent):
             return (self.job.count() == 0 and not self.job.unreported) or self._others_failed()
         return self.silence > TIMEOUT
 
+    def _warn(self, its: job.Job) -> None:
+        if (now := time.monotonic()) < self._warn_at:
+            return
+        self._warn_at = now + _WARN_SECONDS
+        self._say_warning(its)
+        its.warn()
+
+    def _say_warning(self, its: job.Job) -> None:
+        if its.any_started and not self._said_warning:
+            self._said_warning = True
+            self.send("warned")
+
     def _has_ended_after_term(self) -> bool:
         if self.job is None:
             return True
         if not self._passed_on:
             self._passed_on = True
+            self._say_warning(self.job)
             self.job.signal("TERM", "all")
         return self.job.count() == 0 and not self.job.unreported
 

@@ -49,6 +49,8 @@ class Job:
         #: Whether somebody has asked for a signal to its processes.
         self.signaled = False
         self._count, self._count_until = 0, 0.0
+        #: The ranks' processes that were warned of the job's end.
+        self._warned: set[int] = set()
         self._sampler: Sampler | None = None
         #: The GPUs of ranks that a launcher starts.
         self._given_gpus: dict[int, str] = {}
@@ -215,6 +217,15 @@ class Job:
         running = processes.table()
         found = processes.descendants(processes.workers(self._all(running)), running)
         processes.send(found, number)
+        return len(found)
+
+    def warn(self) -> int:
+        """Send USR1 to each rank that handles it and has not got it; return how many these are."""
+        own = [child.popen.pid for child in self._children.running() if child.number < FIRST_OTHER]
+        ranks = own or processes.workers(self._all(processes.table()))
+        found = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
+        self._warned.update(found)
+        processes.send(found, signal.SIGUSR1)
         return len(found)
 
     def kill(self) -> int:

@@ -151,6 +151,14 @@ def read(pid: int, name: str) -> bytes:
         return b""
 
 
+def catches(pid: int, number: int) -> bool:
+    """Say whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
+    for line in read(pid, "status").splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.partition(b":")[2], 16) >> (number - 1) & 1)
+    return False
+
+
 def stuck(pids: Iterable[int]) -> list[int]:
     """Return those of which a thread waits in the kernel where signals do not reach it (state D)."""
     return [pid for pid in pids if _waits(pid)]

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.node import processes
+
 #: Seconds in which a rank that can answer does so.
 TIMEOUT = 5.0
 #: Seconds without a further word after which an answer is whole.
@@ -92,7 +94,7 @@ class _Question:
             return _ENDED
         if letter in ("T", "t"):
             return f"Its process is {self._state}: kill -CONT {pid} on its machine lets it go on."
-        if not _catches(pid, number):
+        if not processes.catches(pid, number):
             return f"It has become another program ({_name(pid)}), which cannot be asked."
         if _target(pid, int(self._about.get("fd", -1))) != str(self._path):
             return "It has closed the file into which it would have answered."
@@ -193,15 +195,6 @@ def _stat(pid: int) -> tuple[str, str]:
         return "", ""
     fields = text[text.rfind(b")") + 2 :].split()
     return fields[0].decode(), fields[19].decode()
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Say whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in (_PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.partition(":")[2], 16) >> (number - 1) & 1)
-    return False
 
 
 def _name(pid: int) -> str:

@@ -66,10 +66,12 @@ def explanation(view: JobView) -> str:
 
 
 def restart_title(view: JobView) -> str:
-    """Return ``Restart 1 of 3``, "" for a job that was never started anew."""
-    count = view.restart_count
-    if not count:
+    """Return ``Restart 1 of 3`` or ``Requeue 2``, "" for a job that was never started anew."""
+    if not view.restarts:
         return ""
+    if view.restarts[-1].requeued:
+        return f"Requeue {view.requeue_count}"
+    count = view.restart_count - view.requeue_count
     return f"Restart {count} of {view.max_restarts}" if count <= view.max_restarts else f"Restart {count}"
 
 

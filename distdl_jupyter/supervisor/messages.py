@@ -93,12 +93,15 @@ def failed_first(failure: Failure, process_count: int) -> str:
 
 def restart_announcement(view: JobView, seconds: float) -> str:
     """Return what is shown while a restart is waited for: "restart 2 of 3 in 2 s"."""
-    return f"restart {view.restart_count} of {view.max_restarts} in {seconds:g} s"
+    return f"restart {view.restart_count - view.requeue_count} of {view.max_restarts} in {seconds:g} s"
 
 
 def restart_heading(view: JobView) -> str:
     """Return the line of the log between two attempts."""
-    return f"--- restart {view.restart_count} of {view.max_restarts}: {view.restarts[-1].reason} ---"
+    last = view.restarts[-1]
+    if last.requeued:
+        return f"--- requeue {view.requeue_count}: {last.reason} ---"
+    return f"--- restart {view.restart_count - view.requeue_count} of {view.max_restarts}: {last.reason} ---"
 
 
 def restarts_used_up(reason: str, view: JobView) -> str:

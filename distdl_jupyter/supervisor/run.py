@@ -72,6 +72,8 @@ class Supervisor:
         self._secret_variables = secret_variables
         #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
         self._stopped_by = self._reason = ""
+        #: Why a queue took the machines from the last attempt, where the job goes into that queue again for it.
+        self._interrupted = ""
 
     def run(self) -> None:
         """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
@@ -146,9 +148,19 @@ class Supervisor:
         try:
             attempt.watch()
             self._stopped_by, self._reason = attempt.stopped_by, attempt.reason
+            self._interrupted = self._interruption(run)
             self._clean_up(run, attempt)
         finally:
             run.close()
+        for notice in run.notices():
+            self._recorder.record_notice(notice)
+
+    def _interruption(self, run: Run) -> str:
+        view, spec = self._recorder.view, self._spec
+        if self._stopped_by in ("user", "time") or view.failure is None or spec.kind == "ranks":
+            return ""
+        options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
+        return run.interrupted() if self._launch.cluster.requeues(options) > view.requeue_count else ""
 
     def _restart(self) -> Run | None:
         """Start all ranks anew, as often as it takes and is allowed; a start that fails counts as a failure.
@@ -167,17 +179,19 @@ class Supervisor:
     def _prepare_restart(self) -> None:
         """Record a restart, remove the results of the last attempt, and wait a little. Raises Canceled."""
         recorder, view = self._recorder, self._recorder.view
-        failure = None if self._reason else view.failure
-        reason = self._end_reason()
-        self._stopped_by, self._reason = "", ""
+        requeued = bool(self._interrupted)
+        failure = None if self._reason or requeued else view.failure
+        reason = self._interrupted or self._end_reason()
+        self._stopped_by = self._reason = self._interrupted = ""
         self._launch.lost_nodes = lost_nodes(view)
         self._clock.keep()
         _remove_results(self._folder)
         recorder.flush()
         recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank,
-                     queued=self._launch.cluster.queues)  # fmt: skip
+                     queued=self._launch.cluster.queues, **({"requeued": True} if requeued else {}))  # fmt: skip
         recorder.log(messages.restart_heading(view))
-        self._wait(restart_delay(view.restart_count))
+        if not requeued:
+            self._wait(restart_delay(view.restart_count - view.requeue_count))
 
     def _wait(self, seconds: float) -> None:
         recorder, until = self._recorder, time.monotonic() + seconds
@@ -189,11 +203,14 @@ class Supervisor:
     @property
     def _restarts_left(self) -> int:
         """How many restarts are left."""
-        return self._spec.max_restarts - self._recorder.view.restart_count
+        view = self._recorder.view
+        return self._spec.max_restarts - (view.restart_count - view.requeue_count)
 
     @property
     def _will_restart(self) -> bool:
         """Whether the attempt that has just ended is followed by another one."""
+        if self._interrupted:
+            return True
         if self._restarts_left <= 0 or self._stopped_by in ("user", "time"):
             return False
         return self._stopped_by == "hang" or self._recorder.view.failure is not None

@@ -1,13 +1,21 @@
-"""Where training code keeps what it goes on from: ``checkpoint_dir()`` is a folder that survives restarts of the job.
+"""Where training code keeps what it goes on from, and when it has to: ``checkpoint_dir()`` and ``should_checkpoint()``.
 
-What lies in it is laid out again for the next attempt and for a job that is resumed, and comes back as an output.
-Nothing here reads or writes a checkpoint.
+What lies in the folder is laid out again for the next attempt and for a job that is resumed, and comes back as an
+output. Nothing here reads or writes a checkpoint.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from distdl_jupyter.worker import report
 
 
 def checkpoint_dir() -> Path:
@@ -28,3 +36,67 @@ def checkpoint_dir() -> Path:
     folder = Path(job, "outputs", "checkpoints") if job else Path.cwd() / "checkpoints"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+#: Seconds within which two signals are one warning: a rank gets Slurm's own and that of its node's agent.
+_SAME = 3.0
+
+
+class _Warning:
+    """Whether a batch system has said that it ends the job soon.
+
+    Handlers are set by the first question: a signal that training code does not ask for keeps its usual effect, and a
+    library that looks whether there is a handler already (Lightning does) can still set its own.
+    """
+
+    def __init__(self) -> None:
+        self._listens = False
+        self._came = False
+        self._came_at = -_SAME
+
+    def listen(self) -> None:
+        """Take the signals, once; a handler that training code has set for one is called too."""
+        if self._listens or threading.current_thread() is not threading.main_thread():
+            return
+        self._listens = True
+        # SIGTERM comes from Slurm, which kills some time after it; elsewhere it ends the rank as usual.
+        for number in (signal.SIGUSR1, *((signal.SIGTERM,) if "SLURM_PROCID" in os.environ else ())):
+            signal.signal(number, self._handler(signal.getsignal(number)))
+
+    def _handler(self, before: Any) -> Callable[[int, FrameType | None], None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            now = time.monotonic()
+            self._came, self._came_at = self._came or now - self._came_at > _SAME, now
+            if callable(before):
+                before(number, frame)
+
+        return handle
+
+    def take(self) -> bool:
+        """Return whether a warning has come since the last call."""
+        came, self._came = self._came, False
+        return came
+
+
+_warning = _Warning()
+
+
+def should_checkpoint() -> bool:
+    """Return whether this rank should save a checkpoint now, because the job will be ended soon; once for each warning.
+
+    Slurm warns before a job's time limit (the cluster's option ``checkpoint_seconds``) and, where the site gives time
+    for it, before a job makes room for another one. Ask after every step, in the main thread; it costs nothing::
+
+        if step % 100 == 99 or distdl_jupyter.should_checkpoint():
+            save(step)
+
+    Ranks hear of it at different steps. Where all of them save together (FSDP, DeepSpeed), let them agree, as with an
+    all-reduce of the answer every few steps. Elsewhere, and outside a job, it is always False unless the process gets
+    SIGUSR1.
+    """
+    _warning.listen()
+    found = _warning.take()
+    if found:
+        report.note("info", "The code was told to save a checkpoint now, because the job will be ended soon.",
+                    "should-checkpoint")  # fmt: skip
+    return found

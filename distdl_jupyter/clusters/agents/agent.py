@@ -228,6 +228,10 @@ class Nodes(ABC, Generic[N]):
         """Return the end of a rank with what is known of its cause here, None while that is still being asked."""
         return exit_
 
+    def interrupted(self) -> str:
+        """Return why the machines were taken from a job that had not failed (see ``Run.interrupted``)."""
+        return ""
+
     def note_start(self, *, launcher: str = "") -> None:
         """Note for the user how ranks have been started; ``launcher`` is the program that starts them."""
         return

@@ -40,6 +40,8 @@ _SERVICE_SECONDS = 60.0
 START_SECONDS = 60.0
 #: Ranks that one machine is asked to start at once; in between the start may be stopped.
 _AT_ONCE = 8
+_WARNED = ("The job is about to be ended, by its time limit or for another job: ranks were asked to save a checkpoint "
+           "(should_checkpoint(), SIGUSR1).")  # fmt: skip
 #: Times that a machine is asked for its clock.
 _ROUND_TRIPS = 5
 
@@ -69,6 +71,7 @@ class AgentRun(Run):
         self._started: list[Start] = []
         self._notices: list[Notice] = []
         self._samples: list[NodeSample] = []
+        self._warned = False
         self._clocks: dict[Node, ClockOffset] = {}
 
     # start ------------------------------------------------------------------------------------
@@ -209,6 +212,10 @@ class AgentRun(Run):
         elif event.data["type"] == "lost":
             for place in self.places(event.node):
                 self.ended(Exit(place.rank, None, None, str(event.data["says"])))
+        elif event.data["type"] == "warned":
+            if not self._warned:
+                self.add_notice("warning", _WARNED, "ends-soon")
+            self._warned = True
         elif event.data["type"] == "resources":
             at = self._nodes.nodes.index(event.node) if event.node in self._nodes.nodes else 0
             self._samples += [NodeSample(at, one) for one in event.data["samples"]]
@@ -320,6 +327,10 @@ class AgentRun(Run):
             staging.fetch(self._context.folder, node, path, most)
 
     # end --------------------------------------------------------------------------------------
+
+    def interrupted(self) -> str:
+        """Return why the machines were taken away."""
+        return self._nodes.interrupted()
 
     def handle(self) -> dict[str, Any]:
         """Return what a sweep needs, and another supervisor where the job outlives this one."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters.base import Check
-from distdl_jupyter.clusters.slurm import commands, probe, sinfo, words
+from distdl_jupyter.clusters.slurm import accounting, commands, probe, script, sinfo, words
 from distdl_jupyter.core.humanize import plural
 
 if TYPE_CHECKING:
@@ -30,10 +30,14 @@ def checked(options: SlurmOptions, modules: Sequence[str], programs: Sequence[st
         remedy = error.hint or "See whether its controller is up: scontrol ping."
         return [Check("", "Slurm", "error", error.message, remedy)]
     found = [Check("", "Slurm", "ok", "its controller answers"), *_partition(options, partitions)]
-    found += [*_nodes(nodes), *_gpus(options, nodes), _folder(options)]
+    found += [*_account(options), *_nodes(nodes), *_gpus(options, nodes), *_container(options), _folder(options)]
     if any(check.level == "error" for check in found):
         return found
-    return [*found, *probe.look(options, options.python or sys.executable, modules, programs)]
+    return [*found, *probe.look(options, _python(options), modules, programs)]
+
+
+def _python(options: SlurmOptions) -> str:
+    return options.python or ("python3" if options.container_image else sys.executable)
 
 
 def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[Check]:
@@ -58,6 +62,28 @@ def _limit(options: SlurmOptions, partition: Partition) -> list[Check]:
         says = f"{options.time_limit} is longer than {partition.name} allows ({partition.time_limit} minutes)"
         return [Check("", "Time limit", "error", says, f"Set time_limit to {partition.time_limit} or less.")]
     return [Check("", "Time limit", "ok", f"{partition.name} allows {plural(partition.time_limit, 'minute')}")]
+
+
+def _account(options: SlurmOptions) -> list[Check]:
+    try:
+        allowed = accounting.allowed(options.partition)
+    except commands.SlurmFailed as error:
+        return [Check("", "Account", "info", f"account and QOS were not looked at: {error.message}")]
+    if allowed is None:
+        return []
+    field, says, remedy = allowed.refusal(options)
+    if field:
+        return [Check("", "Account" if field == "account" else "QOS", "error", says, remedy)]
+    return [Check("", "Account", "ok", options.account or f"yours: {', '.join(allowed.accounts)}")]
+
+
+def _container(options: SlurmOptions) -> list[Check]:
+    if not options.container_image:
+        return []
+    lacking = script.lacks_containers()
+    if lacking:
+        return [Check("", "Container", "error", lacking, script.CONTAINER_REMEDY)]
+    return [Check("", "Container", "ok", options.container_image)]
 
 
 def _nodes(nodes: Sequence[NodeInfo]) -> list[Check]:

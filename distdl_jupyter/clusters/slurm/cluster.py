@@ -16,7 +16,7 @@ from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.staging import AgentNode, Job
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import commands, nodes, script, sinfo, words
+from distdl_jupyter.clusters.slurm import accounting, commands, nodes, script, sinfo, squeue, words
 from distdl_jupyter.clusters.slurm.checkup import checked
 from distdl_jupyter.clusters.slurm.nodes import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
@@ -27,6 +27,7 @@ from distdl_jupyter.core.store import JobFolder
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable
+    from distdl_jupyter.core.queue import QueuedJob
     from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds that the end of a swept job is waited for.
@@ -73,11 +74,19 @@ class SlurmCluster(AgentCluster):
             parts.append(f"{options.gpus_per_node} GPUs per node")
         return ", ".join(parts)
 
+    def requeues(self, options: SlurmOptions) -> int:
+        """Return the option ``requeue``."""
+        return options.requeue
+
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
         """Return the partition's nodes. Raises DistDLError when Slurm does not answer."""
         ranks = sinfo.ranks()
         found = [words.node(node) for node in sinfo.nodes(options.partition)]
         return [dataclasses.replace(node, ranks=ranks.get(node.name, 0)) for node in found]
+
+    def everybody(self, options: SlurmOptions) -> list[QueuedJob]:
+        """Return the jobs of the cluster's partition, of all partitions where it names none."""
+        return squeue.jobs(options.partition)
 
     def checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
@@ -109,13 +118,16 @@ class SlurmCluster(AgentCluster):
     def _submitted(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
         site = script.Site(context.folder, options.directory, context.restart)
         _check_path(site)
+        _check_before(options)
         secrets = script.secrets_of(spec, context.own)
         if site.copied:
             context.report("stage", "copying the job's files")
         site.write(context.folder, spec, options)
         context.report("queue", "submitting to Slurm")
         try:
-            job = commands.submit(script.arguments(site, spec, options, secrets), script.batch(site, spec), secrets)
+            job = commands.submit(
+                script.arguments(site, spec, options, secrets), script.batch(site, spec, options), secrets
+            )
         except commands.SlurmFailed as error:
             site.remove()
             raise LaunchFailed(error.message, hint=_remedy(error.message)) from error
@@ -137,7 +149,10 @@ class SlurmCluster(AgentCluster):
                 self._slurm.listen(self._slurm.printed())
             if watch.ended or any(one.lost for one in self._connections):
                 raise self._slurm.refusal()
-            context.report(phase, f"Slurm job {self._slurm.number}{_why(watch.state)}")
+            detail = f"Slurm job {self._slurm.number}{_why(watch.state)}"
+            context.report(phase, detail)
+            if phase == "queue" and watch.place is not None:
+                context.note_place(dataclasses.replace(watch.place, why=detail))
             time.sleep(_LOOK)
 
     def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> Job:
@@ -170,6 +185,7 @@ class SlurmCluster(AgentCluster):
         if "nodes" not in handle:
             raise LaunchFailed("An earlier version of this package has started the job.")
         slurm = _found(handle, context)
+        slurm.watch.has_run = True
         hosts = [str(node["host"]) for node in handle["nodes"]]
         reached = [slurm.connect(at, host, takeover=True) for at, host in enumerate(hosts)]
         found = [
@@ -245,6 +261,19 @@ def _check_path(site: script.Site) -> None:
     if re.search(r"[\n\"'\\]", str(site.run)):
         raise InvalidSpec(f"Slurm cannot use the folder {site.run}: its name holds a quote, a backslash or a line end.",
                           field="directory", hint="Set the option directory to another one.")  # fmt: skip
+
+
+def _check_before(options: SlurmOptions) -> None:
+    """Refuse what sbatch would refuse with fewer words, or would accept and never run. Raises LaunchFailed."""
+    if options.container_image and (lacking := script.lacks_containers()):
+        raise LaunchFailed(f"container_image is {options.container_image}, but {lacking}.",
+                           hint=script.CONTAINER_REMEDY)  # fmt: skip
+    if options.account or options.qos:
+        with contextlib.suppress(commands.SlurmFailed):  # without its accounting Slurm decides itself
+            found = accounting.allowed(options.partition)
+            _, says, remedy = found.refusal(options) if found is not None else ("", "", "")
+            if says:
+                raise LaunchFailed(f"{says[0].upper()}{says[1:]}.", hint=remedy)
 
 
 _REMEDIES = (

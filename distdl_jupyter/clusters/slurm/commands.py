@@ -121,7 +121,7 @@ def number(job: str) -> str:
     return job.partition(";")[0]
 
 
-def _at(job: str) -> Mapping[str, str]:
+def at(job: str) -> Mapping[str, str]:
     """Return what lets Slurm's commands speak to the job's own cluster, where there are several."""
     cluster = job.partition(";")[2]
     return {"SLURM_CLUSTERS": cluster} if cluster else {}
@@ -140,15 +140,7 @@ def submit(arguments: Sequence[str], script: str, secrets: Mapping[str, str]) ->
 
 def state(job: str) -> JobState:
     """Return how a job stands. Raises UnknownJob when Slurm has forgotten it, SlurmSilent."""
-    try:
-        return _job_state(
-            run("scontrol", "show", "job", "--oneliner", number(job), more=_at(job), timeout=_STATE_TIMEOUT)
-        )
-    except UnknownJob:
-        found = _from_accounting(job)
-        if found is None:
-            raise
-        return found
+    return _job_state(run("scontrol", "show", "job", "--oneliner", number(job), more=at(job), timeout=_STATE_TIMEOUT))
 
 
 def hosts(nodes: str) -> list[str]:
@@ -166,27 +158,6 @@ def _job_state(text: str) -> JobState:
     )  # fmt: skip
 
 
-def _from_accounting(job: str) -> JobState | None:
-    """Return the state from Slurm's accounting, None where there is none."""
-    if shutil.which("sacct") is None:
-        return None
-    try:
-        said = run("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", number(job),
-                   "--format=State,ExitCode", more=_at(job))  # fmt: skip
-    except SlurmFailed:
-        return None
-    first = next(iter(said.splitlines()), "")
-    if "|" not in first:
-        return None
-    name, code = first.split("|")[:2]
-    return JobState(
-        name.split()[0] if name else "",
-        "",
-        leading_number(code.partition(":")[0]),
-        leading_number(code.partition(":")[2]),
-    )
-
-
 def leading_number(text: str) -> int:
     """Return the number with which a text begins, 0 without one."""
     found = re.match(r"\d+", text)
@@ -201,12 +172,12 @@ def send(job: str, name: str, *, part: str = "", everywhere: bool = False) -> No
     """
     target = f"{number(job)}.{part}" if part.isdigit() else number(job)
     which = ["--full"] if everywhere else ["--batch"] if part == "batch" else []
-    run("scancel", f"--signal={name}", *which, target, more=_at(job))
+    run("scancel", f"--signal={name}", *which, target, more=at(job))
 
 
 def cancel(job: str, *, pending_only: bool = False) -> None:
     """Take a job out of the queue, or end it. Raises SlurmFailed."""
-    run("scancel", *(["--state=PENDING"] if pending_only else []), number(job), more=_at(job))
+    run("scancel", *(["--state=PENDING"] if pending_only else []), number(job), more=at(job))
 
 
 def jobs_named(name: str) -> list[str]:

@@ -15,7 +15,7 @@ from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Exit, Notice, Stream
-from distdl_jupyter.clusters.slurm import commands, words
+from distdl_jupyter.clusters.slurm import accounting, commands, words
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node.folder import files
@@ -132,6 +132,17 @@ class SlurmJob:
             why = f"The Slurm job {self.number} could not begin on all nodes. {' '.join(filter(None, lost))}"
         return LaunchFailed(why, output=self.printed())
 
+    def interruption(self) -> str:
+        """Return why Slurm has ended a job that had not failed itself, "" where it had; waits until Slurm knows."""
+        began = time.monotonic()
+        self.watch.hurry()
+        while time.monotonic() - began < _RELEASE_SECONDS and self.watch.is_alive():
+            state = self.watch.state
+            if state is not None and self.watch.asked_at > began and state.state != "COMPLETING":
+                break
+            time.sleep(0.05)
+        return "" if self.watch.state is None else words.interruption(self.watch.state, self.number)
+
     def cancel(self) -> None:
         """Take the job out of the queue, or end it; nothing is waited for."""
         self.watch.send(partial(commands.cancel, self.job))
@@ -227,6 +238,10 @@ class SlurmNodes(AgentNodes):
             return Exit(exit_.rank, None, "TERM", words.end(state) if not slurm.sent else "")
         return dataclasses.replace(exit_, evidence=slurm.why_ended())
 
+    def interrupted(self) -> str:
+        """Return why Slurm has ended the job, where that is no failure of what ran."""
+        return self._slurm.interruption()
+
     def handle(self) -> dict[str, Any]:
         """Return the job's number, its folder, and where its ranks are."""
         return handle(self._slurm) | {
@@ -247,6 +262,9 @@ class SlurmNodes(AgentNodes):
         super().close()
         self._slurm.close()
         self._printed.stop()
+        found = accounting.usage(self._slurm.job) if self._slurm.watch.ended else None
+        if found is not None:
+            self.notices.append(Notice("info", found.text(self._slurm.number), "slurm-accounting"))
 
 
 def handle(slurm: SlurmJob) -> dict[str, Any]:

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from distdl_jupyter.clusters.agents.options import NETWORK_HELP
 from distdl_jupyter.clusters.slurm import sinfo
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.options import MOST_RESTARTS
 
 #: Options of sbatch that a job sets itself: with others it could not be followed.
 _OWN = ("--array", "--wrap", "--parsable", "--output", "--error", "--export", "--export-file", "--job-name", "--nodes",
-        "--ntasks", "--ntasks-per-node", "--chdir", "--requeue", "--wait", "--test-only", "--open-mode")  # fmt: skip
+        "--ntasks", "--ntasks-per-node", "--chdir", "--requeue", "--signal", "--wait", "--test-only",
+        "--open-mode")  # fmt: skip
 _OWN_LETTERS = "aoeJNnDW"
 #: Letters of sbatch whose value may follow in the same word: what stands behind them is no letter (sbatch(1)).
 _WITH_VALUE = "AbBcCdFGiLmMpqStwx"
 _GPUS = re.compile(r"(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+")
+#: The most that sbatch takes for ``--signal``.
+_MOST_SECONDS = 65_535
 _WORD = re.compile(r"[A-Za-z0-9_.,@%+-]+")
 
 
@@ -31,6 +35,20 @@ class SlurmOptions:
         default="",
         metadata={"help": "how long a job may run, as Slurm writes it: 30 (minutes), 2:00:00, 1-12", "first": True},
     )
+    requeue: int = field(
+        default=0,
+        metadata={
+            "help": "how often a job goes into Slurm's queue again when its time limit, preemption or a lost node has "
+            "ended it, and goes on from checkpoint_dir(); failures do not count (default: 0)"
+        },
+    )
+    checkpoint_seconds: int = field(
+        default=60,
+        metadata={
+            "help": "seconds before the time limit at which ranks are asked to save (should_checkpoint(), SIGUSR1); "
+            "Slurm may do so up to a minute earlier"
+        },
+    )
     gpus_per_node: str = field(default="", metadata={"help": "GPUs on each node, as 4 or a100:4", "first": True})
     cpus_per_task: int | None = field(default=None, metadata={"help": "cores for each process"})
     constraint: str = field(default="", metadata={"help": "features that the nodes must have"})
@@ -40,6 +58,13 @@ class SlurmOptions:
     )
     setup: str = field(
         default="", metadata={"help": "shell commands before the start on every node, as 'module load cuda'"}
+    )
+    container_image: str = field(
+        default="",
+        metadata={"help": "the image in which ranks run, as pyxis takes it: nvcr.io#nvidia/pytorch:25.01-py3, /x.sqsh"},
+    )
+    container_mounts: str = field(
+        default="", metadata={"help": "more folders that the container sees, as pyxis takes them: /data:/data:ro"}
     )
     directory: str = field(
         default="", metadata={"help": "a folder that all nodes share (default: the job's own folder, when they do)"}
@@ -72,6 +97,13 @@ class SlurmOptions:
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
                 raise InvalidSpec(f"{name} is {value!r}, but it takes a name that Slurm knows.", field=name)
 
+        for name in ("container_image", "container_mounts"):
+            if re.search(r"[\s\"'\\]", getattr(self, name)):
+                raise InvalidSpec(f"{name} holds a space, a quote or a backslash.", field=name)
+        if self.container_mounts and not self.container_image:
+            raise InvalidSpec("container_mounts was given, but no container_image.", field="container_mounts",
+                              hint="Set container_image, or leave container_mounts out.")  # fmt: skip
+
     def _check_time(self) -> None:
         try:
             sinfo.minutes(self.time_limit)
@@ -83,6 +115,10 @@ class SlurmOptions:
             ) from None
 
     def _check_counts(self) -> None:
+        for name, most in (("requeue", MOST_RESTARTS), ("checkpoint_seconds", _MOST_SECONDS)):
+            number: object = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
+                raise InvalidSpec(f"{name} is {number!r}, but it takes a whole number from 0 to {most:,}.", field=name)
         if self.gpus_per_node and not _GPUS.fullmatch(self.gpus_per_node):
             raise InvalidSpec(f"gpus_per_node is {self.gpus_per_node!r}, but it takes a number or a type and a number.",
                               field="gpus_per_node", hint="Write 4 or a100:4.")  # fmt: skip

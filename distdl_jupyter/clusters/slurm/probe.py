@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents.software import READS_DATA
 from distdl_jupyter.clusters.base import Check, CheckLevel
-from distdl_jupyter.clusters.slurm import commands
+from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.core.machine import installed_version
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _facts(options: SlurmOptions, python: str, modules: Sequence[str], programs:
     said = commands.run(
         "srun", "--quiet", "--job-name=distdl-look", "--nodes=1", "--ntasks=1", f"--immediate={_WAIT}",
         f"--time={_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
-        *(f"--{name}={value}" for name, value in where.items() if value),
+        *(f"--{name}={value}" for name, value in where.items() if value), *script.container(options),
         "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _ASK,
         given=f"{base64.b64encode(package.built().content).decode()}\n{json.dumps([modules, list(programs)])}\n",
     )  # fmt: skip

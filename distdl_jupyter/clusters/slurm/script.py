@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package, returned
+from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import folder as agents
 from distdl_jupyter.worker import owned
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 _START = "start"
+#: Exit code of a script that Slurm has put into its queue again (EX_TEMPFAIL).
+REQUEUED = 75
 #: What of a job's folder ranks read.
 _NEEDED = ("payload.json", "payload.pkl", "code")
 #: Minutes that Slurm lets a job run beyond the limit that its supervisor keeps.
@@ -55,7 +58,7 @@ class Site:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
             of_nodes = [name for node in range(spec.node_count) for name in agents.files(node)]
-            for name in (self.output.name, agents.FAILED, *of_nodes):
+            for name in (self.output.name, agents.FAILED, agents.WARNED, *of_nodes):
                 _private(self.run / name, "")
             _private(self.run / _START, _start(self, options, python_of(spec, options)), 0o700)
         except OSError as error:
@@ -108,8 +111,30 @@ def _private(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def python_of(spec: JobSpec, options: SlurmOptions) -> str:
-    """Return the Python that runs ranks on the nodes."""
-    return options.python or spec.python or "python3"
+    """Return the Python that runs ranks on the nodes; a container has its own."""
+    return options.python or ("" if options.container_image else spec.python) or "python3"
+
+
+#: What to do where srun has no ``--container-image``.
+CONTAINER_REMEDY = "Ask the administrators for pyxis and enroot, or leave container_image out."
+
+
+def lacks_containers() -> str:
+    """Return why jobs cannot run in containers here, "" when they can. Raises SlurmFailed."""
+    # Plugins of Slurm add their options to this text.
+    if "--container-image" in commands.run("srun", "--help"):
+        return ""
+    return "this Slurm's srun has no --container-image, which its plugin pyxis brings"
+
+
+def container(options: SlurmOptions, *folders: Path) -> list[str]:
+    """Return the options of srun for the image; ``folders`` are seen in it where they are."""
+    if not options.container_image:
+        return []
+    mounts = ",".join(
+        [f"{folder}:{folder}" for folder in folders] + [options.container_mounts] * bool(options.container_mounts)
+    )
+    return [f"--container-image={options.container_image}", *([f"--container-mounts={mounts}"] if mounts else [])]
 
 
 def _start(site: Site, options: SlurmOptions, python: str) -> str:
@@ -121,22 +146,25 @@ def _start(site: Site, options: SlurmOptions, python: str) -> str:
             f'exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {run} "$SLURM_NODEID"\n')  # fmt: skip
 
 
-def batch(site: Site, spec: JobSpec) -> str:
+def batch(site: Site, spec: JobSpec, options: SlurmOptions) -> str:
     """Return the batch script; it ends with the code of the rank that failed first.
 
     One agent on each node gets all that the job has there: srun would give a task its own share of the cores alone.
     The script outlives the TERM with which Slurm begins to end a job: at its end Slurm would kill the agents before
-    they have told how ranks ended.
+    they have told how ranks ended. USR1 is Slurm's warning before that (``--signal``): agents find it in a file. A
+    script that Slurm itself runs once more does nothing: each attempt has files and a Slurm job of its own.
     """
     run = shlex.quote(str(site.run))
     return (
         f"#!/bin/sh\n{_path()}"
-        "trap : TERM\n"
+        f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
+        f"trap : TERM\ntrap 'echo USR1 >> {run}/{agents.WARNED}' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
-        f"{run}/{_START}\n"
-        "code=$?\n"
+        f"{shlex.join([*container(options, site.job), f'{site.run}/{_START}'])} &\n"
+        # A signal ends the wait, not srun; one that has ended leaves its code to the next wait.
+        "while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done\n"
         f'[ -s {run}/{agents.FAILED} ] && code=$(cat {run}/{agents.FAILED})\n'
         'exit "$code"\n'
     )  # fmt: skip
@@ -166,6 +194,7 @@ def arguments(site: Site, spec: JobSpec, options: SlurmOptions, secrets: Mapping
         "--open-mode=append",
         f"--chdir={site.run}",
         "--no-requeue",
+        f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
         *(f"--{name}={value}" for name, value in wanted.items() if value),
         *options.more,

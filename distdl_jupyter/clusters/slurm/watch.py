@@ -10,18 +10,26 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.clusters.silence import Silence
-from distdl_jupyter.clusters.slurm import commands, words
+from distdl_jupyter.clusters.slurm import accounting, commands, squeue, words
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.queue import QueueView
 
 #: Seconds between two looks: when something is about to change, at first, and later.
 _SOON, _FIRST, _LATER = 0.5, 2.0, 5.0
 _HURRY, _YOUNG = 30.0, 120.0
+#: Seconds between two looks at the whole queue, which may be long.
+_QUEUE = 15.0
 #: Seconds without an answer after which it is said.
 _SILENCE = 5.0
 _FORGOTTEN = "FORGOTTEN"
+_AGAIN = words.QUEUED_AGAIN
 
 
 class Watch(threading.Thread):
@@ -33,6 +41,11 @@ class Watch(threading.Thread):
         self.state: JobState | None = None
         #: When ``state`` was asked for (monotonic), 0.0 before the first answer.
         self.asked_at = 0.0
+        #: Whether the job has begun: one that waits after that was put into the queue again by Slurm itself.
+        self.has_run = False
+        #: Its place in the queue, None while it is not known.
+        self.place: QueueView | None = None
+        self._queue_at = 0.0
         self._began = time.monotonic()
         self._hurry_until = 0.0
         self._silence = Silence(_SILENCE)
@@ -55,8 +68,8 @@ class Watch(threading.Thread):
 
     @property
     def ended(self) -> bool:
-        """Whether Slurm says that the job is over, or has forgotten it."""
-        return self.state is not None and (self.state.ended or self.forgotten)
+        """Whether Slurm says that the job is over, has forgotten it, or has put it into its queue again."""
+        return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, _AGAIN))
 
     @property
     def forgotten(self) -> bool:
@@ -106,14 +119,29 @@ class Watch(threading.Thread):
         try:
             state = commands.state(self.job)
         except UnknownJob:
-            state = JobState(_FORGOTTEN)
+            state = accounting.state(self.job) or JobState(_FORGOTTEN)
         except SlurmFailed as error:
             self._miss(error, now)
             return
+        if state.pending and self.has_run:
+            # Each attempt is a Slurm job of its own: nothing of this one may begin once more.
+            self._do(partial(commands.cancel, self.job))
+            state = JobState(_AGAIN)
+        self.has_run = self.has_run or state.state == "RUNNING"
         self.asked_at, self.state = now, state
+        self._look_at_queue(state)
         self._silence.answered(Notice("info", "Slurm's controller answers again.", "slurm-answers"))
         if state.pending and (notice := words.never(state, commands.number(self.job))) is not None:
             self._report_once(notice)
+
+    def _look_at_queue(self, state: JobState) -> None:
+        """See which place a waiting job has among those of all users."""
+        if not state.pending:
+            self.place = None
+        elif (now := time.monotonic()) >= self._queue_at:
+            self._queue_at = now + _QUEUE
+            with contextlib.suppress(SlurmFailed):
+                self.place = squeue.view(squeue.jobs(), commands.number(self.job))
 
     def _miss(self, error: SlurmFailed, asked_at: float) -> None:
         text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"

@@ -48,15 +48,28 @@ _NEVER = {
                                         "Set a shorter time_limit."),
 }  # fmt: skip
 
+#: What a job is here that Slurm has put into its queue again after it had begun.
+QUEUED_AGAIN = "QUEUED_AGAIN"
 _ENDS = {
+    QUEUED_AGAIN: "Slurm put the job into its queue again (scontrol requeue): set requeue to go on by itself.",
     "CANCELLED": "The Slurm job was canceled from outside (scancel).",
-    "TIMEOUT": "The Slurm job reached its time limit: set a longer time_limit, or save checkpoints and resume.",
-    "NODE_FAIL": "Slurm lost one of the job's nodes.",
-    "OUT_OF_MEMORY": "Slurm killed it for using more memory than the job had: ask for more with extra, as --mem=64G.",
-    "PREEMPTED": "Slurm took the nodes for a job of higher priority.",
-    "BOOT_FAIL": "A node of the job did not boot.",
-    "DEADLINE": "The Slurm job reached its deadline.",
+    "TIMEOUT": "The Slurm job reached its time limit (TIMEOUT): set a longer time_limit, or requeue and save "
+               "checkpoints.",
+    "NODE_FAIL": "Slurm lost one of the job's nodes (NODE_FAIL).",
+    "OUT_OF_MEMORY": "Slurm killed it for using more memory than the job had (OUT_OF_MEMORY): ask for more with extra, "
+                     "as --mem=64G.",
+    "PREEMPTED": "Slurm took the nodes for a job of higher priority (PREEMPTED): set requeue to go on by itself.",
+    "BOOT_FAIL": "A node of the job did not boot (BOOT_FAIL).",
+    "DEADLINE": "The Slurm job reached its deadline (DEADLINE).",
     "REVOKED": "Another cluster of the federation took the job.",
+}  # fmt: skip
+#: Ends that are no failure of what ran: with the option ``requeue`` the job begins again in another Slurm job.
+_INTERRUPTIONS = {
+    "TIMEOUT": "Slurm job {job} reached its time limit (TIMEOUT).",
+    QUEUED_AGAIN: "Slurm put job {job} into its queue again (scontrol requeue).",
+    "PREEMPTED": "Slurm took the nodes of job {job} for one of higher priority (PREEMPTED).",
+    "NODE_FAIL": "Slurm lost a node of job {job} (NODE_FAIL).",
+    "BOOT_FAIL": "A node of Slurm job {job} did not boot (BOOT_FAIL).",
 }
 
 
@@ -93,6 +106,11 @@ def never(state: JobState, job: str) -> Notice | None:
 def end(state: JobState) -> str:
     """Return what Slurm's final state says of the cause, "" when it says nothing beyond the exit codes."""
     return _ENDS.get(state.state, "")
+
+
+def interruption(state: JobState, job: str) -> str:
+    """Return which interruption has ended a job that had not failed itself, "" for every other end."""
+    return _INTERRUPTIONS.get(state.state, "").format(job=job)
 
 
 def unexplained(state: JobState) -> str:

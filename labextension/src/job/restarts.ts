@@ -14,7 +14,10 @@ export class Restarts {
     fill(this.root, JSON.stringify([restarts, most]), () => {
       const last = restarts.at(-1);
       if (!last) return [];
-      const word = h('b', { class: 'dd-nw' }, restarts.length <= most ? __('Restart %1 of %2', restarts.length, most) : __('Restart %1', restarts.length));
+      const requeued = restarts.filter((one) => one.requeued).length;
+      const count = restarts.length - requeued;
+      const restart = count <= most ? __('Restart %1 of %2', count, most) : __('Restart %1', count);
+      const word = h('b', { class: 'dd-nw' }, last.requeued ? __('Requeue %1', requeued) : restart);
       const why = h('span', { class: 'dd-sub dd-ell' }, last.reason);
       const rows = restarts.map(({ t, reason }, at) => h('li', {}, h('span', { class: 'dd-num dd-sub' }, clock(t)), h('b', { class: 'dd-num' }, String(at + 1)), h('span', {}, reason)));
       return [folded(h('span', { class: 'dd-row' }, word, why), '', h('ol', {}, ...rows))];

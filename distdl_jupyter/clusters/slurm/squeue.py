@@ -1,0 +1,82 @@
+"""Everybody's jobs in Slurm's queue, as ``squeue`` prints them, and one's own place among them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Sequence
+
+from distdl_jupyter.clusters.slurm import commands, sinfo, words
+from distdl_jupyter.core.queue import Holding, QueuedJob, QueueView
+
+#: What squeue is asked for, the name last: it may hold what stands between the fields.
+_FORMAT = "%i|%u|%T|%r|%S|%e|%Q|%D|%C|%b|%P|%j"
+#: Running jobs that a view names at most.
+_MOST = 32
+#: States of jobs that have nodes.
+_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
+
+
+def jobs(partition: str = "") -> list[QueuedJob]:
+    """Return all users' jobs, of some partitions or of all: those that run, then those that wait, in their order.
+
+    Slurm shows only one's own where its administrators want that (PrivateData). Raises SlurmFailed.
+    """
+    which = [f"--partition={partition}"] if partition else []
+    said = commands.run("squeue", "--noheader", *which, f"--format={_FORMAT}", more={"SLURM_TIME_FORMAT": "%s"})
+    found = [_job(line.split("|", 11)) for line in said.splitlines() if line.count("|") >= 11]
+    return sorted(found, key=_order)
+
+
+def _order(job: QueuedJob) -> tuple[bool, bool, float, int]:
+    """Sort running jobs by their ends, waiting ones by their expected start, then by Slurm's priority."""
+    moment = job.ends if job.runs else job.start
+    return not job.runs, moment is None, moment or 0.0, -job.priority
+
+
+def _job(fields: Sequence[str]) -> QueuedJob:
+    number, user, state, reason, start, end, priority, nodes, cores, gres, partition, name = map(str.strip, fields)
+    runs = state in _RUNNING
+    count = commands.leading_number(nodes)
+    waits = commands.JobState(state, "" if reason in ("None", "(null)") else reason)
+    return QueuedJob(
+        id=number,
+        name=name,
+        user="" if user == pwd.getpwuid(os.getuid()).pw_name else user,
+        runs=runs,
+        why="" if runs else words.waiting(waits),
+        start=_moment(start),
+        ends=_moment(end) if runs else None,
+        priority=commands.leading_number(priority),
+        nodes=count,
+        cores=commands.leading_number(cores),
+        gpus=sinfo.gpus_in(re.sub(r"gres[:/]", "", gres))[0] * count,
+        partition=partition,
+    )
+
+
+def _moment(text: str) -> float | None:
+    """Return epoch seconds, None for "N/A": Slurm has not planned it, or the job has no time limit."""
+    return float(text) if text.isdigit() else None
+
+
+def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
+    """Return a waiting job's place among those that wait for its partition, None where it does not wait (any more)."""
+    own = next((job for job in found if job.id == number and not job.runs), None)
+    if own is None:
+        return None
+    partitions = set(own.partition.split(","))
+    near = [job for job in found if partitions & set(job.partition.split(","))]
+    waiting = [job for job in near if not job.runs]
+    return QueueView(
+        place=waiting.index(own) + 1,
+        of=len(waiting),
+        start=own.start,
+        priority=own.priority,
+        holding=tuple(Holding(job.id, job.name, job.user, cores=job.cores, ends=job.ends) for job in near if job.runs)[
+            :_MOST
+        ],
+        host="Slurm",
+        is_fixed=True,
+    )

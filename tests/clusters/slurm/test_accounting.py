@@ -1,0 +1,152 @@
+"""What a Slurm with its accounting says: how jobs have ended, under which accounts one may run, who waits for what."""
+
+import json
+import time
+
+import pytest
+
+from distdl_jupyter import add_cluster, queue, registry
+from distdl_jupyter.cli import main
+from distdl_jupyter.clusters.slurm import accounting
+from distdl_jupyter.core.state import State
+from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among them
+    COUNT,
+    SAVES,
+    detail,
+    lines,
+    notes,
+    nothing_stays,
+    slurm_jobs,
+    submit,
+)
+from tests.conftest import wait_for
+from tests.slurm import accounted, needs_slurm, site  # noqa: F401 - fixtures
+
+pytestmark = [needs_slurm, pytest.mark.timeout(300), pytest.mark.full]
+
+
+@pytest.fixture
+def slurm(site):  # noqa: F811
+    return site
+
+
+@pytest.fixture
+def no_accounting(slurm):
+    """Slurm whose slurmdbd is down for this test."""
+    slurm.stop_accounting()
+    yield slurm
+    slurm.start_accounting()
+
+
+def rows(**options):
+    cluster = registry.get("clusters", "slurm")
+    return {row.what: row for row in cluster.checks(registry.check_options("clusters", "slurm", options))}
+
+
+# ends ------------------------------------------------------------------------------------------
+
+
+def test_end_of_a_job_is_told_with_time_and_memory(slurm):
+    job = submit("held = bytearray(200_000_000)\nimport time\ntime.sleep(3)")
+    assert job.wait(120).state is State.COMPLETED
+    (said,) = notes(job, "slurm-accounting")
+    assert "ended as COMPLETED after" in said
+    assert "exit code 0" in said
+    assert "MB of memory on a node" in said
+
+
+def test_exit_code_of_a_failed_job_is_told(slurm):
+    job = submit("import os\nos._exit(3)")
+    assert job.wait(120).state is State.FAILED
+    assert "ended as FAILED" in notes(job, "slurm-accounting")[0]
+    assert "exit code 3" in notes(job, "slurm-accounting")[0]
+
+
+def test_job_that_slurm_has_forgotten_is_known_by_its_accounting(slurm):
+    number = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--time=1", "--wrap=exit 4").stdout.strip()
+    wait_for(lambda: accounting.state(number) and accounting.state(number).state == "FAILED")
+    assert accounting.state(number).exit_code == 4
+    assert accounting.usage(number).exit_code == 4
+    assert accounting.state("4000000") is None
+
+
+@pytest.mark.fault("queue", "slurmdbd down: jobs start and end as before, only how much they used is not told")
+def test_jobs_run_while_the_accounting_is_down(no_accounting):
+    began = time.monotonic()
+    assert submit("7", account="physics").result(timeout=120) == 7
+    assert time.monotonic() - began < 60
+    assert "were not looked at" in rows(account="physics")["Account"].says
+
+
+# accounts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("queue", "an account or QOS of others: refused before the start, with those that one has")
+@pytest.mark.parametrize(
+    ("options", "what", "has"),
+    [({"account": "biology"}, "account biology is none of yours", "physics"),
+     ({"account": "physics", "qos": "night"}, "may not use the QOS night under the account physics", "long, normal")],
+)  # fmt: skip
+def test_account_of_others_is_refused_before_the_start(slurm, options, what, has):
+    before = slurm.run("sacct", "--noheader", "--allocations", "--format=JobID").stdout
+    job = submit("1", **options).wait(60)
+    assert job.state is State.FAILED
+    assert what in job.view().reason
+    assert has in job.view().reason
+    assert slurm.run("sacct", "--noheader", "--allocations", "--format=JobID").stdout == before
+    found = rows(**options)["QOS" if "qos" in options else "Account"]
+    assert (found.level, has in found.remedy) == ("error", True)
+
+
+def test_own_account_and_qos_are_taken(slurm):
+    assert rows(account="physics", qos="long")["Account"].level == "ok"
+    job = submit(SAVES, account="physics", qos="long")
+    wait_for(lambda: lines(job))
+    said = slurm.run("scontrol", "show", "job", next(iter(slurm_jobs(slurm)))).stdout
+    assert "Account=physics QOS=long" in said
+    job.cancel(now=True)
+    job.wait(60)
+
+
+# the queue -------------------------------------------------------------------------------------
+
+
+def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys):
+    add_cluster("farm", "slurm", partition="dd")
+    other = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    slurm.run("sacctmgr", "--immediate", "add", "user", "nobody", "account=biology")
+    slurm.run(*other, "sbatch", "--exclusive", "--nodes=2", "--time=5", "--output=/dev/null", "--job-name=fold",
+              "--wrap=sleep 600", cwd="/tmp")  # fmt: skip
+    wait_for(lambda: "RUNNING" in slurm_jobs(slurm).values())
+    slurm.run(*other, "sbatch", "--exclusive", "--nodes=2", "--time=5", "--output=/dev/null", "--job-name=dock",
+              "--wrap=sleep 600", cwd="/tmp")  # fmt: skip
+    job = submit(COUNT.format(lines=1, pause=0), compute_target="farm", time_limit="2", extra="--exclusive")
+    wait_for(lambda: job.view().queue is not None and job.view().queue.start, what="a place with its start")
+    place = job.view().queue
+    assert (place.place, place.of, place.is_fixed) == (2, 2, True)
+    assert [(one.name, one.user, one.cores) for one in place.holding] == [("fold", "nobody", 8)]
+    assert 200 < place.start - time.time() < 700
+    assert "waiting for" in detail(job)
+    (found,) = queue().clusters
+    assert [(one.name.split("-")[0], one.user, one.runs) for one in found.jobs] == [
+        ("fold", "nobody", True), ("dock", "nobody", False), ("cell", "", False)]  # fmt: skip
+    assert main(["queue"]) == 0
+    said = capsys.readouterr().out
+    assert "Slurm, all users:" in said
+    assert "can start in about" in said
+    assert main(["queue", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clusters"][0]["jobs"][0]["user"] == "nobody"
+    job.cancel()
+    assert job.wait(60).state is State.CANCELED
+    slurm.run("scancel", "--user=nobody")
+
+
+# containers ------------------------------------------------------------------------------------
+
+
+def test_container_is_refused_where_slurm_has_no_pyxis(slurm):
+    job = submit("1", container_image="ubuntu:24.04").wait(60)
+    assert job.state is State.FAILED
+    assert "srun has no --container-image" in job.view().reason
+    assert "leave container_image out" in job.view().reason
+    assert rows(container_image="ubuntu:24.04")["Container"].level == "error"
