@@ -68,7 +68,7 @@ class ClusterQueue:
                 says = "runs" if one.ends is None else f"runs until about {clock(one.ends)}"
             else:
                 left = estimate(one.start, now)
-                says = f"{one.why}; can start {'in ' if left.startswith('about') else ''}{left}" if left else one.why
+                says = f"{one.why}, {left}" if left else one.why
             asks = [plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []),
                     plural(one.cores, "core")]  # fmt: skip
             found.append(("" if one.runs else str(place), one.id, one.name, one.user or "you", ", ".join(asks),
@@ -126,7 +126,7 @@ class Queue:
 
 
 def _more(rows: list[tuple[str, ...]]) -> list[str]:
-    return [f"and {plural(len(rows) - _MOST, 'more job')}"] if len(rows) > _MOST else []
+    return [f"and {len(rows) - _MOST} more jobs"] if len(rows) > _MOST else []
 
 
 def _holds(one: Holding) -> str:

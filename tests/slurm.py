@@ -4,8 +4,8 @@ Each host is a node with its own name and address; slurmctld listens on the brid
 and all addresses in the hosts' own network, so several test runs can have one each. It takes what ``tests.hosts``
 takes, and Debian's packages slurm-wlm and munge.
 
-With ``accounting`` it is as a site has it: slurmdbd over a MariaDB of its own, accounts and qualities of service that are
-enforced, and a partition whose jobs are preempted by those of another (slurmdbd, mariadb-server-core).
+With ``accounting`` it is as a site has it: slurmdbd over a MariaDB of its own, accounts and qualities of service that
+are enforced, and a partition whose jobs are preempted by those of another (slurmdbd, mariadb-server-core).
 """
 
 import contextlib
@@ -181,8 +181,10 @@ class Slurm:
         for name in ("state", "spool"):
             (self.folder / name).mkdir(exist_ok=True)
         gather = "linux\nJobAcctGatherFrequency=1" if self._accounting else "none"
-        storage = _ACCOUNTING.format(host=self.hosts.gateway, port=DBD_PORTS + self.hosts.number,
-                                     socket=self.folder / "munge/sock") if self._accounting else _NO_ACCOUNTING  # fmt: skip
+        storage = _ACCOUNTING if self._accounting else _NO_ACCOUNTING
+        storage = storage.format(
+            host=self.hosts.gateway, port=DBD_PORTS + self.hosts.number, socket=self.folder / "munge/sock"
+        )
         more = _PREEMPTION if self._accounting else ""
         self.conf.write_text(
             f"ClusterName=dd\nSlurmctldHost={socket.gethostname().split('.')[0]}({self.hosts.gateway})\n"
@@ -218,8 +220,9 @@ class Slurm:
         )
         conf.chmod(0o600)
         self.start_accounting()
-        for what in ("cluster dd", "account physics description=p organization=p", "account biology description=b "
-                     "organization=b", "qos long", "qos night", "user root account=physics qos=normal,long"):  # fmt: skip
+        for what in ("cluster dd", "account physics description=p organization=p",
+                     "account biology description=b organization=b", "qos long", "qos night",
+                     "user root account=physics qos=normal,long"):  # fmt: skip
             self.run("sacctmgr", "--immediate", "add", *what.split())
         self.run("sacctmgr", "--immediate", "modify", "user", "root", "set", "defaultaccount=physics")
 

@@ -181,6 +181,7 @@ def cancel(job: str, *, pending_only: bool = False) -> None:
 
 
 def jobs_named(name: str) -> list[str]:
-    """Return the numbers of this user's jobs whose name ends in ``name``. Raises SlurmFailed."""
-    said = run("squeue", "--noheader", "--me", "--format=%i %j")
-    return [line.split(" ", 1)[0] for line in said.splitlines() if line.strip().endswith(name)]
+    """Return the numbers of this user's jobs whose name ends in ``name`` or whose comment it is. Raises SlurmFailed."""
+    said = run("squeue", "--noheader", "--me", "--format=%i|%k|%j")
+    found = [line.strip().split("|", 2) for line in said.splitlines() if line.count("|") >= 2]
+    return [number for number, comment, own in found if name == comment or own.endswith(name)]

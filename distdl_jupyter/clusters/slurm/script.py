@@ -186,6 +186,7 @@ def arguments(site: Site, spec: JobSpec, options: SlurmOptions, secrets: Mapping
     }  # fmt: skip
     return [
         f"--job-name={job_name(spec)}",
+        *([f"--comment={spec.id}"] if spec.group else []),
         f"--nodes={spec.node_count}",
         f"--ntasks={spec.process_count}",
         f"--ntasks-per-node={spec.process_count_per_node}",
@@ -208,8 +209,9 @@ def _limit_of(spec: JobSpec) -> str:
 
 
 def job_name(spec: JobSpec) -> str:
-    """Return the name that squeue shows: the job's own with its id."""
-    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', spec.name)[:40].strip('-')}-{spec.id}"
+    """Return the name that squeue shows: the job's own with its id; jobs of a group, as a sweep, share one."""
+    name, id_ = (spec.group.name, spec.group.id) if spec.group else (spec.name, spec.id)
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)[:40].strip('-')}-{id_}"
 
 
 def secrets_of(spec: JobSpec, own: Mapping[str, str]) -> dict[str, str]:

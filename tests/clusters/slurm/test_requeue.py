@@ -57,14 +57,14 @@ def restarts(job):
     return [(one.requeued, one.reason) for one in job.view().restarts]
 
 
-def state_of(slurm, number):  # noqa: F811
+def state_of(slurm, number):
     """Return a job's state as sacct tells it."""
     return slurm.run(
         "sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "-j", number
     ).stdout.strip()
 
 
-def preempt(slurm, seconds=3):  # noqa: F811
+def preempt(slurm, seconds=3):
     slurm.run(
         "sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--output=/dev/null", f"--wrap=sleep {seconds}"
     )
