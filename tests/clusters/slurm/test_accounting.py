@@ -13,6 +13,7 @@ from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among the
     COUNT,
     SAVES,
     detail,
+    events,
     lines,
     notes,
     nothing_stays,
@@ -88,12 +89,11 @@ def test_jobs_run_while_the_accounting_is_down(no_accounting):
      ({"account": "physics", "qos": "night"}, "may not use the QOS night under the account physics", "long, normal")],
 )  # fmt: skip
 def test_account_of_others_is_refused_before_the_start(slurm, options, what, has):
-    before = slurm.run("sacct", "--noheader", "--allocations", "--format=JobID").stdout
     job = submit("1", **options).wait(60)
     assert job.state is State.FAILED
     assert what in job.view().reason
     assert has in job.view().reason
-    assert slurm.run("sacct", "--noheader", "--allocations", "--format=JobID").stdout == before
+    assert not [event for event in events(job) if event["type"] == "handle"], "a Slurm job was submitted"
     found = rows(**options)["QOS" if "qos" in options else "Account"]
     assert (found.level, has in found.remedy) == ("error", True)
 
