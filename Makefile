@@ -119,13 +119,18 @@ $(STAMPS)/package: pyproject.toml | $(STAMPS)/torch $(BUNDLE)
 	@.ci/develop $(VENV)
 	@touch $@
 
-$(STAMPS)/test: $(STAMPS)/package
+# After torch, whose release it belongs to.
+$(STAMPS)/torchvision: $(wildcard $(VENV)/lib/python3*/site-packages/torch/version.py) | $(STAMPS)/package
+	@$(STEP) "Installing torchvision" $(PY) .ci/torchvision
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/package $(STAMPS)/torchvision
 	@rm -f $(TWICE)
 	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
 	@$(STEP) "Installing anywidget beside it" $(PIP) --upgrade --no-deps --target $(VENV)/anywidget anywidget psygnal
 	@touch $@
 
-$(STAMPS)/docs: $(STAMPS)/package
+$(STAMPS)/docs: $(STAMPS)/package $(STAMPS)/torchvision
 	@rm -f $(TWICE)
 	@$(STEP) "Installing what the site needs" $(PIP) -e '.[docs]'
 	@touch $@

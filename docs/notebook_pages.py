@@ -23,7 +23,10 @@ import nbformat
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 #: Run when the site is built: each takes less than two minutes on two cores.
-EXECUTED = ("quickstart", "when_a_rank_fails", "when_training_hangs", "ranks", "from-batch-ai")
+EXECUTED = (
+    "quickstart", "when_a_rank_fails", "when_training_hangs", "ranks", "from-batch-ai", "scoring",
+    "segmentation_detection", "model_parallel", "asynchronous", "learning_rate", "larger_than_a_node",
+)  # fmt: skip
 VERSIONS = ("distdl_jupyter", "torch", "horovod")
 #: A link to a file beside the notebooks.
 _FILE = re.compile(r"\[`?([^\]`]+)`?\]\(((?!https?:)[\w./-]+\.(?:py|json))\)")
@@ -62,7 +65,7 @@ def page(notebook: Any, name: str, run: str) -> Any:
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         if cell.cell_type == "markdown":
-            cell.source = _FILE.sub(r"{download}`\1 <../../notebooks/\2>`", cell.source)
+            cell.source = _FILE.sub(r"{download}`\1 <../../notebooks/\2>`", cell.source).replace("](../docs/", "](../")
         for output in cell.get("outputs", ()):
             has_outputs = True
             data = output.get("data", {})
