@@ -25,17 +25,18 @@ def jobs(partition: str = "") -> list[QueuedJob]:
     """
     which = [f"--partition={partition}"] if partition else []
     said = commands.run("squeue", "--noheader", *which, f"--format={_FORMAT}", more={"SLURM_TIME_FORMAT": "%s"})
-    found = [_job(line.split("|", 11)) for line in said.splitlines() if line.count("|") >= 11]
-    return sorted(found, key=_order)
+    return sorted((job(line) for line in said.splitlines() if line.count("|") >= 11), key=order)
 
 
-def _order(job: QueuedJob) -> tuple[bool, bool, float, int]:
+def order(one: QueuedJob) -> tuple[bool, bool, float, int]:
     """Sort running jobs by their ends, waiting ones by their expected start, then by Slurm's priority."""
-    moment = job.ends if job.runs else job.start
-    return not job.runs, moment is None, moment or 0.0, -job.priority
+    moment = one.ends if one.runs else one.start
+    return not one.runs, moment is None, moment or 0.0, -one.priority
 
 
-def _job(fields: Sequence[str]) -> QueuedJob:
+def job(line: str) -> QueuedJob:
+    """Return the job of a line in ``_FORMAT``."""
+    fields = line.split("|", 11)
     number, user, state, reason, start, end, priority, nodes, cores, gres, partition, name = map(str.strip, fields)
     runs = state in _RUNNING
     count = commands.leading_number(nodes)
@@ -63,18 +64,18 @@ def _moment(text: str) -> float | None:
 
 def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
     """Return a waiting job's place among those that wait for its partition, None where it does not wait (any more)."""
-    own = next((job for job in found if job.id == number and not job.runs), None)
+    own = next((one for one in found if one.id == number and not one.runs), None)
     if own is None:
         return None
     partitions = set(own.partition.split(","))
-    near = [job for job in found if partitions & set(job.partition.split(","))]
-    waiting = [job for job in near if not job.runs]
+    near = [one for one in found if partitions & set(one.partition.split(","))]
+    waiting = [one for one in near if not one.runs]
     return QueueView(
         place=waiting.index(own) + 1,
         of=len(waiting),
         start=own.start,
         priority=own.priority,
-        holding=tuple(Holding(job.id, job.name, job.user, cores=job.cores, ends=job.ends) for job in near if job.runs)[
+        holding=tuple(Holding(one.id, one.name, one.user, cores=one.cores, ends=one.ends) for one in near if one.runs)[
             :_MOST
         ],
         host="Slurm",

@@ -5,7 +5,7 @@ import pytest
 from distdl_jupyter import registry
 from distdl_jupyter.backends import mpirun
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.slurm import commands, nodes, script, sinfo, words
+from distdl_jupyter.clusters.slurm import accounting, commands, nodes, script, sinfo, squeue, words
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
@@ -183,3 +183,71 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
     (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
     assert (row.level, row.says) == ("error", "Slurm is not configured here.")
     assert "SLURM_CONF" in row.remedy
+
+
+# accounting and the queue ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("account", "qos", "field", "names"),
+    [
+        ("", "", "", ""),
+        ("physics", "long", "", ""),
+        ("Physics", "Long", "", ""),
+        ("", "night", "", ""),
+        ("chemistry", "", "account", "physics, biology"),
+        ("physics", "night", "qos", "normal, long"),
+        ("", "none", "qos", "normal, long, night"),
+    ],
+)
+def test_account_and_qos_are_refused_with_those_that_one_has(account, qos, field, names):
+    allowed = accounting.Allowed({"physics": ("normal", "long"), "biology": ("normal", "night")})
+    found, _, remedy = allowed.refusal(registry.check_options("clusters", "slurm", {"account": account, "qos": qos}))
+    assert found == field
+    assert names in remedy
+
+
+def test_end_is_told_with_slurm_s_word_for_it():
+    text = accounting.Usage("OUT_OF_MEMORY", 182, 1_200_000_000, 0, 125).text("12")
+    assert text.startswith("Slurm job 12 ended as OUT_OF_MEMORY after 3 min")
+    assert "at most 1.2 GB of memory on a node" in text
+    assert "--mem=64G" in text
+
+
+def test_own_place_is_among_those_that_wait_for_its_partition():
+    lines = [
+        "7|root|PENDING|Priority|2000|2300|5|1|4|N/A|long,dd|mine|with a bar",
+        "5|anna|PENDING|Resources|1000|1300|9|2|8|gres:gpu:a100:4|dd|fold",
+        "6|anna|PENDING|Priority|N/A|N/A|9|1|8|N/A|other|fold",
+        "4|bob|RUNNING|None|10|900|1|1|8|N/A|dd|dock",
+    ]
+    jobs = sorted((squeue.job(line) for line in lines), key=squeue.order)
+    assert [job.id for job in jobs] == ["4", "5", "7", "6"]
+    assert (jobs[1].gpus, jobs[1].why, jobs[2].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
+    place = squeue.view(jobs, "7")
+    assert (place.place, place.of, place.start) == (2, 2, 2000.0)
+    assert [(one.job, one.ends) for one in place.holding] == [("4", 900.0)]
+    assert squeue.view(jobs, "4") is None
+
+
+def test_container_is_srun_s_and_sees_the_job_s_folder(tmp_path):
+    options = registry.check_options("clusters", "slurm", {"container_image": "a/b:c", "container_mounts": "/d:/d:ro"})
+    assert script.container(options, tmp_path) == [
+        "--container-image=a/b:c", f"--container-mounts={tmp_path}:{tmp_path},/d:/d:ro"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"requeue": -1}, "requeue"),
+        ({"requeue": True}, "requeue"),
+        ({"checkpoint_seconds": 70_000}, "checkpoint_seconds"),
+        ({"container_image": "a b"}, "container_image"),
+        ({"container_mounts": "/d:/d"}, "container_mounts"),
+        ({"extra": "--signal=USR1@60"}, "extra"),
+    ],
+)
+def test_options_of_requeue_and_containers_are_checked(options, field):
+    with pytest.raises(InvalidSpec) as refused:
+        registry.check_options("clusters", "slurm", options)
+    assert refused.value.field == field
