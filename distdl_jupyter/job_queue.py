@@ -65,7 +65,8 @@ class ClusterQueue:
         for one in self.jobs:
             place += not one.runs
             if one.runs:
-                says = "runs" if one.ends is None else f"runs until about {clock(one.ends)}"
+                left = estimate(one.ends, now)
+                says = f"runs for {left}" if left.startswith("about") else "runs"
             else:
                 left = estimate(one.start, now)
                 says = f"{one.why}, {left}" if left else one.why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import time
 from collections.abc import Sequence
 
 from distdl_jupyter.clusters.slurm import commands, sinfo, words
@@ -14,6 +15,8 @@ from distdl_jupyter.core.queue import Holding, QueuedJob, QueueView
 _FORMAT = "%i|%u|%T|%r|%S|%e|%Q|%D|%C|%b|%P|%j"
 #: Running jobs that a view names at most.
 _MOST = 32
+#: Seconds from now from which on a moment tells nothing.
+_FAR = 300 * 86_400.0
 #: States of jobs that have nodes.
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
@@ -58,8 +61,11 @@ def job(line: str) -> QueuedJob:
 
 
 def _moment(text: str) -> float | None:
-    """Return epoch seconds, None for "N/A": Slurm has not planned it, or the job has no time limit."""
-    return float(text) if text.isdigit() else None
+    """Return epoch seconds, None where Slurm has not planned it.
+
+    It takes a job without a time limit for one of a year, and plans with that: such a moment is none.
+    """
+    return float(text) if text.isdigit() and float(text) - time.time() < _FAR else None
 
 
 def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:

@@ -111,7 +111,8 @@ def test_own_account_and_qos_are_taken(slurm):
 # the queue -------------------------------------------------------------------------------------
 
 
-def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys):
+def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     add_cluster("farm", "slurm", partition="dd")
     other = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     slurm.run("sacctmgr", "--immediate", "add", "user", "nobody", "account=biology")
