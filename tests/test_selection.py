@@ -61,6 +61,7 @@ def run(folder, *options, examples, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_progress_names_failures_and_counts_the_quick_selection(tmp_path):
     done = run(tmp_path, "-n", "2", "--progress", examples=30)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -69,6 +70,7 @@ def test_progress_names_failures_and_counts_the_quick_selection(tmp_path):
     assert "worker-minutes on 2 workers" in done.stdout
 
 
+@pytest.mark.full
 def test_everything_runs_when_it_is_asked_for(tmp_path):
     done = run(tmp_path, examples=300, DISTDL_TESTS="all")
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr

@@ -183,6 +183,7 @@ def distdl(*words, code=0, **more):
     return done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_the_command_line_signs_in_lists_subscriptions_and_signs_out(signed_in):
     settings.change(credential="")
     subscriptions(signed_in)

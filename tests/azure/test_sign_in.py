@@ -211,6 +211,7 @@ def test_settings_that_change_after_the_sign_in_ask_for_another(people):
     assert identity.status().account is None
 
 
+@pytest.mark.full
 def test_one_sign_in_serves_every_process_and_outlives_the_one_that_began_it(people):
     command = [sys.executable, "-m", "distdl_jupyter.cli", "azure", "sign-in", "--credential", "device_code"]
     begun = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -379,6 +380,7 @@ def test_what_belongs_to_another_user_or_may_be_written_by_others_is_not_used(pe
                 use()
 
 
+@pytest.mark.full
 def test_a_cache_that_is_locked_for_ever_is_one_sentence_and_hinders_no_sign_out(people):
     people.login.lifetime = 200
     signed_in_by_code(people)

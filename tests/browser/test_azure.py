@@ -49,6 +49,7 @@ def choose(of: Locator, way: str) -> None:
     of.get_by_role("button", name="Sign in", exact=True).click()
 
 
+@pytest.mark.full
 def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book], lab: Lab, azure: Any) -> None:
     book = desk([PANEL, WHO])
     page = book.page

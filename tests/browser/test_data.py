@@ -44,6 +44,7 @@ def submit(form: Locator) -> Locator:
     return form.get_by_role("button", name="Submit")
 
 
+@pytest.mark.full
 def test_rows_of_data_are_answered_beside_them_and_read_by_the_job(notebook: Callable[..., Book], lab: Lab) -> None:
     folder = lab.root / "labels"
     folder.mkdir()

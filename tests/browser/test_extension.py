@@ -101,6 +101,7 @@ def test_every_plugin_is_active_and_nothing_is_complained_about(page, lab):
     assert said == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("language", "texts"),
     [

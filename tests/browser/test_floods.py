@@ -100,6 +100,7 @@ def grows(page: Locator, before: int) -> None:
     wait_for(lambda: height(page) > before, what="earlier lines")
 
 
+@pytest.mark.full
 def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scrolls_there(
     shared_page: Book, begin: Callable[[], Recording]
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scroll
     assert not book.errors
 
 
+@pytest.mark.full
 def test_a_page_stays_live_in_a_flood_and_what_one_looks_at_stays(
     shared_page: Book, begin: Callable[[], Recording]
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     assert not book.errors
 
 
+@pytest.mark.full
 def test_a_failed_job_goes_on_from_its_checkpoint_with_a_button(desk: Callable[..., Book], lab: Lab) -> None:
     book = desk([LOAD, f"%%distributed -p 1 --name shards{STEPS}"])
     book.run_all()

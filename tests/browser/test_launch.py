@@ -121,6 +121,7 @@ def test_one_click_on_the_advice_changes_the_form(static_page: Open) -> None:
     expect(form).not_to_contain_text("One machine instead of two")
 
 
+@pytest.mark.full
 def test_a_retired_size_can_only_be_replaced(static_page: Open) -> None:
     book, form = opened(static_page)
     form.get_by_role("button", name="Choose one to rent").click()
@@ -168,6 +169,7 @@ def test_the_list_of_sizes_is_filtered(static_page: Open) -> None:
     expect(form.locator("tr.dd-chosen")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_everything_by_keyboard(
     static_page: Open, begins: Callable[[Recording], list[Any]], tell: Callable[..., Recording]
 ) -> None:
@@ -209,6 +211,7 @@ def test_everything_by_keyboard(
     book.picture("launch-form-submitted")
 
 
+@pytest.mark.full
 def test_an_answer_of_the_kernel_leaves_alone_what_is_being_typed(static_page: Open) -> None:
     book, form = opened(static_page)
     field = form.get_by_role("spinbutton", name="Processes per node")
@@ -488,6 +491,7 @@ def test_a_form_serves_while_a_cell_runs_and_its_job_runs_horovod(notebook: Call
     assert book.errors == []
 
 
+@pytest.mark.full
 def test_a_secret_is_typed_hidden_and_stays_out_of_the_notebook_and_a_form_whose_kernel_is_gone_says_so(
     notebook: Callable[..., Book],
 ) -> None:

@@ -160,6 +160,7 @@ def keep(lab: Lab, name: str, job: object, html: str) -> None:
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell("1", outputs=[output])], metadata=kernel), lab.root / name)
 
 
+@pytest.mark.full
 def test_an_output_of_a_job_that_is_not_here_shows_what_the_notebook_kept(shared_page: Book) -> None:
     script = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
     asked: list[str] = []

@@ -112,6 +112,7 @@ def test_a_panel_moves_and_cancels_while_the_kernel_is_busy(notebook):
     book.kernel_idle()
 
 
+@pytest.mark.full
 def test_the_output_ends_with_the_last_state_and_the_panel_stays(notebook):
     book = notebook([TRAIN, START.replace("submit(train, ", "submit(train, (40,), ") + "show(job)", "job.wait()"])
     book.run_all()
@@ -141,6 +142,7 @@ _OUTPUT = """() => {
 }"""
 
 
+@pytest.mark.full
 def test_a_panel_is_live_after_a_reload_and_says_when_its_kernel_has_died(notebook):
     book = notebook([TRAIN, START + "panel(job)", "show(job)"], height=1400)
     book.run_all()

@@ -54,6 +54,7 @@ def shown(where: Locator) -> list[int]:
     return sorted(widths)
 
 
+@pytest.mark.full
 def test_a_picture_of_each_rank_is_seen_wherever_the_job_is(desk: Callable[..., Book]) -> None:
     book = desk(["%load_ext distdl_jupyter", SHOW, "from distdl_jupyter import panel\npanel(job)"], height=1500)
     for number in (0, 1):

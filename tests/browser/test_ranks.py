@@ -52,6 +52,7 @@ def colour(where: Locator) -> str:
     return str(where.evaluate("(element) => getComputedStyle(element).color"))
 
 
+@pytest.mark.full
 @pytest.mark.fault("viewers", "ranks and their names outlive a kernel restart")
 def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -> None:
     book = desk(CELLS, width=1600)

@@ -67,6 +67,7 @@ def test_the_button_opens_the_form_and_submit_runs_the_cell_on_two_processes(not
     assert book.errors == []
 
 
+@pytest.mark.full
 def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_its_field(
     notebook: Open, lab: Lab
 ) -> None:
@@ -155,6 +156,7 @@ def new_job(book: Book) -> Locator:
     return page.locator(".dd-newjob")
 
 
+@pytest.mark.full
 def test_a_new_job_runs_a_script_with_the_modules_beside_it(shared_page: Book, lab: Lab) -> None:
     folder = lab.root / "proj"
     folder.mkdir()

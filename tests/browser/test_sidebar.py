@@ -103,6 +103,7 @@ def test_before_the_first_job_it_says_how_to_begin(bar: Sidebar, shared_page: Bo
     assert bar.page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
 
 
+@pytest.mark.full
 def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(bar: Sidebar, write: Callable[..., EventWriter]) -> None:
     many = few_or_all(200, 1000)
     for number in range(many):
@@ -175,6 +176,7 @@ def place_in(listed: Locator, row: Locator) -> float:
     return inner["y"] - outer["y"]
 
 
+@pytest.mark.full
 def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(
     bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
 ) -> None:
@@ -284,6 +286,7 @@ def test_the_menu_of_a_row_puts_a_cell_into_the_notebook(
     expect(cells.last).to_contain_text(f'job = attach("{folder.id}")')
 
 
+@pytest.mark.full
 def test_a_cluster_gets_a_name_and_loses_it(bar: Sidebar, shared_page: Book) -> None:
     clusters = bar.root.get_by_role("list", name="Clusters").get_by_role("listitem")
     expect(clusters).to_have_count(1)
@@ -316,6 +319,7 @@ def test_a_cluster_gets_a_name_and_loses_it(bar: Sidebar, shared_page: Book) -> 
     expect(clusters).to_have_count(1)
 
 
+@pytest.mark.full
 def test_narrow_sidebars_keep_what_is_most_worth_knowing(
     bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
 ) -> None:

@@ -58,6 +58,7 @@ def readable(where: Locator) -> None:
         assert lowest[0][0] >= 4.5, lowest
 
 
+@pytest.mark.full
 def test_on_a_page_of_any_colour_and_width(chromium: Browser) -> None:
     page = chromium.new_page(viewport={"width": 1100, "height": 900})
     parts = "".join(f"<div class='story' style='margin-bottom:24px'>{page_of(name)}</div>" for name in STORIES)

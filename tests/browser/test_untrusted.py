@@ -43,6 +43,7 @@ def widget_state(esm: str) -> dict[str, object]:
     return {"application/vnd.jupyter.widget-state+json": saved}
 
 
+@pytest.mark.full
 def test_the_saved_widgets_of_an_untrusted_notebook_run_no_code(desk: Callable[..., Book]) -> None:
     book = desk(["1"])
     output = v4.new_output("display_data", data={"text/html": "<b>kept</b>", "text/plain": "kept"})

@@ -51,6 +51,7 @@ def names(form: Locator) -> list[str]:
     return form.locator(".dd-vm tbody .dd-vm-name").all_inner_texts()
 
 
+@pytest.mark.full
 def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(notebook: Callable[..., Book]) -> None:
     book = notebook([RENTED, FORM, TRAIN, PAID], width=1440, height=1100)
     book.run(0)

@@ -104,6 +104,7 @@ def test_what_other_launchers_call_our_options_is_understood(words, options, scr
     assert given == {name: value for name, value in options.items() if value is not None}
 
 
+@pytest.mark.full
 def test_findings_are_told_and_an_interrupt_says_that_the_job_goes_on(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("import time\nfor n in range(600):\n    print(n, flush=True)\n    time.sleep(1)\n")
@@ -132,6 +133,7 @@ def test_a_failing_script_is_a_failing_command(tmp_path):
     assert "failed" in done.stderr
 
 
+@pytest.mark.full
 def test_follow_prints_while_the_job_runs_and_stop_ends_it(tmp_path):
     path = tmp_path / "slow.py"
     path.write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")

@@ -28,6 +28,7 @@ def distdl(*words, code=0):
     return done.stdout if code == 0 else done.stderr or done.stdout
 
 
+@pytest.mark.full
 def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
     assert "distdl clusters add lab ssh" in distdl()
     assert "--machines" in distdl("add", "mini", "rack", "--help")

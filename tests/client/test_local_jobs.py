@@ -146,6 +146,7 @@ def launched_on_nodes(*args, **options):
                   **options)  # fmt: skip
 
 
+@pytest.mark.full
 @needs_host_names
 def test_ranks_on_emulated_mpi_nodes_have_the_host_name_of_their_node_and_save_before_a_cancel():
     # Two at once: their nodes have the same names, and one must not end the other.

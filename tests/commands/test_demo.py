@@ -58,6 +58,7 @@ def test_a_good_job_is_shown_and_praised(tmp_path: Path, distdl_home: Path) -> N
     assert copy.cells[0].execution_count == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reached", ["0.949", pytest.param("float('nan')", marks=pytest.mark.full)])
 def test_a_poor_accuracy_fails(reached: str, tmp_path: Path, distdl_home: Path) -> None:
     done = demo(write(tmp_path / "poor.ipynb", TRAIN.format(reached=reached)), distdl_home)
@@ -66,12 +67,14 @@ def test_a_poor_accuracy_fails(reached: str, tmp_path: Path, distdl_home: Path) 
     assert "make lab" not in done.stdout
 
 
+@pytest.mark.full
 def test_a_notebook_without_a_job_fails(tmp_path: Path, distdl_home: Path) -> None:
     done = demo(write(tmp_path / "empty.ipynb", "1 + 1"), distdl_home)
     assert done.returncode == 1
     assert "Test accuracy: nan" in done.stdout
 
 
+@pytest.mark.full
 def test_a_failing_cell_is_shown(tmp_path: Path, distdl_home: Path) -> None:
     done = demo(write(tmp_path / "broken.ipynb", "1 / 0", "print('never')"), distdl_home)
     assert done.returncode == 1
@@ -80,6 +83,7 @@ def test_a_failing_cell_is_shown(tmp_path: Path, distdl_home: Path) -> None:
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_missing_notebook_is_named(tmp_path: Path, distdl_home: Path) -> None:
     done = demo(tmp_path / "none.ipynb", distdl_home)
     assert done.returncode == 1

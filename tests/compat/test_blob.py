@@ -42,6 +42,7 @@ def folder(blob, tmp_path, monkeypatch):
     return tmp_path, container
 
 
+@pytest.mark.full
 def test_a_mounted_container_is_staged_and_gets_the_outputs(folder):
     path, container = folder
     job = submit(batchai_job=str(path / "job.json")).wait(120)

@@ -51,6 +51,7 @@ def close(found, wanted):
         assert a == pytest.approx(b, abs=1e-5) if isinstance(a[0], float) else close(a, b) is None
 
 
+@pytest.mark.full
 def test_two_ranks_train_the_model_that_one_process_trains_on_all_of_the_data():
     first, second = train(2, begin=BEGIN)
     (alone,) = train(1, begin=BEGIN)

@@ -23,6 +23,7 @@ from distdl_jupyter.environment.mpi import find_mpi
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 def test_a_second_install_is_quick_and_says_so() -> None:
     said: list[str] = []
     installed = install(said.append)
@@ -82,6 +83,7 @@ def run(python: Path, *arguments: str, timeout: float = 250) -> subprocess.Compl
     )
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_another_environment_takes_the_wheel_built_earlier(cached_wheel: Path, other_environment: Path) -> None:
     before = cached_wheel.stat().st_mtime_ns

@@ -71,6 +71,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     assert str(raised.value) == "No a. Get a.\nNo b. Get b."
 
 
+@pytest.mark.full
 def test_the_command_stops_before_any_work_without_a_compiler(tmp_path: Path) -> None:
     environment = {
         **os.environ,

@@ -73,6 +73,7 @@ def made(process):
     return said.split()
 
 
+@pytest.mark.full
 @pytest.mark.fault("clock", "200 ids of one frozen instant, from threads of several processes, are all different")
 @with_another_clock
 def test_two_hundred_submits_in_the_same_instant(injected):
@@ -85,6 +86,7 @@ def test_two_hundred_submits_in_the_same_instant(injected):
     injected(200)
 
 
+@pytest.mark.full
 @pytest.mark.fault("clock", "the list keeps the order of submits, whatever the clock says at each")
 @with_another_clock
 @pytest.mark.parametrize("zone", [pytest.param("UTC", marks=pytest.mark.full), "Europe/Berlin"])
@@ -141,6 +143,7 @@ def times(job, read=all_written):
     return [event["t"] for event in read(job.folder)]
 
 
+@pytest.mark.full
 @pytest.mark.fault("clock", "no time goes back, no duration is negative, no limit strikes early; the job ends in order")
 @with_another_clock
 def test_a_clock_set_while_a_job_runs(tmp_path, injected):
@@ -164,6 +167,7 @@ def test_a_clock_set_while_a_job_runs(tmp_path, injected):
     assert list(clock.job.metrics()["step"]) == list(range(len(clock.job.metrics())))
 
 
+@pytest.mark.full
 @pytest.mark.fault("clock", "a limit of time goes by time that passes: a clock set forward does not end the job")
 @with_another_clock
 def test_a_clock_set_forward_does_not_use_up_the_limit(tmp_path):
@@ -198,6 +202,7 @@ def ends(job):
     return [state for state in found if State(state).ended], found
 
 
+@pytest.mark.full
 @pytest.mark.fault("clock", "20 that cancel in one instant, by kernel, command line and server: one end, canceled")
 def test_many_cancel_at_once(server, tmp_path, injected):
     job = submit_source(WAIT)

@@ -241,6 +241,7 @@ def distdl(*arguments, first=(), **more):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **more)
 
 
+@pytest.mark.full
 @pytest.mark.fault("disk", "ended jobs can be read; a submit and a removal are refused with the reason")
 def test_a_read_only_home(disk, tmp_path):
     first = cell(SMALL)
@@ -399,6 +400,7 @@ def test_no_line_is_ever_glued_to_a_torn_one(disk, injected):
         injected()
 
 
+@pytest.mark.full
 @pytest.mark.fault("disk", "the server answers what it can, refuses the rest with 507 and its remedy, and lives on")
 def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
     id_ = server.submit(SMALL)

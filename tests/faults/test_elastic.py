@@ -95,6 +95,7 @@ def leader_of(job):
     return next(one for one in descendants(job) if "distdl_jupyter.backends.elastic" in one.cmdline())
 
 
+@pytest.mark.full
 @pytest.mark.fault("restarts", "the others keep process and state, the dead one is replaced, no step is done from 0")
 @pytest.mark.parametrize(
     ("count", "victim"), [(2, 0), pytest.param(2, 1, marks=pytest.mark.full),
@@ -158,6 +159,7 @@ def test_too_few_hosts_for_too_long(tmp_path):
     assert not until_gone(job.id, 5.0)
 
 
+@pytest.mark.full
 @pytest.mark.fault("restarts", "a failure more than max_restarts fails the job with its own cause, within 5 s")
 def test_more_failures_than_an_elastic_job_makes_good():
     job = start(2, 10_000, max_restarts=0)
@@ -255,6 +257,7 @@ def test_leaders_of_an_elastic_job_that_are_killed(who):
     assert not until_gone(job.id, 10.0)
 
 
+@pytest.mark.full
 @pytest.mark.fault("entry", "no port on other interfaces, no answer without the job's secret, which is written nowhere")
 @pytest.mark.cold  # the environment of a forked process is not shown by /proc
 def test_ports_of_an_elastic_job():

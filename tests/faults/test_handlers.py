@@ -76,6 +76,7 @@ def is_stream(path):
     return "stream" in path
 
 
+@pytest.mark.full
 @pytest.mark.fault("handlers", "a path, a huge word, no text for an id: 4xx with message, type and hint")
 def test_ids_that_are_none(server, job, injected):
     for id_ in IDS:

@@ -96,6 +96,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MOVES = re.compile(r"\x1b\[[0-9;]*[JHAnc]")
 
 
+@pytest.mark.full
 @pytest.mark.fault("log", "shown as text in every view; a terminal gets no more than text and colours")
 def test_hostile_output(injected):
     job = run(f"HOSTILE = {HOSTILE!r}\n{PRINT}print('\\x1b[1;31mred\\x1b[0m plain')", name="hostile")

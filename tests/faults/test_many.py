@@ -77,6 +77,7 @@ def ended(ids, timeout):
     return handles
 
 
+@pytest.mark.full
 @pytest.mark.fault(
     "many", "all run to their end, none waits for another's, every line is kept; the kernel holds no more than before"
 )
@@ -105,6 +106,7 @@ def test_many_jobs_at_once_from_one_kernel(kernel, short, injected, backend, few
     census.nothing_left(Path(short), shared)
 
 
+@pytest.mark.full
 @pytest.mark.fault("many", "a kernel that attaches to jobs a thousand times holds no more than before")
 def test_attaching_again_and_again(kernel, injected):
     cycles = few_or_all(100, 1000)
@@ -127,6 +129,7 @@ def cycle(many):
     injected(cycles)
 
 
+@pytest.mark.full
 @pytest.mark.fault(
     "many",
     "a panel that was closed leaves no thread, no descriptor and no widget in the kernel, also while its job runs",

@@ -109,6 +109,7 @@ def thread_at(taken, rank, function):
     return next(one for one in taken.ranks[rank].threads if one.own and one.own.function == function)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("how", "backend"), WAYS)
 @pytest.mark.fault("stuck", SHOWN)
 def test_a_rank_that_skips_a_collective_operation(how, backend):
@@ -281,6 +282,7 @@ def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
         session.stop()
 
 
+@pytest.mark.full
 @pytest.mark.fault("stuck", "it is told within the time, with the ranks that differ, and ends by itself")
 def test_a_stall_that_passes(monkeypatch):
     monkeypatch.setenv("DISTDL_STALL_SECONDS", "3")

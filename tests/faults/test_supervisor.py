@@ -72,6 +72,7 @@ def test_a_supervisor_killed_in_the_middle_of_training(backend, watchdog):
     is_lost(job, jobs.kill_supervisor(job, watchdog=watchdog), backend)
 
 
+@pytest.mark.full
 @pytest.mark.fault("supervisor", "who looks only once, as a command does, sees it too: job, list and show say lost")
 def test_one_look_is_enough():
     job = jobs.start("plain")

@@ -524,6 +524,7 @@ def test_ports_stay_reserved_until_the_end(agent):
 # much output ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_slow_reader_costs_no_memory_and_no_line_and_beats_go_on(agent, tmp_path):
     one = agent(listen=False).beat()
     number = one.request("prepare", job=one.job, folder="/none", proof=None, base=str(tmp_path))

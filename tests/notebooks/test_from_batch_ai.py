@@ -40,6 +40,7 @@ def outputs(notebook, text):
     return [output.get("data", {"text/plain": output.get("text", "")}) for output in cell.outputs]
 
 
+@pytest.mark.full
 def test_the_job_trained_as_its_file_says(executed, monkeypatch):
     _, home = executed
     monkeypatch.setenv("DISTDL_HOME", str(home))

@@ -34,6 +34,7 @@ def plain(notebook, text):
     return "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs(notebook, text))
 
 
+@pytest.mark.full
 def test_ranks_differ_in_their_data_and_agree_in_what_they_average(executed):
     told = plain(executed[0], "hvd.allreduce(")
     assert "[0] 450 images" in told

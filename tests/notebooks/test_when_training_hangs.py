@@ -32,6 +32,7 @@ def told(notebook, text):
     return cell.outputs[-1].data["text/plain"]
 
 
+@pytest.mark.full
 def test_the_rank_that_left_the_all_reduce_out_is_named_and_its_stack_is_kept(executed):
     (reason,) = eval(told(executed[0], "restart.reason"))
     assert "rank 1 stands in" in reason

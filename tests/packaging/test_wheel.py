@@ -90,6 +90,7 @@ def test_a_curve_and_each_language_are_files_of_their_own(wheel, names):
     assert not any("remoteEntry" in name for name in large)
 
 
+@pytest.mark.full
 def test_the_source_distribution_makes_a_wheel(tmp_path, names, monkeypatch):
     """With all modules and the front end in it, so that neither pip nor the user needs Node.js."""
     monkeypatch.setenv("HATCH_JUPYTER_BUILDER_SKIP_NPM", "1")

@@ -213,6 +213,7 @@ def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
     wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
 
 
+@pytest.mark.full
 def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, story, monkeypatch):
     """Its socket fills up; the server keeps at most one unsent message for it, and others are told as ever."""
     monkeypatch.setattr(live, "BEHIND", 1_000_000)  # also on a busy machine nobody begins anew
@@ -302,6 +303,7 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
     wait_for(lambda: not quick.extension.sources.pages, what="all places are free")
 
 
+@pytest.mark.full
 def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, monkeypatch):
     monkeypatch.setattr(logwindow, "LONG", 64 * 1024)
     monkeypatch.setattr(logwindow, "_NEAR", 128 * 1024)

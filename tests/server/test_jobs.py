@@ -207,6 +207,7 @@ def many(distdl_home):
     return story
 
 
+@pytest.mark.full
 def test_many_ended_jobs_are_listed_again_without_reading_them_again(server, many, monkeypatch):
     assert server.get("/jobs", limit=1000)["total"] == 300
 
@@ -217,6 +218,7 @@ def test_many_ended_jobs_are_listed_again_without_reading_them_again(server, man
     assert len(server.get("/jobs", limit=1000)["jobs"]) == 300
 
 
+@pytest.mark.full
 def test_the_newest_of_many_jobs_are_known_before_all_are_read(server, many):
     listing = server.extension.listing
     for count in (1, 2, 3):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {
     "torch", "plotly", "azure", "pandas", "numpy", "ray", "pyspark", "tensorflow", "horovod", "ipywidgets", "IPython",
     "cloudpickle", "pydantic", "matplotlib", "obstore",
@@ -44,6 +46,7 @@ with serve(root) as server:
     assert loaded_by(code) & HEAVY == set()
 
 
+@pytest.mark.full
 def test_until_the_first_request_not_even_the_handlers_are_loaded():
     code = "import jupyter_server.serverapp\nimport distdl_jupyter\ndistdl_jupyter._jupyter_server_extension_points()"
     names = loaded_by(code, whole=True)

@@ -39,6 +39,7 @@ def read(container, sas, name):
         return service.get_blob_client(container.name, name).download_blob().readall()
 
 
+@pytest.mark.full
 def test_a_signature_reads_over_https_for_an_hour_and_does_no_more(container):
     sas = signed(container.place("cifar"))
     words = {name: values[0] for name, values in parse_qs(sas).items()}

@@ -62,6 +62,7 @@ def test_each_host_makes_the_environment_of_the_jobs_packages(lab, tmp_path, bac
     assert "No matching distribution found for oneleaf==9" in refused.view().reason
 
 
+@pytest.mark.full
 def test_each_host_takes_its_shard_and_keeps_it_for_the_next_job(lab, blob):
     place = containing(blob).place("cifar")
     job = lab.submit(seen, data={"train": f"{place}?shard"}).wait(200)
@@ -82,6 +83,7 @@ def test_each_host_takes_its_shard_and_keeps_it_for_the_next_job(lab, blob):
     assert lab.proxy.sent("part-") == sent
 
 
+@pytest.mark.full
 def test_a_folder_of_this_machine_is_copied_once(lab, tmp_path):
     (tmp_path / "local" / "deep").mkdir()
     (tmp_path / "local" / "a.bin").write_bytes(b"a" * 300_000)
@@ -110,6 +112,7 @@ def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_
     assert not any(rank.pid for rank in lab.job.view().ranks)
 
 
+@pytest.mark.full
 def test_hosts_that_see_different_files_at_a_path_are_named(lab):
     for name in lab.hosts.names:
         lab.hosts.ssh(name, f"mkdir {DISK}/shared && touch {DISK}/shared/{name}")

@@ -53,6 +53,7 @@ def assert_no_secret(*folders):
                 assert b"skoid=" not in content, path
 
 
+@pytest.mark.full
 def test_every_rank_finds_the_files_on_its_disk(home, cifar):
     job = submit(data={"train": cifar.place("cifar")})
     [(folder, files)] = result(job)

@@ -123,6 +123,7 @@ def test_a_half_that_broke_off_is_made_anew(wheels, home):
     assert json.loads(ready.read_text())["pip"] == ["oneleaf==1.0"]
 
 
+@pytest.mark.full
 def test_an_environment_that_others_could_change_is_made_anew(wheels, home):
     assert result(submit(wheels, use_oneleaf, pip_packages=["oneleaf==1.0"])) == ["1.0"]
     [ready] = (home / "cache" / "environments").glob("*/ready.json")

@@ -64,6 +64,7 @@ def test_each_node_takes_its_shard_before_any_rank(lab, blob, backend):
     no_signature_in(job.folder.path)
 
 
+@pytest.mark.full
 def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs(lab, blob):
     container = containing(blob)
     # Each request is refused for its signature until the supervisor that would renew it is gone.

@@ -153,6 +153,7 @@ def listed(place):
     return manifest.found(source("train", place))
 
 
+@pytest.mark.full
 def test_a_job_reads_a_prefix_of_s3_and_no_secret_is_kept(home, bucket):
     bucket.put("cifar/a.bin", b"1" * (9 * MB))
     bucket.put("cifar/deep/b ü.bin", b"22")

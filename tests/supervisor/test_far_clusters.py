@@ -262,6 +262,7 @@ def test_a_cluster_that_cannot_look_for_a_lost_job_says_so():
     assert "Its ranks could not be looked for: node-b does not answer. Look at it yourself: ssh node-b ps." in reason
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fails", ["attach", "watch"])
 @pytest.mark.fault("supervisor", "a job whose supervisors all die is lost")
 def test_supervisors_that_die_one_after_another_end_in_a_lost_job(fails, monkeypatch):

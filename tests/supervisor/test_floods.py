@@ -80,6 +80,7 @@ def test_every_line_of_a_flood_is_in_the_log_in_its_order_when_the_job_has_ended
     assert sum(event["type"] == "metric" for event in all_written(job.folder)) == 2 * (many // 10_000 + 1)
 
 
+@pytest.mark.full
 def test_of_a_log_that_is_too_long_the_first_and_the_last_lines_are_kept_and_metrics_and_results_still_come():
     job = on(prints, 100_000, max_log_bytes=1_200_000)
     assert job.results() == [0, 1]
@@ -102,6 +103,7 @@ def test_of_a_log_that_is_too_long_the_first_and_the_last_lines_are_kept_and_met
     assert steps == {(rank, n) for rank in (0, 1) for n in (*range(0, 100_000, 10_000), 100_000)}
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory of a process in /proc")
 @pytest.mark.cold
 def test_in_a_flood_without_end_metrics_come_memory_stays_and_a_cancel_is_obeyed():

@@ -23,6 +23,7 @@ SPANS = ((0.0, 0.05), (0.05, 0.3), (0.3, 1.0), (1.0, 3.0))
 PROMISED = 10.0
 
 
+@pytest.mark.full
 @pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
 @pytest.mark.parametrize(
     "also",

@@ -105,6 +105,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
     assert_warm(last)
 
 
+@pytest.mark.full
 def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     monkeypatch.setenv("MY_API_TOKEN", "a-secret-of-the-submitter")
     template_client.stop(template_files.of())
@@ -213,6 +214,7 @@ def needs_everything():
     return np.zeros(1)
 
 
+@pytest.mark.full
 def test_a_template_learns_from_the_first_job_what_the_next_one_needs(own_home):
     first = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
     first.result(timeout=120)

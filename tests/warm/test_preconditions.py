@@ -25,6 +25,7 @@ def threads():
     return torch.get_num_threads(), blas, os.environ["OMP_NUM_THREADS"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_each_rank_has_its_own_number_of_threads(count, distdl_home, monkeypatch):
     options = {"distributed_backend": "torch", "process_count_per_node": count}
@@ -56,6 +57,7 @@ def test_all_ranks_throw_different_dice(distdl_home):
         assert len(set(column)) == 4
 
 
+@pytest.mark.full
 def test_a_variable_that_is_read_at_an_import_starts_cold_and_then_warm(distdl_home, monkeypatch):
     submit(threads, distributed_backend="torch").result(timeout=120)  # torch reads it; the template learns to import it
     revive()
@@ -109,6 +111,7 @@ def open_files():
     return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
+@pytest.mark.full
 def test_a_soft_limit_is_the_jobs_own(distdl_home):
     import resource
 
@@ -177,6 +180,7 @@ def install(python, tmp_path, version):
                     "--no-deps", "--no-index", source], check=True)  # fmt: skip
 
 
+@pytest.mark.full
 def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp_path):
     code = textwrap.dedent("""
         import sys

@@ -18,6 +18,7 @@ from distdl_jupyter.warm import report, settings, template_client, template_file
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.full
 def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     assert submit(abs, (-3,), distributed_backend="plain").result(timeout=120) == 3
     assert template_client.wait_until_ready(template_files.of())

@@ -111,6 +111,7 @@ threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(4)]
     assert "\x1e" not in ended.out
 
 
+@pytest.mark.full
 def test_data_loader_workers_log_too_and_a_locked_parent_does_not_hang_them(folder):
     ended = ranks.run(folder.cell(LOG + """
 import threading, torch
@@ -210,6 +211,7 @@ class LateTensor:
         raise AssertionError("the training loop would wait for the GPU here")
 
 
+@pytest.mark.full
 def test_values_on_a_gpu_are_sent_later_in_order_and_before_the_end(folder):
     """No GPU is needed: tensors and events that behave as torch documents them for CUDA."""
     folder.function(log_late, (LateTensor,))

@@ -49,6 +49,7 @@ def test_objects_threads_and_exit_functions_come_to_their_ends_in_their_order(fo
     assert ended.out.split("\n")[:-1] == ["thread", "exit function", "object"]
 
 
+@pytest.mark.full
 def test_a_summary_writer_that_was_never_closed_has_written_its_curve(folder):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

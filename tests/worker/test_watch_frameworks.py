@@ -61,6 +61,7 @@ def run(folder, code, **more):
     return ended
 
 
+@pytest.mark.full
 @here("keras")
 def test_keras_reports_each_batch_and_what_is_new_at_the_end_of_an_epoch(folder):
     ended = run(folder, KERAS + "model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y)).history")
@@ -113,6 +114,7 @@ model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Mine()]);
     assert [r["done"] for r in ended.of("progress") if r["unit"] == "steps"] in ([], [1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.full)])
 def test_lightning_reports_the_loss_of_every_batch_and_all_it_logs(folder, package):
     if importlib.util.find_spec(package) is None:
@@ -172,6 +174,7 @@ def test_a_hugging_face_trainer_with_tensorboard_makes_no_duplicates(folder):
     assert not [name for report in ended.of("metric") for name in report["values"] if "/" in name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("module", ["torch.utils.tensorboard", pytest.param("tensorboardX", marks=pytest.mark.full)])
 def test_a_summary_writer_s_scalars_are_picked_up_and_still_written(folder, module):
     if importlib.util.find_spec("tensorboard" if module.startswith("torch") else module) is None:

@@ -65,6 +65,7 @@ def test_a_group_without_a_named_transport_tells_the_one_it_has(folder):
         assert [ready["backend"] for ready in ended.of("ready")] == ["torch-gloo"]
 
 
+@pytest.mark.full
 def test_ranks_that_are_done_early_wait_for_those_that_still_need_them(folder):
     """Rank 0 keeps the store and has nothing to do; rank 2 asks the store a second later."""
     folder.cell("""
@@ -89,6 +90,7 @@ for step in range(5 if dist.get_rank() == {longer} else 4):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("longer", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_a_rank_that_waits_in_vain_for_one_that_is_done_learns_it_at_once(folder, longer):
     folder.cell(UNEVEN.format(longer=longer))
@@ -101,6 +103,7 @@ def test_a_rank_that_waits_in_vain_for_one_that_is_done_learns_it_at_once(folder
     assert failed.error["time"] - ended[1 - longer].result["t"] < shutdown.TIMEOUT / 2
 
 
+@pytest.mark.full
 def test_a_rank_that_is_done_after_the_store_is_gone_says_nothing_of_it(folder):
     folder.cell("""
 import os, time, torch, torch.distributed as dist
@@ -114,6 +117,7 @@ while dist.get_rank() == 1 and os.path.exists(f"/proc/{pid.item()}"):
         assert (ended.code, ended.err) == (0, "")
 
 
+@pytest.mark.full
 def test_a_rank_that_ends_abruptly_does_not_hold_the_others_for_ever(folder):
     folder.cell(TORCH + "import os\nif dist.get_rank() == 1:\n    os._exit(0)\ntotal.item()")
     first, second = run_all(folder, torch_environment(2))
@@ -184,6 +188,7 @@ def horovod_environment():
         server.wait(timeout=60)
 
 
+@pytest.mark.full
 def test_horovod_ranks_tell_when_they_meet(folder, horovod_environment):
     folder.cell(HOROVOD + "total.item()")
     for rank, ended in enumerate(run_all(folder, horovod_environment)):
@@ -194,6 +199,7 @@ def test_horovod_ranks_tell_when_they_meet(folder, horovod_environment):
         assert (ready["backend"], ready["size"]) == ("horovod-gloo", 2)
 
 
+@pytest.mark.full
 def test_a_failing_horovod_rank_lets_the_other_end(folder, horovod_environment):
     folder.cell(HOROVOD + "if hvd.rank() == 1:\n    {}['label']\nhvd.allreduce(total)")
     first, second = run_all(folder, horovod_environment)
@@ -239,6 +245,7 @@ def test_importing_horovod_for_torch_is_not_refused():
     assert watched.keras_version().startswith("3."), "the refusal is tested with a real Keras 3"
 
 
+@pytest.mark.full
 def test_a_horovod_rank_that_is_done_early_leaves_the_other_at_work(folder, horovod_environment):
     folder.cell(HOROVOD + "import time\nif hvd.rank() == 0:\n    time.sleep(1)\n(hvd.rank(), hvd.size(), total.item())")
     for rank, ended in enumerate(run_all(folder, horovod_environment)):

@@ -131,6 +131,7 @@ def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are
     assert sorted(of(rows, "Network")) == ["node-a", "node-b"]
 
 
+@pytest.mark.full
 def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_of):
     lab = hosts_of(3)
     options = SshOptions(**lab.options())

@@ -79,6 +79,7 @@ def short_silence(monkeypatch):
     monkeypatch.setattr(wire.Link, "silence_seconds", 4.0)
 
 
+@pytest.mark.full
 def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach, short_silence):
     link, size = reach(), 64 * 1024 * 1024
     end = start(link, f"import os\nos.write(1, b'begins')\nfor _ in range({size} // 65536): os.write(1, bytes(65536))")

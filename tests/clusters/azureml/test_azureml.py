@@ -115,6 +115,7 @@ def test_torch_trains_as_azures_pytorch_distribution(ml):
     assert next(iter(ml.jobs.values())).properties["distribution"]["distributionType"] == "PyTorch"
 
 
+@pytest.mark.full
 @pytest.mark.fault("supervisor", "on Azure ML it is found again and goes on; no line is lost or twice")
 def test_a_job_goes_on_without_its_supervisor_and_no_line_is_lost_or_twice(ml):
     ml.build_log = "Step 1/2 : FROM image\nStep 2/2 : RUN pip install horovod\n"
@@ -158,6 +159,7 @@ def test_secrets_and_paths_of_this_machine_are_refused_before_anything_is_sent(m
     assert not ml.jobs
 
 
+@pytest.mark.full
 def test_data_and_outputs_in_blob_are_azures_own_inputs_and_outputs(ml, azurite, signed_in, distdl_home):
     ml.finalizing = 1.0
     container = azurite.container()

@@ -4,7 +4,7 @@ import pytest
 
 from distdl_jupyter.testing import ClusterContract
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
 class TestTwoNodes(ClusterContract):

@@ -27,6 +27,7 @@ def test_tensorflow_trains_as_azures_own_workers(ml):
     assert [one["total"] for one in results] == [3.0, 3.0]
 
 
+@pytest.mark.full
 def test_an_image_that_is_known_to_lack_the_framework_is_not_sent_for(ml):
     job = submit(ml, TENSORFLOW, backend="tensorflow", options={"environment": "generated"}).wait(60)
     assert job.state is State.FAILED

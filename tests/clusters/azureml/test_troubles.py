@@ -42,6 +42,7 @@ class Lab(Subject):
         return [line for line in listener.said(0) if line.startswith("line")]
 
 
+@pytest.mark.full
 class TestWaiting(WaitingContract):
     name = "azureml"
     process_count_per_node = 1
@@ -85,6 +86,7 @@ def test_what_an_images_shell_complains_about_is_shown(ml):
         assert "exited with status code 127" in listener.exits[0].evidence
 
 
+@pytest.mark.full
 def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
     with Lab(ml).counting(60) as listener:
         ml.holds.add("Queued")
@@ -96,6 +98,7 @@ def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
         assert said[-60:] == [f"line {number}" for number in range(60)]
 
 
+@pytest.mark.full
 def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
     monkeypatch.setattr(watch, "_SILENCE", 0.1)
     with Lab(ml).counting(60) as listener:
@@ -109,6 +112,7 @@ def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
         listener.until(lambda: codes() in (["azure-silent", "azure-answers"], []), 30.0, "that Azure answers again")
 
 
+@pytest.mark.full
 def test_a_sign_in_that_ends_while_a_job_runs_loses_nothing_of_it(ml, signed_in):
     signed_in.login.lifetime = 4
     with Lab(ml).counting(120) as listener:

@@ -8,7 +8,7 @@ from distdl_jupyter.testing import ClusterContract, DataContract, QueueContract
 from tests.clusters.slurm.test_slurm import nothing_stays  # noqa: F401 - a fixture
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
-pytestmark = [needs_slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(autouse=True)
@@ -25,18 +25,15 @@ class TestTwoNodes(ClusterContract):
     process_count_per_node = 1
 
 
-@pytest.mark.full
 class TestOneNode(ClusterContract):
     name = "slurm"
 
 
-@pytest.mark.full
 class TestBeginsLater(QueueContract):
     name = "slurm"
     options = {"extra": "--begin=now+1hour"}  # noqa: RUF012
 
 
-@pytest.mark.full
 class TestHeld(QueueContract):
     name = "slurm"
     options = {"extra": "--hold"}  # noqa: RUF012

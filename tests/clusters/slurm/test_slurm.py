@@ -129,6 +129,7 @@ def test_horovod_trains(slurm, nodes, per_node):  # noqa: F811
         assert value["iface"] == name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("nodes", "per_node"), [*other_shapes((1, 2), (2, 1)), (2, 2)])
 def test_torch_meets(slurm, nodes, per_node):  # noqa: F811
     values = submit(TORCH, nodes, per_node, "torch").results(timeout=240)
@@ -145,6 +146,7 @@ def test_mpi_trains(slurm):  # noqa: F811
     assert not notes(job, "left-behind")
 
 
+@pytest.mark.full
 def test_ranks_of_mpi_are_interrupted_and_may_save(slurm):  # noqa: F811
     job = submit(SAVES, 2, 1, "horovod-mpi")
     wait_for(lambda: lines(job, 0) and lines(job, 1))
@@ -154,6 +156,7 @@ def test_ranks_of_mpi_are_interrupted_and_may_save(slurm):  # noqa: F811
     assert slurm_jobs(slurm) == {}
 
 
+@pytest.mark.full
 def test_the_rank_that_fails_under_mpi_is_named(slurm):  # noqa: F811
     code = "import os, sys, time\nos.environ['DISTDL_RANK'] == '1' and os._exit(3)\ntime.sleep(600)"
     job = submit(code, 2, 1, "horovod-mpi").wait(120)
@@ -198,6 +201,7 @@ def test_what_sbatch_refuses_is_told_with_the_remedy(slurm):  # noqa: F811
     assert "ended" not in [event.get("status") for event in events(job)]
 
 
+@pytest.mark.full
 def test_nodes_are_listed_with_their_ranks_and_why_they_are_down(slurm):  # noqa: F811
     cluster = registry.get("clusters", "slurm")
     options = registry.check_options("clusters", "slurm", {})
@@ -267,6 +271,7 @@ def test_the_rank_that_failed_is_named_and_the_others_end(slurm, what, says):  #
     assert slurm_jobs(slurm) == {}
 
 
+@pytest.mark.full
 def test_scancel_from_outside_is_named_as_the_cause(slurm):  # noqa: F811
     job = submit(SAVES, nodes=2)
     wait_for(lambda: lines(job, 0) and lines(job, 1))
@@ -284,6 +289,7 @@ def test_scancel_of_a_job_that_waits_is_named(slurm):  # noqa: F811
     assert "scancel" in job.view().reason
 
 
+@pytest.mark.full
 def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
     slurm = slurm_of(2)  # noqa: F811
     job = submit(SAVES, nodes=2)
@@ -309,6 +315,7 @@ def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
     assert any("no module cuda" in event["text"] for event in events(job) if event["type"] == "log")
 
 
+@pytest.mark.full
 def test_a_node_on_which_the_start_fails_ends_the_job_and_is_named(slurm):  # noqa: F811
     job = submit("1", nodes=2, setup="[ $SLURM_NODEID = 0 ] || { echo 'no disk there' >&2; exit 6; }").wait(60)
     assert job.state is State.FAILED
@@ -334,6 +341,7 @@ def _supervises(pid, job_id):
     return b"distdl_jupyter.supervisor" in words and any(word.endswith(job_id.encode()) for word in words)
 
 
+@pytest.mark.full
 @pytest.mark.fault("supervisor", "on Slurm it is found again and goes on; no line is lost")
 def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slurm):  # noqa: F811
     job = submit(COUNT.format(lines=60, pause=0.1), nodes=2)
@@ -357,6 +365,7 @@ def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F8
     assert lines(job, 1) == [f"line {number}" for number in range(20)]
 
 
+@pytest.mark.full
 def test_a_waiting_job_is_found_again_in_the_queue(slurm):  # noqa: F811
     job = submit("7", extra="--hold")
     wait_for(lambda: notes(job, "JobHeldUser"), what="the notice that it is held")
@@ -367,6 +376,7 @@ def test_a_waiting_job_is_found_again_in_the_queue(slurm):  # noqa: F811
     assert job.result(timeout=120) == 7
 
 
+@pytest.mark.full
 def test_a_job_goes_on_while_slurm_s_controller_is_down(slurm, tmp_path):  # noqa: F811
     go = tmp_path / "go"
     job = submit(COUNT_UNTIL.format(go=go), nodes=2)
@@ -393,6 +403,7 @@ KEEPS = """
 """
 
 
+@pytest.mark.full
 def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):  # noqa: F811
     slurm_of(1, private={"node-a": [str(distdl_home.parent)]})
     job = submit("1").wait(120)
@@ -400,6 +411,7 @@ def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):
     assert "directory" in job.view().reason
 
 
+@pytest.mark.full
 def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, distdl_home, tmp_path_factory):  # noqa: F811
     shared = tmp_path_factory.mktemp("shared")
     slurm_of(2, private={name: [str(distdl_home.parent)] for name in ("node-a", "node-b")})
@@ -413,6 +425,7 @@ def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, 
     assert list(shared.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_secret_stands_in_no_file_and_on_no_command_line(slurm):  # noqa: F811
     job = submit(SAVES, nodes=2, environment_variables={"API_TOKEN": "s3cret-word"})
     wait_for(lambda: lines(job, 0) and lines(job, 1))

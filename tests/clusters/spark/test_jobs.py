@@ -51,6 +51,7 @@ def drivers(job):
     return processes.marked(processes.table(), {"DISTDL_SPARK_DRIVER": job.id})
 
 
+@pytest.mark.full
 def test_horovod_trains_on_the_executors(on_spark):
     job = submit(trains, **{**TWO, "distributed_backend": "horovod-gloo"})
     assert job.results() == [3.0, 3.0]

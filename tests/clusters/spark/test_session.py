@@ -55,6 +55,7 @@ def settings(on_spark):
             "spark.executor.cores": "2", "spark.log.level": "ERROR"}  # fmt: skip
 
 
+@pytest.mark.full
 def test_job_runs_on_the_executors_of_its_notebook_which_go_on(on_spark, settings):
     with kernel("sums", settings) as (process, job):
         ended = answer(process)

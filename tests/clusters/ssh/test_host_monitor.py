@@ -60,6 +60,7 @@ def test_hosts_show_what_they_have(three_hosts):
     assert (node.gpus, node.gpu_name, node.detail) == (0, "", "")
 
 
+@pytest.mark.full
 @needs_hosts
 def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_others_stay(three_hosts, soon):
     options = options_of(three_hosts)

@@ -148,6 +148,7 @@ def test_nothing_is_left_on_a_host_that_was_cut_off_when_the_supervisor_was_kill
     lab.until_nothing_is_left()
 
 
+@pytest.mark.full
 def test_without_a_shared_folder_values_and_files_come_back(lab_of, tmp_path, monkeypatch):
     here, base = tmp_path / "notebooks", tmp_path / "base"
     here.mkdir()
@@ -176,6 +177,7 @@ def test_without_a_shared_folder_values_and_files_come_back(lab_of, tmp_path, mo
     assert lab.hosts.ssh("node-b", "ls", str(base / "jobs")).stdout == ""
 
 
+@pytest.mark.full
 def test_a_secret_is_in_no_file_and_on_no_command_line(lab_of, distdl_home, tmp_path):
     base = tmp_path / "base"
     lab = lab_of(2, private={"node-b": [str(distdl_home), str(base)]}, directory=str(base))
@@ -211,6 +213,7 @@ def test_no_line_is_lost_when_every_rank_prints_megabytes(lab_of):
         assert own == [[str(rank), str(number)] for number in range(count)]
 
 
+@pytest.mark.full
 def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
     elsewhere = tmp_path / "a folder" / "environment"
     elsewhere.parent.mkdir()
@@ -219,6 +222,7 @@ def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
     assert lab.submit(interpreter, distributed_backend="torch").results() == [str(elsewhere / "bin" / "python")] * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.full), 1])
 @pytest.mark.fault("rank", "the rank is named whatever host it is on")
 def test_a_rank_under_mpirun_that_is_killed_is_named(lab_of, victim):

@@ -59,6 +59,7 @@ def test_nothing_of_a_job_stays_on_a_host(away, tmp_path):
     assert not list(JobStore().find(job.id).path.glob(".from-*"))
 
 
+@pytest.mark.full
 def test_what_did_not_come_back_is_said_with_its_place(away):
     def write():
         import os

@@ -35,6 +35,7 @@ def stuck(backend):
     meet()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full),
                                      pytest.param("horovod-mpi", marks=pytest.mark.full)])  # fmt: skip
 @pytest.mark.fault("stuck", "who stands where on which host is shown, and a host that does not answer is named")

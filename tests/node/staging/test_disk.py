@@ -38,6 +38,7 @@ def disk(tmp_path):
         subprocess.run(["umount", str(one)], check=True)
 
 
+@pytest.mark.full
 def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(stage, large, disk):
     disk(8 * MB)
     run = stage.run(source(large), sas=reading(large))
@@ -87,6 +88,7 @@ def test_a_disk_too_full_lets_go_of_what_no_job_uses(stage, container, disk):
     assert len(stage.left("")) == 2
 
 
+@pytest.mark.full
 def test_the_limit_holds_and_what_was_not_used_for_longest_goes_first(stage, container):
     def use(name, **more):
         last = stage.run(source(container, name), sas=reading(container), job=name, **more).staged()

@@ -31,6 +31,7 @@ def only(stage, last):
     return next(iter(files.values()))
 
 
+@pytest.mark.full
 def test_after_a_cut_it_goes_on_where_it_was(stage, large, blob_proxy):
     blob_proxy.add("/large", cut=3 * MB, times=2)
     run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large), workers=2)
@@ -60,6 +61,7 @@ def test_a_new_process_goes_on_where_a_killed_one_was(stage, large, blob_proxy):
     assert stage.left(".part") == []
 
 
+@pytest.mark.full
 def test_what_a_crash_spoiled_on_the_disk_is_fetched_again(stage, large, blob_proxy):
     slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
     told = source(large, address=blob_proxy.endpoint)
@@ -111,6 +113,7 @@ def test_it_ends_at_once_when_it_is_told_or_nobody_listens(stage, large, blob_pr
     assert run.code == (3 if end is None else -end)
 
 
+@pytest.mark.full
 def test_a_signature_is_renewed_before_it_ends(stage, large, blob_proxy):
     blob_proxy.add("/large", rate=4 * MB, times=1000)
     run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large, seconds=4), workers=1)
@@ -119,6 +122,7 @@ def test_a_signature_is_renewed_before_it_ends(stage, large, blob_proxy):
     assert {seen.status for seen in blob_proxy.gets()} == {206}
 
 
+@pytest.mark.full
 def test_a_signature_that_is_refused_in_the_middle_is_renewed(stage, large, blob_proxy):
     blob_proxy.add("/large", status=403, code="AuthenticationFailed", after=2)
     run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large), workers=1)
@@ -127,6 +131,7 @@ def test_a_signature_that_is_refused_in_the_middle_is_renewed(stage, large, blob
     assert blob_proxy.sent() == len(large.data)
 
 
+@pytest.mark.full
 def test_a_signature_that_has_ended_is_renewed(stage, large):
     given = iter([large.sas(seconds=-60, begin=-3600), large.sas()])
     run = stage.run(source(large), sas=lambda _: {"sas": next(given)})

@@ -18,6 +18,7 @@ from tests.conftest import wait_for
 from tests.node.staging.conftest import reading, source
 
 
+@pytest.mark.full
 def test_ten_thousand_small_files_arrive(stage, certificates):
     cheap = Cheap(*certificates, 10_000, 1000)
     try:
