@@ -334,6 +334,28 @@ class Job:
 
         return Job(_begin(*rerun.again(self.folder, new_id(), options)))
 
+    def move(self, compute_target: str, **options: Any) -> Job:
+        """Start this job, which waits, on another cluster instead; return the new handle.
+
+        ``options`` replace those of this job, as in ``rerun``. It gives up its place first, so it never runs twice: one
+        that starts at the same moment goes on here. Raises JobNotRunning when it waits no more, InvalidSpec when an
+        option is wrong or a secret is missing, PluginUnavailable, JobNotFound when the job's files are gone; it keeps
+        its place then.
+        """
+        from distdl_jupyter import rerun
+
+        begun = rerun.again(self.folder, new_id(), {**options, "compute_target": compute_target})
+        self._check_waits()
+        self.cancel(reason=f"It was moved to {compute_target}.")
+        self.wait()
+        self._check_waits()
+        return Job(_begin(*begun))
+
+    def _check_waits(self) -> None:
+        view = self.view()
+        if view.started is not None or view.state not in (State.QUEUED, State.CANCELED):
+            raise JobNotRunning(f"Job {self.id} waits for nothing any more: it is {view.state.value}.")
+
     def resume(self, **options: Any) -> Job:
         """Go on from the checkpoints of this job, which has ended, as a new job; return its handle.
 

@@ -78,6 +78,19 @@ class ClusterQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InUse:
+    """What running jobs of all users hold of this machine, what there is of it and free, and how many jobs wait for it.
+
+    ``total`` and ``free`` are GPUs, cores and bytes of memory; cores and memory are those that jobs have asked for.
+    """
+
+    holding: tuple[Holding, ...]
+    total: dict[str, float]
+    free: dict[str, float]
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     """What runs on this machine and ``holding`` something of it, and all jobs that wait, those of this machine first.
 
@@ -139,19 +152,22 @@ def _holds(one: Holding) -> str:
 def queue() -> Queue:
     """Return what waits and what is held, of all users of this machine, and this user's jobs that wait elsewhere."""
     found = slots.entries(fresh=True)
+    use = in_use(found)
+    return Queue(waiting=tuple(_waiting(found)), holding=use.holding, total=use.total, free=use.free,
+                 clusters=tuple(_of_clusters()))  # fmt: skip
+
+
+def in_use(found: list[Entry] | None = None) -> InUse:
+    """Return what is held of this machine, by what the queue's entries say, read now where they are not given."""
+    found = slots.entries() if found is None else found
     labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
     offset, held = time.time() - slots.clock(), [one for one in found if one.holds]
     total = queueing.totals(len(labels))
     taken = {gpu for one in held for gpu in one.gpus}
     free = {name: most - sum(one.need.amounts.get(name, 0) for one in held) for name, most in total.items()}
     free["gpus"] = float(sum(gpu not in taken for gpu in labels))
-    return Queue(
-        waiting=tuple(_waiting(found, offset)),
-        holding=tuple(queueing.holding(one, labels, offset) for one in held),
-        total=total,
-        free=free,
-        clusters=tuple(_of_clusters()),
-    )
+    holding = tuple(queueing.holding(one, labels, offset) for one in held)
+    return InUse(holding=holding, total=total, free=free, waiting=len(found) - len(held))
 
 
 def _of_clusters() -> Iterator[ClusterQueue]:
@@ -173,9 +189,9 @@ def _of_clusters() -> Iterator[ClusterQueue]:
             yield ClusterQueue(name=name, jobs=tuple(found))
 
 
-def _waiting(found: list[Entry], offset: float) -> Iterator[WaitingJob]:
+def _waiting(found: list[Entry]) -> Iterator[WaitingJob]:
     """Yield the jobs that wait on this machine, in their order, then one's own that wait elsewhere."""
-    entries = {one.job: one for one in found}
+    entries, offset = {one.job: one for one in found}, time.time() - slots.clock()
     rows = {one.row.id: one.row for one in reversed(job_list.here().all()) if one.row.state == State.QUEUED.value}
     for place in slots.places(found):
         one, row = entries[place.job], rows.pop(place.job, None)

@@ -19,6 +19,7 @@ def add_to(commands: Any, find: Callable[[str], Job]) -> None:
     one = commands.add_parser("queue", help=text, description=f"{text[0].upper()}{text[1:]}.")
     one.add_argument("--first", metavar="ID", help="let this job start before your others that wait")
     one.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="give this job another priority")
+    one.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster instead")
     one.add_argument("--json", action="store_true", help="print the queue as JSON")
     one.set_defaults(run=lambda chosen: _queue(chosen, find))
 
@@ -34,6 +35,11 @@ def _queue(chosen: argparse.Namespace, find: Callable[[str], Job]) -> int:
         job = find(id_)
         wanted = None if number is None else ABOUT["priority"].check(value_of(number), "priority")
         print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, wanted)}")
+        return 0
+    if chosen.move:
+        target, id_ = chosen.move
+        job = find(id_).move(target)
+        print(f"{job.name} {short_id(job.id)} starts on {target}")
         return 0
     found = job_queue.queue()
     print(json.dumps(dataclasses.asdict(found), indent=1) if chosen.json else found)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import cluster_configs, cluster_handles
+from distdl_jupyter import cluster_configs, cluster_handles, job_queue
 from distdl_jupyter.cluster_handles import provision, status
 from distdl_jupyter.core import humanize
 from distdl_jupyter.server.base import Handler, answers, executes
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles import ClusterStatus
     from distdl_jupyter.clusters.base import NodeInfo
     from distdl_jupyter.ended_cache import Listed
+    from distdl_jupyter.job_queue import InUse
     from distdl_jupyter.server.app import DistDLApp
 
 
@@ -38,10 +39,12 @@ async def shown(app: DistDLApp, wanted: Sequence[ClusterConfig] | None = None) -
     jobs = await loop.run_in_executor(app.pool, app.listing.known)
     found = await loop.run_in_executor(app.pool, cluster_handles.every) if wanted is None else wanted
     stands = await asyncio.gather(*(app.looks.now(target) for target in found))
-    return tuple(_cluster(one, jobs) for one in stands)
+    here = any(one.target.kind == "local" for one in stands)
+    use = await loop.run_in_executor(app.pool, job_queue.in_use) if here else None
+    return tuple(_cluster(one, jobs, use if one.target.kind == "local" else None) for one in stands)
 
 
-def _cluster(one: ClusterStatus, jobs: Sequence[Listed]) -> Cluster:
+def _cluster(one: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) -> Cluster:
     target = one.target
     return Cluster(
         name=target.name,
@@ -64,6 +67,7 @@ def _cluster(one: ClusterStatus, jobs: Sequence[Listed]) -> Cluster:
         billed=one.billed,
         cost_per_hour=one.cost_per_hour,
         currency=one.currency,
+        in_use=use,
     )
 
 

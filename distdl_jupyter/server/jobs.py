@@ -20,6 +20,7 @@ from distdl_jupyter.server.schema import (
     JobList,
     JobsQuery,
     NewJob,
+    Move,
     Priority,
     Prune,
     Result,
@@ -189,6 +190,16 @@ class PriorityOfJob(Handler):
     async def post(self, id_: str, body: Priority) -> None:
         """Give a waiting job another priority."""
         await self.run_in_thread(lambda: job_queue.prioritize(checked_id(id_), body.priority))
+
+
+class MoveJob(Handler):
+    """The request to start a waiting job elsewhere."""
+
+    @answers(JobRow, status=201, body=Move, refuses=(400, 404, 409, 424, 502, 507))
+    @executes
+    async def post(self, id_: str, body: Move) -> JobRow:
+        """Start a waiting job on another cluster instead; it gives up its place first, so it never runs twice."""
+        return await self.slowly(lambda: row_of(attached(id_).move(body.compute_target)))
 
 
 class RerunJob(Handler):

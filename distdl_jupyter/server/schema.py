@@ -15,6 +15,7 @@ from distdl_jupyter.advice import Advice
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.options import MAX_PROCESSES, MOST_PRIORITY
+from distdl_jupyter.job_queue import InUse
 from distdl_jupyter.views.job_table import JobRow, StateName
 from distdl_jupyter.views.schema import CheckpointRow, ComparisonRow, Curve, FailureCard, Plugin
 from distdl_jupyter.views.wire import Request
@@ -95,6 +96,8 @@ class Cluster:
     billed: int
     cost_per_hour: float | None
     currency: str
+    #: What jobs hold of this machine and how many wait for it; None for other machines.
+    in_use: InUse | None
 
 
 class NewMachines(Request, frozen=True):
@@ -214,6 +217,12 @@ class Priority(Request, frozen=True):
     """Another priority of a waiting job; null: before all of one's own that wait."""
 
     priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None
+
+
+class Move(Request, frozen=True):
+    """The cluster on which a waiting job is to run instead."""
+
+    compute_target: str
 
 
 class StacksQuery(Request, frozen=True):

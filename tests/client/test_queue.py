@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from distdl_jupyter import attach, cli, jobs, queue, submit
+from distdl_jupyter import add_cluster, attach, cli, jobs, queue, submit
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
 from distdl_jupyter.core.machine import cores
@@ -80,8 +80,15 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys):
     assert second.state is State.QUEUED
     with pytest.raises(JobNotRunning, match="waits for nothing any more"):
         prioritize(third.id)
-    second.cancel()
-    assert second.wait(60).state is State.CANCELED
+    add_cluster("spare", "local")
+    moved = second.move("spare", cores=None)
+    assert (second.state, second.view().reason) == (State.CANCELED, "It was moved to spare.")
+    runs(moved)
+    assert (moved.spec.compute_target, moved.name) == ("spare", "second")
+    with pytest.raises(JobNotRunning, match="waits for nothing any more"):
+        moved.move("local")
+    (tmp_path / "second").touch()
+    assert moved.wait(60).state is State.COMPLETED
     (tmp_path / "third").touch()
     assert third.wait(60).state is State.COMPLETED
     assert [event for event in events.read_all(third.folder.events)[0] if event["type"] == "resume"]

@@ -68,8 +68,7 @@ def test_the_script_runs_unchanged_on_a_real_slurm(slurm, tmp_path, monkeypatch)
     assert run_script(tmp_path, distributed_backend="torch")
 
 
-def test_the_script_runs_unchanged_on_a_stand_in_for_azure_ml(ml, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+def test_the_script_runs_unchanged_on_a_stand_in_for_azure_ml(ml, tmp_path):  # noqa: F811
     add_cluster("there", "azureml", **ml.options)
     assert run_script(tmp_path, distributed_backend="horovod-mpi")
     assert {job.properties["distribution"]["distributionType"] for job in ml.jobs.values()} == {"Mpi"}

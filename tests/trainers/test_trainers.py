@@ -202,6 +202,113 @@ def test_time_of_each_step_is_measured_as_the_trainer_counts_steps(code, backend
     assert all(sum(row.waiting + row.communication for row in times.rows if row.rank == rank) > 0 for rank in (0, 1))
 
 
+SECONDS = 0.12
+
+SLOW = f"""
+    import os, time, torch
+    SECONDS, WHERE = {SECONDS}, "{{where}}" if os.environ["DISTDL_RANK"] == "1" else ""
+    torch.set_num_threads(1)
+
+    class Rows(torch.utils.data.Dataset):
+        taken = 0
+
+        def __len__(self):
+            return 8 * 2 * 16
+
+        def __getitem__(self, number):
+            self.taken += 1
+            if WHERE == "data" and self.taken % 8 == 0:
+                time.sleep(SECONDS)
+            return {{{{"rows": torch.ones(500)}}}}
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(500, 500, bias=False)
+
+        def forward(self, rows):
+            if WHERE == "compute":
+                time.sleep(SECONDS)
+            loss = self.inner(rows).square().mean()
+            return {{{{"loss": loss}}}}
+"""
+
+TRAINED_BY = {
+    "fsdp2": """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    net = Net()
+    fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for batch in torch.utils.data.DataLoader(torch.utils.data.Subset(Rows(), range(8 * 16)), batch_size=8):
+        net(**batch)["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """,
+    "accelerate": """
+    from accelerate import Accelerator
+    accelerator, net = Accelerator(cpu=True), Net()
+    net, optimizer, loader = accelerator.prepare(
+        net, torch.optim.SGD(net.parameters(), lr=0.01), torch.utils.data.DataLoader(Rows(), batch_size=8)
+    )
+    for batch in loader:
+        accelerator.backward(net(**batch)["loss"])
+        optimizer.step()
+        optimizer.zero_grad()
+    """,
+    "trainer": """
+    from transformers import Trainer, TrainingArguments
+    arguments = TrainingArguments("out", max_steps=16, per_device_train_batch_size=8, report_to=[], use_cpu=True,
+                                  save_strategy="no", disable_tqdm=True, remove_unused_columns=False)
+    Trainer(Net(), arguments, train_dataset=Rows()).train()
+    """,
+    "lightning": """
+    import lightning
+
+    class Lit(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch, index):
+            return self.net(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=16, logger=False,
+                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Lit(), torch.utils.data.DataLoader(Rows(), batch_size=8))
+    """,
+    "deepspeed": """
+    import deepspeed
+    config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2},
+              "optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+    net = Net()
+    engine, _, loader, _ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config,
+                                                training_data=Rows())
+    for batch in loader:
+        engine.backward(engine(**batch)["loss"])
+        engine.step()
+    """,
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("where", ["data", "compute"])
+@pytest.mark.parametrize("trainer", TRAINED_BY)
+def test_rank_that_slows_a_trainer_is_found_with_cause_and_cost(trainer, where):
+    code = textwrap.dedent(SLOW.format(where=where)) + textwrap.dedent(TRAINED_BY[trainer])
+    given = {
+        "distributed_backend": "deepspeed" if trainer == "deepspeed" else "torch", "process_count_per_node": 2,
+    }  # fmt: skip
+    job = submit_source(code.strip(), options=given)
+    job.results(timeout=240)
+    found = job.time().straggler
+    assert (found.rank, found.cause) == (1, where)
+    assert found.seconds == pytest.approx(SECONDS, rel=0.1)
+
+
 # torch ------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,8 @@ export class Api {
   job = async (id: string): Promise<JobDetail> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}`, at({ id })))) as JobDetail;
   removeJob = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/jobs/{id}`, at({ id })));
   raiseJob = (id: string): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/priority`, { ...at({ id }), body: { priority: null } }));
+  /** Start a waiting job on another cluster instead. */
+  moveJob = (id: string, compute_target: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/move`, { ...at({ id }), body: { compute_target } }));
   cancelJob = (id: string, now = false): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/cancel`, { ...at({ id }), body: { now } }));
   rerunJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/rerun`, at({ id })));
   checkpoints = async (id: string): Promise<CheckpointTable> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/checkpoints`, at({ id })))) as CheckpointTable;

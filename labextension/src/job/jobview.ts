@@ -18,6 +18,7 @@ import type { Choice, Metric } from './picker';
 import { PicturesView } from './pictures';
 import type { components } from '../api/schema';
 import { Phases } from './phases';
+import type { Offer } from './queue';
 import { ResourcesView, type Resources } from './resources';
 import { StepTimeView, type JobTime } from './steptime';
 import { ProfileView, type JobProfile } from './profile';
@@ -69,6 +70,9 @@ export interface JobHost {
   resume(): Promise<unknown>;
   /** Let a job that waits start before others; left out where that cannot be asked. */
   raise?(): Promise<unknown>;
+  /** Where a job that waits could start now, and start it there instead; left out where that cannot be asked. */
+  elsewhere?(): Promise<Offer[]>;
+  move?(target: string): Promise<unknown>;
   /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
   askStacks(): Promise<unknown>;
   stacks(number: number): Promise<Stacks>;
@@ -156,8 +160,11 @@ export class JobView {
     const { head, failure, setup, stacks, profile, pictures, finding, log, time, resources, foot } = this.#parts;
     this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server does not answer. The job goes on.'), ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
-    const { raise } = host;
-    this.#setup = new Phases(setup, clock, raise && (() => this.#carryOut(raise())));
+    const { raise, elsewhere, move } = host;
+    this.#setup = new Phases(setup, clock, {
+      ...(raise && { raise: () => this.#carryOut(raise()) }),
+      ...(elsewhere && move && { elsewhere, move: (target: string) => this.#carryOut(move(target)) }),
+    });
     const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
     this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
     const profiles = { ask: host.askProfile, read: host.profile, ...(host.traceUrl && { trace: host.traceUrl }) };

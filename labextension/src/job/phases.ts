@@ -3,7 +3,7 @@ import type { Card, Clock, Phase } from './card';
 import { assign, fill, h, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { QueuePart } from './queue';
+import { QueuePart, type QueueActions } from './queue';
 import { Staging } from './staging';
 import { PHASES, phaseWord, secondsTaken } from '../ui/format';
 
@@ -21,9 +21,9 @@ export class Phases {
     h('div', { class: 'dd-mono' }, 'log(step=step, loss=loss.item())'),
   );
 
-  constructor(private readonly root: HTMLElement, private readonly clock: Clock, raise?: () => void) {
+  constructor(private readonly root: HTMLElement, private readonly clock: Clock, actions: QueueActions) {
     root.classList.add('dd-setup');
-    this.#queue = new QueuePart(clock, raise);
+    this.#queue = new QueuePart(clock, actions);
     root.append(this.#queue.root, h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint, this.#staging.root);
   }
 

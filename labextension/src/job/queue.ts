@@ -2,6 +2,7 @@
  * A job that waits for its turn: its place, when it can start, who holds what until when, and why it waits, what is not
  * there first.
  */
+import type { Cluster } from '../api/schema';
 import type { Card, Clock } from './card';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { bytes, clock as time, duration, shortId } from '../ui/format';
@@ -11,6 +12,22 @@ import { __, _n } from '../ui/trans';
 type Queue = NonNullable<Card['queue']>;
 type Holding = Queue['holding'][number];
 
+/** A cluster on which machines stand idle: their number and that of their GPUs. */
+export interface Offer {
+  name: string;
+  nodes: number;
+  gpus: number;
+}
+
+/** What a reader can do about a job that waits; left out is what cannot be asked here. */
+export interface QueueActions {
+  raise?(): void;
+  elsewhere?(): Promise<Offer[]>;
+  move?(target: string): void;
+}
+
+/** Seconds between two looks for a place elsewhere. */
+const LOOK = 30;
 /** Seconds that the figure shows at least, and lines of it at most. */
 const [SHORTEST, MOST_LINES] = [60, 12];
 /** Seconds before its start at which a job may begin any moment. */
@@ -28,12 +45,17 @@ export class QueuePart {
   readonly #raise = h('button', { type: 'button', class: 'dd-btn' }, __('Raise priority'));
   readonly #foot: HTMLElement;
   #queue: Queue | null = null;
+  readonly #move = h('button', { type: 'button', class: 'dd-btn', hidden: true });
+  readonly #offer = h('div', { class: 'dd-row dd-queue-offer', hidden: true });
   #name = '';
+  #target = '';
+  #looked = -Infinity;
 
-  constructor(private readonly clock: Clock, raise?: () => void) {
+  constructor(private readonly clock: Clock, private readonly actions: QueueActions) {
+    const { raise, move } = actions;
     const auto = h('span', { class: 'dd-btn dd-on dd-queue-auto' }, icon('check', 14), __('Start when free'));
-    this.#foot = h('div', { class: 'dd-row dd-queue-actions' }, auto, ...(raise ? [onClick(this.#raise, raise)] : []));
-    this.root.append(h('div', { class: 'dd-row' }, h('div', { class: 'dd-grow' }, this.#place), this.#start), this.#why, this.#holders, this.#reasons, this.#foot);
+    this.#foot = h('div', { class: 'dd-row dd-queue-actions' }, auto, ...(raise ? [onClick(this.#raise, raise)] : []), ...(move ? [onClick(this.#move, () => move(this.#move.value))] : []));
+    this.root.append(h('div', { class: 'dd-row' }, h('div', { class: 'dd-grow' }, this.#place), this.#start), this.#why, this.#holders, this.#reasons, this.#foot, this.#offer);
   }
 
   /** Show a newer card; whether the job waits. */
@@ -42,6 +64,7 @@ export class QueuePart {
     show(this.root, queue !== null);
     this.#queue = queue;
     this.#name = card.name;
+    this.#target = card.compute_target;
     if (queue) {
       setText(this.#place, __('Place %1 of %2', queue.place, queue.of));
       setText(this.#why, sentence(queue));
@@ -58,6 +81,7 @@ export class QueuePart {
     const queue = this.#queue;
     if (!queue) return;
     const now = this.clock.now();
+    this.#look(now);
     setText(this.#start, queue.start === null ? '' : startWords(queue.start - now));
     show(this.#holders, queue.holding.length > 0);
     const bars = lines(queue).slice(0, MOST_LINES);
@@ -69,6 +93,35 @@ export class QueuePart {
       ...(queue.start === null ? [] : [forecast(this.#name, queue, span, now)]),
     ]);
   }
+
+  /** Look now and then whether the job could start elsewhere at once. */
+  #look(now: number): void {
+    const { elsewhere } = this.actions;
+    if (!elsewhere || now - this.#looked < LOOK) return;
+    this.#looked = now;
+    void elsewhere().then((found) => this.#offered(found), () => this.#offered([]));
+  }
+
+  #offered(found: readonly Offer[]): void {
+    const gpus = this.#queue?.needs['gpus'] ?? 0;
+    const best = found.find((one) => one.name !== this.#target && one.nodes > 0 && one.gpus >= gpus);
+    show(this.#move, best !== undefined);
+    show(this.#offer, best !== undefined);
+    if (!best) return;
+    const { name, nodes } = best;
+    this.#move.value = name;
+    setText(this.#move, __('Run elsewhere: %1', name));
+    const has = gpus ? _n('%2 has %1 GPU free', '%2 has %1 GPUs free', best.gpus, name) : _n('%2 has %1 idle node', '%2 has %1 idle nodes', nodes, name);
+    fill(this.#offer, has, () => [icon('info', 14, 'dd-ink-brand'), h('span', {}, h('b', {}, __('%1:', has)), ' ', __('it would start there now, and give up its place here.'))]);
+  }
+}
+
+/** Return the clusters with a name on which machines stand idle. */
+export function offers(clusters: readonly Cluster[]): Offer[] {
+  return clusters.filter(({ named, problem, kind }) => named && !problem && kind !== 'local').map(({ name, nodes }) => {
+    const idle = nodes.filter(({ state }) => state === 'idle');
+    return { name, nodes: idle.length, gpus: idle.reduce((all, { gpus }) => all + gpus, 0) };
+  });
 }
 
 /** Return when a job can start, from now: "can start in about 6 min". */

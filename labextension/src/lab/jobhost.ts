@@ -1,6 +1,7 @@
 /** What a view of one job needs of JupyterLab and of this server: messages, actions, addresses. */
 import type { JobHost } from '../job/jobview';
 import type { Connection } from '../job/jobpageview';
+import { offers } from '../job/queue';
 import type { DistDL } from './live';
 
 /** Return the host of a job's view; `open` shows another job: a new one, or the one that this one continues. */
@@ -10,6 +11,8 @@ export function jobHost({ api, live }: DistDL, id: string, open: (id: string) =>
     connected: () => live.state === 'live',
     cancel: (now) => api.cancelJob(id, now),
     raise: () => api.raiseJob(id),
+    elsewhere: async () => offers(await api.clusters()),
+    move: async (target) => open((await api.moveJob(id, target)).id),
     rerun: async () => open((await api.rerunJob(id)).id),
     resume: async () => open((await api.resumeJob(id)).id),
     askStacks: () => api.askStacks(id),

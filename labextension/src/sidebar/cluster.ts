@@ -7,6 +7,7 @@ import { sentences } from '../ui/refusal';
 import { CheckView } from './checkview';
 import { MachinesView, type MachineActions } from './machines';
 import { NodeView } from './node';
+import { SlotsView } from './slots';
 import type { Actions, Cluster, ClusterChecks, ClusterNode } from './types';
 
 /** Of more nodes than these only a tooltip says what machines they are. */
@@ -35,6 +36,7 @@ export class ClusterView {
   readonly #problem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
   readonly #nodes = h('ul', { class: 'dd-nodes' });
   readonly #nodeViews: NodeView[] = [];
+  readonly #slots = new SlotsView();
   readonly #place = h('div', { class: 'dd-cluster-place' });
   readonly #checks = h('div', { class: 'dd-cluster-place dd-s12' });
   readonly #error = h('div', { class: 'dd-cluster-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
@@ -59,7 +61,7 @@ export class ClusterView {
     const check = tool('completed', __('Check'), () => this.check());
     this.#remove = tool('trash', __('Remove'), () => this.askRemove());
     const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#create, this.#scale, this.#delete, check, this.#remove);
-    const parts = [this.#problem, this.#machines.problem, this.#machines.element, this.#nodes, this.#checks, this.#place, this.#error];
+    const parts = [this.#problem, this.#machines.problem, this.#machines.element, this.#nodes, this.#slots.element, this.#checks, this.#place, this.#error];
     this.#body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, ...parts);
     const head = h('div', { class: 'dd-cluster-head' }, this.#toggle, this.#summary, buttons);
     this.element = h('div', { class: 'dd-cluster', role: 'listitem' }, head, this.#machines.bill, this.#body);
@@ -77,6 +79,7 @@ export class ClusterView {
     setText(this.#summary, stateWords(cluster) || (cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('asking')));
     this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem) && cluster.machines?.exists !== false);
     this.#machines.update(cluster);
+    this.#slots.update(cluster.in_use);
     show(this.#create, cluster.machines?.exists === false);
     show(this.#delete, cluster.machines?.exists === true);
     show(this.#scale, cluster.can_scale);
@@ -251,7 +254,8 @@ function stateWords({ machines }: Cluster): string {
 }
 
 /** Return how much of a cluster is up or in use: only what was measured. */
-export function summary({ nodes, active_jobs, can_scale, max_node_count }: Cluster): string {
+export function summary({ nodes, active_jobs, can_scale, max_node_count, in_use }: Cluster): string {
+  if (in_use) return [held(in_use) || (active_jobs ? _n('%1 job', '%1 jobs', active_jobs) : __('idle')), in_use.waiting ? __('%1 queued', in_use.waiting) : ''].filter(Boolean).join(', ');
   const single = nodes.length < 2 && nodes.every(({ state }) => UP.has(state));
   if (single && !can_scale) return active_jobs ? _n('%1 job', '%1 jobs', active_jobs) : __('idle');
   const up = nodes.filter(({ state }) => UP.has(state));
@@ -261,6 +265,12 @@ export function summary({ nodes, active_jobs, can_scale, max_node_count }: Clust
   if (!gpus) return words;
   const reached = sum(up);
   return `${words}, ${reached === gpus ? _n('%1 GPU', '%1 GPUs', gpus) : _n('%2 of %1 GPU', '%2 of %1 GPUs', gpus, reached)}`;
+}
+
+/** Return how many of its GPUs jobs hold, "" of a machine without GPUs. */
+function held({ total, free }: NonNullable<Cluster['in_use']>): string {
+  const gpus = total['gpus'] ?? 0;
+  return gpus ? _n('%2 of %1 GPU', '%2 of %1 GPUs', gpus, gpus - (free['gpus'] ?? gpus)) : '';
 }
 
 const sum = (nodes: ClusterNode[]): number => nodes.reduce((all, { gpus }) => all + gpus, 0);

@@ -88,10 +88,10 @@ export class ClusterList {
     return view;
   }
 
-  /** Open a cluster of several nodes, or with a problem, when it answers first; later that is the user's choice. */
-  #meet({ name, nodes, problem, named, looked }: Cluster, view: ClusterView): void {
+  /** Open a cluster of several nodes or with GPUs, or with a problem, when it answers first; later that is the user's choice. */
+  #meet({ name, nodes, problem, named, looked, in_use }: Cluster, view: ClusterView): void {
     if (this.#met.has(name) || !(looked || problem)) return;
     this.#met.add(name);
-    if (!this.#opened.has(name)) view.open(nodes.length > 1 || Boolean(problem && named));
+    if (!this.#opened.has(name)) view.open(nodes.length > 1 || Boolean(problem && named) || Boolean(in_use?.total['gpus']));
   }
 }
