@@ -30,6 +30,8 @@ export interface QueueActions {
 const LOOK = 30;
 /** Seconds that the figure shows at least, and lines of it at most. */
 const [SHORTEST, MOST_LINES] = [60, 12];
+/** Seconds between two marks on the axis of time. */
+const STEPS = [15, 30, 60, 120, 180, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400];
 /** Seconds before its start at which a job may begin any moment. */
 const SOON = 10;
 
@@ -151,7 +153,8 @@ function lines(queue: Queue): Bar[] {
 }
 
 function axis(span: number): HTMLElement {
-  const marks = [0, 0.25, 0.5, 0.75].map((part) => h('span', { style: `left: ${part * 100}%` }, part ? duration(part * span) : __('now')));
+  const step = STEPS.find((one) => span / one < 6) ?? 86_400 * Math.ceil(span / 86_400 / 5);
+  const marks = Array.from({ length: Math.ceil(span / step) }, (_, at) => h('span', { style: `left: ${((at * step) / span) * 100}%` }, at ? duration(at * step) : __('now')));
   return h('div', { class: 'dd-queue-axis', 'aria-hidden': 'true' }, ...marks);
 }
 

@@ -255,9 +255,13 @@ function stateWords({ machines }: Cluster): string {
 
 /** Return how much of a cluster is up or in use: only what was measured. */
 export function summary({ nodes, active_jobs, can_scale, max_node_count, in_use }: Cluster): string {
-  if (in_use) return [held(in_use) || (active_jobs ? _n('%1 job', '%1 jobs', active_jobs) : __('idle')), in_use.waiting ? __('%1 queued', in_use.waiting) : ''].filter(Boolean).join(', ');
+  const working = (count: number): string => (count ? _n('%1 job', '%1 jobs', count) : __('idle'));
+  if (in_use) {
+    const runs = held(in_use) || working(nodes.flatMap(({ jobs }) => jobs).length);
+    return in_use.waiting ? `${runs}, ${__('%1 queued', in_use.waiting)}` : runs;
+  }
   const single = nodes.length < 2 && nodes.every(({ state }) => UP.has(state));
-  if (single && !can_scale) return active_jobs ? _n('%1 job', '%1 jobs', active_jobs) : __('idle');
+  if (single && !can_scale) return working(active_jobs);
   const up = nodes.filter(({ state }) => UP.has(state));
   const total = Math.max(nodes.length, max_node_count ?? 0);
   const words = can_scale ? _n('%2 of %1 node up', '%2 of %1 nodes up', total, up.length) : _n('%2 of %1 node', '%2 of %1 nodes', total, up.length);
