@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.store import JobStore
 from tests.browser.conftest import Book, Lab
 from tests.hosts import Hosts, hosts_of, needs_hosts  # noqa: F401 - a fixture
 
@@ -47,6 +48,7 @@ def lab(own_lab: Lab) -> Lab:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
+    lab: Lab,
     desk: Callable[..., Book],
     hosts_of: Callable[..., Hosts],  # noqa: F811
     dark: bool,
@@ -73,7 +75,8 @@ def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     page = book.page.locator(".dd-document").last
     expect(page.locator(".dd-title").first).to_contain_text("vit-tiny")
     # The emulated hosts share this machine's cores, and so its queue.
-    book.run("first.cancel()")
+    (first,) = [one.id for one in JobStore(lab.home / "distdl").folders() if one.spec().name == "digits"]
+    lab.run("stop", first)
     expect(page.locator(".dd-pill").first).to_have_text("Completed")
     expect(toast.filter(has_text="vit-tiny")).to_contain_text("Completed")
     expect(slots.locator(".dd-cluster-summary")).to_have_text("idle")
