@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import Group
     from distdl_jupyter.storage.dataframes import Frame
 
+#: Seconds without a cell after which ranks that stay on other machines end, where nothing else was said.
+_IDLE_SECONDS = 7200.0
+
 
 def build(
     draft: CapturedCode, options: Mapping[str, Any], *, id_: str, group: Group | None = None
@@ -75,6 +78,7 @@ def build(
     if given.get("after"):
         given["after"] = _predecessors(given["after"])
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
+    given |= _of_ranks_that_stay(given, cluster, target.name, draft)
     _refuse_packages(given, cluster)
     if given.get("rehearse") and not cluster.rehearses:
         raise InvalidSpec(f"{cluster.title or cluster.name} has links of its own: only this machine rehearses others.",
@@ -262,6 +266,25 @@ def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
     if count and draft.kind == "ranks":
         raise InvalidSpec("Ranks that stay between cells are not started anew: what cells have made there is gone.",
                           field="max_restarts", hint="Leave max_restarts out.")  # fmt: skip
+
+
+def _of_ranks_that_stay(given: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode) -> dict[str, Any]:
+    """Return what ranks that stay have by default. Raises InvalidSpec where they cannot be asked, and for other jobs.
+
+    On other machines they hold what others wait for, so that nobody's forgotten ones do so for ever.
+    """
+    idle = given.get("idle_timeout_seconds")
+    if draft.kind != "ranks":
+        if idle is not None:
+            raise InvalidSpec("idle_timeout_seconds is for ranks that stay; any other job ends with its code.",
+                              field="idle_timeout_seconds", hint="Leave it out.")  # fmt: skip
+        return {}
+    if not cluster.serves:
+        raise InvalidSpec(
+            f"Ranks on {target} cannot be asked from here, so none can stay there.", field="compute_target",
+            hint="Run the cell there as a job with %%distributed.",
+        )  # fmt: skip
+    return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.far and idle is None else {}
 
 
 def _refuse_packages(given: Mapping[str, Any], cluster: Cluster) -> None:

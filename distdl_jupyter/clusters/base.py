@@ -306,6 +306,10 @@ class Run(ABC):
         """Leave a request to record some steps for ranks, without waiting (``worker.watch.profile``)."""
         return
 
+    def serve(self, rank: int) -> None:
+        """Write into the job's folder where a rank that stays is met (``worker.serving``), without waiting."""
+        return
+
     def measure_clocks(self) -> None:
         """Begin to measure how far the clocks of the ranks' machines are from this one's, without waiting."""
         return
@@ -379,6 +383,8 @@ class Cluster(ABC):
     asks: ClassVar[tuple[str, ...]] = ()
     #: Whether ranks can be started anew there, by a restart or a resume, and find their checkpoints.
     can_restart: ClassVar[bool] = True
+    #: Whether ranks that stay can be asked there (``Run.serve``).
+    serves: ClassVar[bool] = False
     #: Whether a job goes on without its supervisor, and another one can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 

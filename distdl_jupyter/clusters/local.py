@@ -68,6 +68,7 @@ class LocalCluster(Cluster):
     installs = True
     rehearses = True
     slots = True
+    serves = True
 
     def __init__(self) -> None:
         self._ports = Ports()

@@ -154,6 +154,8 @@ class LocalAgent(AgentConnection):
         except children.NotStarted as error:
             cause = error.__cause__
             answer.set_exception(cause if isinstance(cause, OSError) else HostFailed("", str(error)))
+        except requests.Unanswerable as error:
+            answer.set_exception(HostFailed("", str(error)))
         except OSError as error:
             answer.set_exception(error)
         return answer

@@ -287,6 +287,12 @@ class JobOptions:
         "End the job, with the stacks of all ranks kept, when no rank makes progress for S seconds", metavar="S",
         word=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
     )  # fmt: skip
+    #: Of ranks that stay; those on other machines have a limit by default (see ``ranks.start``).
+    idle_timeout_seconds: float | None = _option(
+        None, _positive, "End ranks that stay after S seconds without a cell",
+        by_default="never on this machine, 2 h on others", metavar="S", word=float, aliases=("idle_timeout",),
+        in_form=False, label="Ends when idle for", shown=humanize.duration,
+    )  # fmt: skip
     #: How often the ranks are started anew after a failure.
     max_restarts: int = _option(
         0, _restarts, "Start all ranks anew after a failure, up to N times; checkpoint_dir() stays", by_default="0",

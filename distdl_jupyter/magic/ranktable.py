@@ -7,12 +7,12 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize
+from distdl_jupyter.core.resources import ResourceReader
 from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     from distdl_jupyter.ranks import Ranks
 
-_HEAD = ("Rank", "Process", "Memory")
 _NONE = "No ranks are alive. %dist_ranks start -p 2 starts two, and %%ranks on top of a cell runs it on them."
 
 
@@ -27,10 +27,10 @@ class RanksTable:
         self._rows = [] if ranks is None else _rows(ranks)
 
     def __repr__(self) -> str:
-        return "\n".join([self._sentence, *([table.text([_HEAD, *self._rows])] if self._rows else [])])
+        return "\n".join([self._sentence, *([table.text(self._rows)] if self._rows else [])])
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self._sentence)}</p>{table.html([_HEAD, *self._rows]) if self._rows else ''}"
+        return f"<p>{escape(self._sentence)}</p>{table.html(self._rows) if self._rows else ''}"
 
 
 def _sentence(ranks: Ranks, *, known: bool) -> str:
@@ -39,7 +39,8 @@ def _sentence(ranks: Ranks, *, known: bool) -> str:
     before = "" if known else " from before"
     since = humanize.duration(max(0.0, time.time() - spec.created))
     who = f"{humanize.plural(ranks.size, 'rank')} {alive} alive{before}, for {since}"
-    return f"{who}: {spec.distributed_backend}, job {humanize.short_id(ranks.id)}. {_doing(ranks)}"
+    on = "" if spec.cluster == "local" else f" on {spec.compute_target}"
+    return f"{who}: {spec.distributed_backend}{on}, job {humanize.short_id(ranks.id)}. {_doing(ranks)}{_limits(ranks)}"
 
 
 def _doing(ranks: Ranks) -> str:
@@ -55,9 +56,32 @@ def _doing(ranks: Ranks) -> str:
     return state.reason
 
 
-def _rows(ranks: Ranks) -> list[tuple[str, str, str]]:
-    pids = [(rank.rank, rank.pid) for rank in ranks.job.view().ranks]
-    return [(str(rank), "" if pid is None else str(pid), "" if pid is None else _memory(pid)) for rank, pid in pids]
+def _limits(ranks: Ranks) -> str:
+    """Return what ends them without anybody's doing."""
+    spec, parts = ranks.job.spec, []
+    if spec.idle_timeout_seconds is not None:
+        parts.append(f"after {humanize.duration(spec.idle_timeout_seconds)} without a cell")
+    if spec.max_run_duration_seconds is not None:
+        parts.append(f"{humanize.duration(spec.max_run_duration_seconds)} after their start")
+    return f" They end {' and '.join(parts)}." if parts else ""
+
+
+def _rows(ranks: Ranks) -> list[tuple[str, ...]]:
+    """Return the rows of the table, its head first; without ranks that are known there is none."""
+    found = ranks.job.view().ranks
+    if ranks.job.spec.cluster == "local":
+        rows = [(str(one.rank), str(one.pid or ""), _memory(one.pid) if one.pid else "") for one in found]
+        return [("Rank", "Process", "Memory"), *rows]
+    used = _measured(ranks)
+    there = [(str(one.rank), one.host, str(one.pid or ""), used.get(one.rank, "")) for one in found]
+    return [("Rank", "Host", "Process", "Memory"), *there]
+
+
+def _measured(ranks: Ranks) -> dict[int, str]:
+    """Return the memory of ranks on other machines, as far as their agents have measured it."""
+    samples = ResourceReader(ranks.job.folder.resources).all()
+    newest = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
+    return {rank: humanize.size(memory) for rank, memory in newest.items() if memory is not None}
 
 
 def _memory(pid: int) -> str:

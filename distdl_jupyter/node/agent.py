@@ -13,6 +13,7 @@ import os
 import queue
 import selectors
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.node import frames, pipes, processes, requests, workdir
-from distdl_jupyter.node.channels import Channels
+from distdl_jupyter.node.channels import Channels, Outgoing
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.mpi_relay import Shells
 from distdl_jupyter.node.outbox import Outbox
@@ -57,7 +58,7 @@ class Agent:
         self._urgent = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
         self._posted: queue.Queue[bytes] = queue.Queue(_READY)
-        self._incoming: dict[int, Incoming] = {}
+        self._incoming: dict[int, Incoming | Outgoing] = {}
         self._threads: set[threading.Thread] = set()
         self._kept: list[object] = []
         self._received_at = self._beaten = time.monotonic()
@@ -120,6 +121,11 @@ class Agent:
     def expect(self, channel: int, incoming: Incoming) -> None:
         """Give what comes on a channel to ``incoming``."""
         self._incoming[channel] = incoming
+
+    def join(self, channel: int, connection: socket.socket) -> None:
+        """Let a channel and a socket of this host be one connection, until either end ends it."""
+        self.channels.add(connection.dup().detach(), channel)
+        self._incoming[channel] = Outgoing(connection, self._selector)
 
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message."""

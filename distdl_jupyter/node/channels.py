@@ -6,9 +6,12 @@ channel belongs to which rank is not known here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import selectors
+import socket
+from collections import deque
 from dataclasses import dataclass
 
 from distdl_jupyter.node import frames
@@ -128,3 +131,63 @@ class Channels:
         for source in self._sources:
             if left := waiting(source.fd):
                 os.read(source.fd, left)
+
+
+class Outgoing:
+    """What the supervisor sends on a channel, on its way into a socket here.
+
+    What the socket does not take waits in memory, however much it is: an agent that stopped reading would not hear of
+    the job's end either.
+    """
+
+    behind = False
+
+    def __init__(self, connection: socket.socket, selector: selectors.BaseSelector) -> None:
+        os.set_blocking(connection.fileno(), False)
+        self._socket = connection
+        self._selector = selector
+        self._waiting: deque[memoryview] = deque()
+        self._over = self._watched = self._closed = False
+
+    def give(self, piece: bytes) -> None:
+        """Take the next piece; b"" is the end."""
+        if self._closed:
+            return
+        self._over = not piece
+        if piece:
+            self._waiting.append(memoryview(piece))
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._waiting:
+                first = self._waiting.popleft()
+                if rest := first[self._sent(first) :]:
+                    self._waiting.appendleft(rest)
+                    break
+        except OSError:  # the other end is gone, which whoever reads this socket is told
+            self._waiting.clear()
+            self._over = True
+        self._watch(wanted=bool(self._waiting))
+        if self._over and not self._waiting:
+            self._close()
+
+    def _sent(self, piece: memoryview) -> int:
+        try:
+            return self._socket.send(piece)
+        except BlockingIOError:
+            return 0
+
+    def _watch(self, *, wanted: bool) -> None:
+        if wanted and not self._watched:
+            self._selector.register(self._socket, selectors.EVENT_WRITE, self._write)
+        elif self._watched and not wanted:
+            self._selector.unregister(self._socket)
+        self._watched = wanted
+
+    def _close(self) -> None:
+        """Let the other end know that nothing more comes; what it still says is read elsewhere."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._socket.close()

@@ -40,6 +40,14 @@ class Pipes:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123
             json.dump(list(variables), file)
 
+    def serving(self, rank: int) -> dict[str, Any]:
+        """Return where a rank that stays is met: ``socket`` and ``token`` (see ``worker.serving.listener``).
+
+        Raises OSError while it does not listen.
+        """
+        found = json.loads((self.folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
+        return dict(found)
+
     def close(self) -> None:
         """Let go of the lifeline, so that ranks that still live end themselves, and remove the folder."""
         os.close(self._lifeline)

@@ -28,6 +28,8 @@ alive                                                   alive, and how many of t
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
 profile  ranks, request                                 (nothing) ranks find the request (``node.profile``)
+serving  rank                                           where a rank that stays is met: socket, token
+connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
 clock                                                   t_ns: this machine's clock, ns since the epoch
 drain                                                   evidence of a KILL for lack of memory, "" without any,
                                                         after all that was written until now
@@ -45,6 +47,7 @@ is no request. Without a number ``request`` nothing is answered.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, Any]
 Answer = dict[str, Any]
+#: Seconds in which a rank's socket takes a connection; it waits only where very many came at once.
+_CONNECT_SECONDS = 1.0
 #: An answer, or None when it is given later.
 Handler = Callable[["Agent", Fields], Answer | None]
 
@@ -207,6 +212,19 @@ def _stacks(agent: Agent, fields: Fields) -> None:
     agent.later(fields, ask)
 
 
+def _connect(agent: Agent, fields: Fields) -> Answer:
+    path = _serving(_job(agent), fields)["socket"]
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_CONNECT_SECONDS)
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise Unanswerable(f"Rank {fields['rank']} does not answer.") from error
+    agent.join(int(fields["channel"]), connection)
+    return {}
+
+
 def _slots(agent: Agent, fields: Fields) -> None:
     from distdl_jupyter.node import slots
     from distdl_jupyter.node.schedule import Need
@@ -289,6 +307,13 @@ def _profile(its: job.Job, fields: Fields) -> Answer:
     return {}
 
 
+def _serving(its: job.Job, fields: Fields) -> Answer:
+    try:
+        return its.pipes.serving(int(fields["rank"]))
+    except FileNotFoundError:
+        raise Unanswerable(f"Rank {fields['rank']} does not listen.") from None
+
+
 def _clock(_its: job.Job, _fields: Fields) -> Answer:
     return {"t_ns": time.time_ns()}
 
@@ -306,6 +331,7 @@ OF_JOB: dict[str, Callable[[job.Job, Fields], Answer]] = {
     "alive": _alive,
     "stuck": _stuck,
     "profile": _profile,
+    "serving": _serving,
     "clock": _clock,
     "drain": _drain,
 }
@@ -337,6 +363,7 @@ HANDLERS: dict[str, Handler] = {
     "copy": _copy,
     "feed": _feed,
     "stacks": _stacks,
+    "connect": _connect,
     "slots": _slots,
     "expect": _expect,
     "put": _put,

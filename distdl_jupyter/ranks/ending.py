@@ -40,7 +40,7 @@ def reason(job: Job) -> str:
         return results.job_failed(job.folder, view).message
     words = {
         State.COMPLETED: "The ranks were stopped.",
-        State.CANCELED: "The ranks were cancelled.",
+        State.CANCELED: view.reason or "The ranks were cancelled.",
         State.LOST: f"The ranks are lost. {view.reason}",
         State.FAILED: view.reason,
     }

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.worker.serving.frames import Message, Reader, encode
-from distdl_jupyter.worker.serving.listener import NOTES
+from distdl_jupyter.worker.serving.listener import NOTES, note_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from distdl_jupyter.core.store import JobFolder
 
 #: Seconds within which a rank's other threads must answer; its own code may hold Python's lock that long.
@@ -68,15 +66,10 @@ class Link:
         self.close()  # a handle that nobody holds any more needs no connection
 
 
-def note_of(folder: JobFolder, rank: int) -> Path:
-    """Return the file in which a rank says where it is met; it is there while the rank listens."""
-    return folder.path / NOTES / f"rank-{rank}.json"
-
-
 def linked(folder: JobFolder, rank: int) -> Link:
     """Return a link to a rank. Raises Gone when it does not listen, DistDLError when somebody else does."""
     try:
-        note = json.loads(note_of(folder, rank).read_text(encoding="utf-8"))
+        note = json.loads(note_of(folder.path / NOTES, rank).read_text(encoding="utf-8"))
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
         raise Gone(f"Rank {rank} does not listen.") from error

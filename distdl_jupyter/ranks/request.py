@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
@@ -11,9 +15,8 @@ from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, p
 from distdl_jupyter.capture.cell_code import plain_python
 from distdl_jupyter.capture.modules import search_path
 from distdl_jupyter.capture.notebook import CodeLocation, cell_label
-from distdl_jupyter.core import sockets
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.ranks.found import sockets_folder
+from distdl_jupyter.core.store import JobFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,15 +25,16 @@ _NUMBER = re.compile(r"In \[(\d+)\]")
 
 
 def session() -> CapturedCode:
-    """Return the draft of a job whose ranks stay. Raises DistDLError when the sockets' folder is not ours."""
-    place, folder = capture.here(), sockets.secured(sockets_folder())
+    """Return the draft of a job whose ranks stay."""
+    place = capture.here()
     return CapturedCode(
         kind="ranks",
         name=f"{place.name.removesuffix('.ipynb')[:100]} ranks".strip(),
-        source=Source(notebook=place.path, cell_id=place.cell_id, execution_count=place.execution_count,
-                      command="ranks.start()"),
-        payload_json=payload_fields("ranks", path=search_path(place), serving={"sockets": str(folder)}),
-    )  # fmt: skip
+        source=Source(
+            notebook=place.path, cell_id=place.cell_id, execution_count=place.execution_count, command="ranks.start()"
+        ),
+        payload_json=payload_fields("ranks", path=search_path(place)),
+    )
 
 
 def cell(code: str, number: int, *, label: str, raw_cell: str) -> dict[str, Any]:
@@ -70,6 +74,18 @@ def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
         file.seek(0)
         sources = {name: text.to_json() for name, text in listing.sources_of(notes, _here()).items()}
         return {"names": list(values), "sources": sources}, file.read()
+
+
+def files(draft: CapturedCode) -> bytes:
+    """Return the files of a job's code as a tar: ranks on another machine do not see the job's folder."""
+    with tempfile.TemporaryDirectory(prefix="distdl-") as name:
+        folder = JobFolder(Path(name))
+        folder.code.mkdir(mode=0o700)
+        draft.write(folder)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(name, ".")
+        return packed.getvalue()
 
 
 def _here() -> CodeLocation:

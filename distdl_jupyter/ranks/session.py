@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
 from distdl_jupyter.ranks.ending import reason, why_ended
-from distdl_jupyter.ranks.link import Gone, Link, linked, note_of
+from distdl_jupyter.ranks.link import Gone, Link, linked
 from distdl_jupyter.ranks.pending_request import OnEvent, PendingRequest, Request
 from distdl_jupyter.ranks.turn import busy, holder, turn
-from distdl_jupyter.worker.serving.listener import NOTES
+from distdl_jupyter.worker.serving.listener import NOTES, note_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -103,15 +101,8 @@ class Ranks:
         errors = [one for one in preflight.check(draft, self.job.spec) if one.level == "error"]
         if errors:
             raise InvalidSpec(" ".join(f"{one.text} {one.remedy}".strip() for one in errors), field=errors[0].code)
-        number = _number()
-        folder = JobFolder(self.job.folder.path / NOTES / f"run-{number}")
-        folder.code.mkdir(mode=0o700, parents=True)
-        try:
-            draft.write(folder)
-            asked = {"do": "distributed", "id": number, "folder": str(folder.path), "label": draft.name}
-            return self._ask(self._chosen(None), asked, b"", on_event)
-        finally:
-            shutil.rmtree(folder.path, ignore_errors=True)
+        asked = {"do": "distributed", "id": _number(), "label": draft.name}
+        return self._ask(self._chosen(None), asked, request.files(draft), on_event)
 
     def _ask(self, on: list[int], asked: dict[str, Any], body: bytes, on_event: OnEvent | None = None) -> Answer:
         requests: dict[int, Request] = dict.fromkeys(on, (asked, body))
@@ -208,7 +199,7 @@ class Ranks:
 
     def await_ranks(self) -> None:
         """Wait until every rank listens. Raises JobFailed or JobNotRunning when one ends before."""
-        waiting = {note_of(self.job.folder, rank) for rank in range(self.size)}
+        waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
             if self.is_over:
                 raise _not_started(self.job)

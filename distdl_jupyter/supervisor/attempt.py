@@ -105,6 +105,9 @@ class Attempt:
         recorder.on_launcher_output = run.on_launcher_output
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
+        #: Ranks that stay of which the job's folder says where they are met, and when one of them last ran a cell.
+        self._served: set[int] = set()
+        self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
         self._all_connected_at: float | None = None
         self._printed_at: float | None = None
@@ -138,6 +141,7 @@ class Attempt:
             self._recorder.take_samples(run.samples())
             self._expect_end()
             self._follow_phases()
+            self._serve_ranks()
             self._obey_requests()
             self._notice_time_limit()
             self._notice_hang()
@@ -261,6 +265,20 @@ class Attempt:
         if self._stopper is None and (over := self._clock.over()) and self._hangs.stacks_collected("time"):
             self.reason = over
             self._stop("time")
+
+    def _serve_ranks(self) -> None:
+        """Let kernels ask ranks that stay as soon as they listen, and end them when nobody has for too long."""
+        if self._spec.kind != "ranks":
+            return
+        for rank in sorted(self._recorder.ready - self._served):
+            self._served.add(rank)
+            self._run.serve(rank)
+        now, limit = time.monotonic(), self._spec.idle_timeout_seconds
+        idle = self._recorder.waits_for_a_cell and len(self._served) == self._spec.process_count
+        self._idle_since = min(self._idle_since, now) if idle else math.inf
+        if limit is not None and now - self._idle_since > limit and self._stopper is None:
+            self.reason = f"The ranks were ended after {duration(limit)} without a cell, their idle_timeout_seconds."
+            self._stop("user")
 
     def _notice_deletion(self) -> None:
         """A job without a folder cannot be seen or canceled, and its ranks have nowhere to write."""

@@ -42,8 +42,6 @@ class Payload(NamedTuple):
     working_directory: str = ""
     #: What worker.layout makes before a script runs.
     layout: Mapping[str, Any] = types.MappingProxyType({})
-    #: For ranks that stay: ``sockets``, the private folder in which they listen.
-    serving: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def read(folder: Path) -> Payload:

@@ -216,7 +216,17 @@ def test_marks_are_no_lines_of_the_log(shared):
 
 def test_ranks_elsewhere_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    add_cluster("farm", "slurm")
-    with pytest.raises(InvalidSpec, match="Ranks that stay run on this machine only, not on farm"):
-        ranks.start(process_count_per_node=2, target="farm")
+    add_cluster(
+        "cloud",
+        "azureml",
+        subscription_id="01234567-89ab-cdef-0123-456789abcdef",
+        resource_group="group",
+        workspace="team",
+        compute="pool",
+        environment="e",
+    )
+    with pytest.raises(InvalidSpec, match="Ranks on cloud cannot be asked from here, so none can stay there"):
+        ranks.start(process_count_per_node=2, target="cloud")
+    with pytest.raises(InvalidSpec, match="idle_timeout_seconds is for ranks that stay"):
+        client.submit(print, idle_timeout=3)
     assert client.jobs() == []

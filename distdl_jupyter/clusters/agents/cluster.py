@@ -41,6 +41,7 @@ class AgentCluster(Cluster):
     far = True
     stages = True
     installs = True
+    serves = True
     #: Whether a host may have several nodes of a job.
     several_per_host: ClassVar[bool] = False
 

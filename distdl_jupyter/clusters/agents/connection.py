@@ -134,7 +134,7 @@ class Connection(AgentConnection):
     def on_frame(self, frame: frames.Message | frames.Data) -> None:
         """Take a frame."""
         if isinstance(frame, frames.Data):
-            sink = self._sinks.get(frame.channel)
+            sink = self._sinks.get(frame.channel) if frame.bytes else self._sinks.pop(frame.channel, None)
             if sink is not None:
                 sink(frame.bytes)
         elif frame.data["type"] == "reply":

@@ -25,9 +25,11 @@ from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Launcher, Plan
+from distdl_jupyter.worker.serving.listener import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Node, Nodes, PipeReader
+    from distdl_jupyter.clusters.agents.rank_relay import RankRelay
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.core.plan import Placement, RankSlot, Service
     from distdl_jupyter.node.stacks import Answer
@@ -73,6 +75,8 @@ class AgentRun(Run):
         self._samples: list[NodeSample] = []
         self._warned = False
         self._clocks: dict[Node, ClockOffset] = {}
+        self._served: set[int] = set()
+        self._rank_relay: RankRelay | None = None
 
     # start ------------------------------------------------------------------------------------
 
@@ -292,6 +296,20 @@ class AgentRun(Run):
             if own := [place.rank for place in self.places(node) if place.rank in ranks]:
                 node.connection.begin("profile", ranks=own, request=dict(request))
 
+    def serve(self, rank: int) -> None:
+        """Write where the rank is met: at its own socket on this machine, else at one that leads there."""
+        node = self._nodes.of(self._placement.ranks[rank])
+        self._served.add(rank)
+        answer = node.connection.begin("serving", rank=rank)
+        if not node.host:
+            write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
+            return
+        if self._rank_relay is None:
+            from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # asyncio is for ranks elsewhere
+
+            self._rank_relay = RankRelay(self._context.folder)
+        self._rank_relay.offer(node.connection, rank, answer)
+
     def measure_clocks(self) -> None:
         """Ask every machine for its time: the shortest of some round trips says it best."""
         self._clocks = {}
@@ -347,6 +365,10 @@ class AgentRun(Run):
 
     def close(self) -> None:
         """End the agents, with whatever they still run, and free the descriptors."""
+        if self._rank_relay is not None:
+            self._rank_relay.close()
+        for rank in self._served:
+            note_of(self._context.folder.path / NOTES, rank).unlink(missing_ok=True)
         self._nodes.close()
         for stream in self._streams:
             with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
-"""Where a rank is met: a Unix socket in a private folder, and the note in the job's folder that names both.
+"""Where a rank is met: a Unix socket in the run's private folder on its host, beside it a note that names both.
 
-Three things stand between a stranger and the rank: the folder (0700) and socket (0600), the user id that the operating
-system gives for the other end, and a token of the rank that only the job's private folder holds.
+The host's agent hands the note to the supervisor, which writes it into the job's folder (``NOTES``). Three things stand
+between a stranger and the rank: the folder (0700) and socket (0600), the user id that the operating system gives for
+the other end, and a token of the rank that only private folders hold.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from distdl_jupyter.worker.serving.peer import peer_uid
 
-#: Folder of a job in which its ranks say where they are met.
+#: Folder of a job in which notes say where its ranks are met.
 NOTES = "serving"
 _BACKLOG = 16
 
@@ -26,13 +27,12 @@ _BACKLOG = 16
 class Door:
     """The listening socket of one rank."""
 
-    def __init__(self, sockets: Path, job_folder: Path, rank: int) -> None:
-        _check_private(sockets)
-        self.path = sockets / f"ranks-{job_folder.name}-{rank}.sock"
-        self._note = job_folder / NOTES / f"rank-{rank}.json"
+    def __init__(self, run: Path, rank: int) -> None:
+        self.path = run / f"rank-{rank}.sock"
+        self._note = note_of(run, rank)
         self._token = secrets.token_urlsafe(32)
-        self.socket = _listening(self.path)
-        _write_private(self._note, {"socket": str(self.path), "token": self._token, "rank": rank, "pid": os.getpid()})
+        self.socket = listening(self.path)
+        write_note(self._note, {"socket": str(self.path), "token": self._token, "rank": rank, "pid": os.getpid()})
         os.register_at_fork(after_in_child=self.socket.close)
 
     def accept(self) -> socket.socket:
@@ -61,22 +61,27 @@ def _check_private(folder: Path) -> None:
         raise PermissionError(f"{folder} is no folder that its owner alone may enter, so no rank listens there.")
 
 
-def _listening(path: Path) -> socket.socket:
+def note_of(folder: Path, rank: int) -> Path:
+    """Return the note of a rank in a folder; it is there while the rank listens."""
+    return folder / f"rank-{rank}.json"
+
+
+def listening(path: Path) -> socket.socket:
+    """Return a socket that listens in a folder which its owner alone may enter. Raises PermissionError, OSError."""
+    _check_private(path.parent)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
     try:
         listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
     except BaseException:
         listener.close()
         raise
-    finally:
-        os.umask(before)
-    listener.listen(_BACKLOG)
     return listener
 
 
-def _write_private(path: Path, data: dict[str, Any]) -> None:
-    """Write the note so that it appears whole."""
+def write_note(path: Path, data: dict[str, Any]) -> None:
+    """Write a note so that it appears whole."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import shutil
 import sys
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from distdl_jupyter.worker import execute, payload, pictures, report
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.identity import Identity
+from distdl_jupyter.worker.serving.listener import NOTES
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import persistent_groups
 
@@ -25,6 +28,8 @@ class Room:
 
     def __init__(self, identity: Identity, sources: Sources) -> None:
         self._sources = sources
+        self._folder = identity.folder / NOTES
+        self._rank = identity.rank
         self._main = payload.fresh_main()
         self._main.__dict__.update(
             rank=identity.rank, local_rank=identity.local_rank, world_size=identity.world_size,
@@ -57,18 +62,31 @@ class Room:
             raise NameError(f"name {name!r} is not defined in this rank")
         return self._main.__dict__[name]
 
-    def distributed(self, asked: Mapping[str, Any], _body: bytes) -> Any:
-        """Run a job's code, written in ``folder`` as jobs have it, in a namespace of its own."""
-        folder = Path(str(asked["folder"]))
+    def distributed(self, asked: Mapping[str, Any], body: bytes) -> Any:
+        """Run a job's code, whose files ``body`` holds as a tar, in a namespace of its own."""
+        folder = self._folder / f"run-{int(asked['id'])}-{self._rank}"
         before = (list(sys.path), list(sys.argv), Path.cwd())
         try:
+            _unpack(body, folder)
+            code = payload.read(folder)
+            if not Path(code.working_directory).is_dir():  # the notebook's, on another machine
+                code = code._replace(working_directory="")
             with persistent_groups.kept():
-                return execute.run(folder, payload.read(folder), self._sources)
+                return execute.run(folder, code, self._sources)
         finally:
             sys.path[:], sys.argv[:] = before[0], before[1]
             os.chdir(before[2])
             sys.modules["__main__"] = self._main
             _forget_modules(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unpack(content: bytes, folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        # Other users' right to write, which would be refused, does not travel; Python before 3.11.4 has no such filter.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)  # noqa: S202 - from whoever may run any code here
 
 
 def _forget_modules(folder: Path) -> None:

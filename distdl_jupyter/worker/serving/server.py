@@ -40,7 +40,7 @@ def serve(folder: Path, payload: Payload, sources: Sources) -> None:
     if payload.working_directory:
         with contextlib.suppress(OSError):
             os.chdir(payload.working_directory)
-    server = Server(identify(os.environ), payload, sources)
+    server = Server(identify(os.environ), sources)
     try:
         server.run()
     finally:
@@ -50,7 +50,7 @@ def serve(folder: Path, payload: Payload, sources: Sources) -> None:
 class Server:
     """One rank with its namespace and the door at which it is asked."""
 
-    def __init__(self, identity: Identity, payload: Payload, sources: Sources) -> None:
+    def __init__(self, identity: Identity, sources: Sources) -> None:
         self._identity = identity
         self._sources = sources
         self._room = Room(identity, sources)
@@ -63,7 +63,9 @@ class Server:
         self._interruptible = self._canceled = False
         #: When clients had a signal sent that has not arrived; two may arrive as one.
         self._announced: deque[float] = deque(maxlen=100)
-        self._door = Door(Path(str(payload.serving["sockets"])), identity.folder, identity.rank)
+        if identity.pipes is None:
+            raise RuntimeError("Nobody could meet this rank: ranks that stay are started by an agent.")
+        self._door = Door(identity.pipes, identity.rank)
         # The trace of a crash goes to where the rank's own errors go, also while a cell has moved descriptor 2.
         faulthandler.enable(os.dup(2))
 

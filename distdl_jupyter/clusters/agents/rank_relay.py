@@ -1,0 +1,88 @@
+"""Sockets on this machine that lead to ranks which stay on others: a kernel speaks to them as to ranks here.
+
+Each connection is a channel of the agent on the rank's host, which passes its bytes to the rank's own socket there.
+What they say is not looked at: the rank knows its token, which goes into the job's private folder. All of it runs on
+the loop of the links (``wire``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.agents import wire
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.node import run_dir
+from distdl_jupyter.worker.serving.listener import NOTES, listening, note_of, write_note
+from distdl_jupyter.worker.serving.peer import peer_uid
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from distdl_jupyter.clusters.agents.connection import Connection
+    from distdl_jupyter.core.store import JobFolder
+
+#: Bytes that are carried at once at most.
+_PIECE = 1024 * 1024
+
+
+class RankRelay:
+    """The sockets of one run, in a private folder of this machine. Raises OSError."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._notes = folder.path / NOTES
+        self._folder = run_dir.make(folder.id, "rank-00000.sock")
+        self._lifeline = run_dir.lifeline(self._folder)
+        self._servers: list[asyncio.Server] = []
+
+    def offer(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
+        """Make a rank's socket, and then its note, when its host has answered where it listens."""
+        answer.add_done_callback(
+            lambda found: asyncio.run_coroutine_threadsafe(self._offer(connection, rank, found), wire.loop())
+        )
+
+    async def _offer(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
+        with contextlib.suppress(DistDLError):  # the host is gone, or the rank has ended: its end is told elsewhere
+            note = answer.result()
+            path = self._folder / f"rank-{rank}.sock"
+            carry = functools.partial(self._carry, connection, rank)
+            self._servers.append(await asyncio.start_unix_server(carry, sock=listening(path), limit=_PIECE))
+            write_note(note_of(self._notes, rank), {**note, "socket": str(path)})
+
+    async def _carry(
+        self, connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Carry one connection of this user to a rank, until either end hangs up."""
+        if peer_uid(writer.get_extra_info("socket")) != os.getuid():
+            writer.close()
+            return
+
+        def send(content: bytes) -> None:
+            if content:
+                writer.write(content)
+            else:
+                writer.close()
+
+        def connected(answer: Future[dict[str, Any]]) -> None:
+            if answer.exception() is not None:
+                wire.loop().call_soon_threadsafe(writer.close)
+
+        channel = connection.channel(send)
+        connection.begin("connect", rank=rank, channel=channel).add_done_callback(connected)
+        try:
+            with contextlib.suppress(OSError, DistDLError):
+                while content := await reader.read(_PIECE):
+                    await asyncio.to_thread(connection.write, channel, content)
+                connection.write(channel, b"", wait=False)
+        finally:
+            writer.close()
+
+    def close(self) -> None:
+        """Listen no more, and take the folder away; connections end with those of the agents."""
+        for server in self._servers:
+            wire.loop().call_soon_threadsafe(server.close)
+        os.close(self._lifeline)
+        run_dir.remove(self._folder)

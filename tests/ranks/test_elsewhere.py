@@ -1,0 +1,153 @@
+"""Ranks that stay on other machines: real hosts over ssh, a real Slurm; the kernel speaks to them as to ranks here."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from distdl_jupyter import capture, cluster_configs, ranks
+from distdl_jupyter.core.errors import JobFailed, JobNotRunning
+from distdl_jupyter.magic.ranktable import RanksTable
+from distdl_jupyter.ranks.answer import Interrupted, RanksBusy
+from tests.clusters.ssh.lab import Lab
+from tests.conftest import wait_for
+from tests.hosts import hosts_of, needs_hosts  # noqa: F401 - fixtures
+from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
+
+pytestmark = [needs_hosts, pytest.mark.timeout(300)]
+
+#: What another kernel does with ranks that this one has started.
+KERNEL = """
+from distdl_jupyter import ranks
+from distdl_jupyter.ranks.answer import RanksBusy
+found = ranks.current()
+try:
+    print("read", dict(found.run("x").values), flush=True)
+except RanksBusy as busy:
+    print(busy, flush=True)
+    found.interrupt()
+"""
+HOST = "import os; os.uname().nodename"
+SUM = """
+import torch, torch.distributed as dist
+if not dist.is_initialized(): dist.init_process_group("gloo")
+t = torch.ones(2) * (rank + 1)
+dist.all_reduce(t)
+t.tolist()
+"""
+
+
+@pytest.fixture
+def lab(hosts_of, distdl_home, tmp_path, monkeypatch):  # noqa: F811
+    """Two hosts, of which ``node-b`` does not see the jobs' folders."""
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
+    return Lab(hosts_of(2, private={"node-b": [str(distdl_home)]}, own_processes=True))
+
+
+def on_hosts(started, lab, count=1, backend="torch", **options):
+    session = started(count, backend, compute_target="lab", node_count=2, **options)
+    lab.job = session.job
+    return session
+
+
+def another_kernel():
+    ran = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, timeout=60, check=False)
+    return ran.stdout + ran.stderr
+
+
+def test_ranks_on_hosts_keep_names_and_are_asked_as_ranks_here(started, lab, told, tmp_path, monkeypatch):
+    (tmp_path / "beside.py").write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    session = on_hosts(started, lab)
+    assert dict(session.run(HOST).values) == {0: "node-a", 1: "node-b"}
+    session.run("x = rank\nprint('I am', rank)", on_event=told)
+    assert [told.text(rank) for rank in (0, 1)] == ["I am 0\n", "I am 1\n"]
+    assert dict(session.run(SUM).values) == {0: [3.0, 3.0], 1: [3.0, 3.0]}
+    session.push(large=b"y" * 5_000_000)
+    assert {rank: len(value) for rank, value in session.pull("large").items()} == {0: 5_000_000, 1: 5_000_000}
+    failed = session.run("if rank == 1: {}['label']", label="In [7]")
+    assert failed.errors[1]["type"] == "KeyError"
+    assert "read {0: 0, 1: 1}" in another_kernel()
+    # A job's cell with a value and a module of the notebook, on a host that sees no folder of this machine.
+    import beside
+
+    draft = capture.capture_cell("beside.double(scale)", {"beside": beside, "scale": 21})
+    assert dict(session.run_distributed(draft).values) == {0: 42, 1: 42}
+    text = repr(RanksTable(session))
+    assert "2 ranks are alive, for" in text
+    assert "torch on lab, job" in text
+    assert "They end after 2 h without a cell." in text
+    assert [line.split()[1] for line in text.splitlines()[1:]] == ["Host", "node-a", "node-b"]
+    notes = session.job.folder.path / "serving"
+    assert {path.name for path in notes.glob("rank-*")} == {"rank-0.json", "rank-1.json"}
+    session.stop()
+    assert session.job.state.value == "completed"
+    assert not list(notes.glob("rank-*"))
+    lab.until_nothing_is_left()
+
+
+@pytest.mark.full
+def test_a_cell_outlives_its_kernel_and_is_interrupted_by_another_one(started, lab):
+    session = on_hosts(started, lab)
+    go = threading.Thread(target=lambda: _suppressed(session.run, "import time; x = 'whole'; time.sleep(600)"))
+    go.start()
+    wait_for(lambda: session.state() == "busy")
+    assert "The ranks are busy with" in another_kernel()
+    go.join(30)
+    assert dict(session.run("x").values) == {0: "whole", 1: "whole"}
+
+
+def _suppressed(call, *given):
+    with contextlib.suppress(Exception, Interrupted):
+        call(*given)
+
+
+@pytest.mark.full
+def test_a_host_that_is_lost_ends_the_ranks_with_its_name_and_the_remedy(started, lab):
+    session = on_hosts(started, lab)
+    threading.Timer(1, lambda: lab.hosts.cut("node-b")).start()
+    begin = time.monotonic()
+    with pytest.raises(JobFailed) as caught:
+        session.run("import time; time.sleep(600)")
+    assert time.monotonic() - begin < 60
+    assert "Rank 1 of 2 failed first: lost with node-b. node-b has not answered for" in str(caught.value)
+    assert "Start new ones with %dist_ranks start, or ranks.start()." in str(caught.value)
+    assert session.job.wait(60).state.value == "failed"
+    assert "lost with node-b" in session.state().reason
+
+
+@pytest.mark.full
+def test_ranks_that_nobody_asks_end_by_themselves(started, lab):
+    session = on_hosts(started, lab, idle_timeout=3)
+    session.run("import time; time.sleep(5)")
+    assert session.state() == "idle", "a cell that runs is no idleness"
+    wait_for(lambda: session.state() == "ended", 30)
+    assert session.job.wait(30).state.value == "canceled"
+    with pytest.raises(JobNotRunning) as caught:
+        session.run("1")
+    assert str(caught.value) == ("The ranks were ended after 3 s without a cell, their idle_timeout_seconds. "
+                                 "Start new ones with %dist_ranks start, or ranks.start().")  # fmt: skip
+    lab.until_nothing_is_left()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
+def test_ranks_of_other_backends_meet_on_hosts(started, lab, backend):
+    session = on_hosts(started, lab, 2, backend)
+    assert session.run("import os, torch, horovod.torch as hvd\nhvd.init()").errors == {}
+    for _ in range(2):
+        found = session.run("hvd.allreduce(torch.ones(1) * (rank + 1), op=hvd.Sum, name='t').item(), os.uname()[1]")
+        assert {rank: value[0] for rank, value in found.values.items()} == dict.fromkeys(range(4), 10.0)
+
+
+@pytest.mark.full
+def test_a_rank_that_ends_its_process_on_a_host_ends_the_session(started, lab, told):
+    session = on_hosts(started, lab)
+    with pytest.raises(JobFailed, match="Rank 1 of 2 failed first: exit code 3"):
+        session.run("import os, time\nprint('last words')\nif rank == 1: os._exit(3)\ntime.sleep(600)", on_event=told)
+    assert told.text(1) == "last words\n"
+    lab.until_nothing_is_left()
