@@ -6,19 +6,46 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import results
+from distdl_jupyter import registry, results
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.state import State
+from distdl_jupyter.ranks.found import stamps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from distdl_jupyter.client import Job
 
 _TIMEOUT = 15.0
+#: Seconds in which another supervisor takes the place of one that was killed.
+_ATTACH_TIMEOUT = 60.0
 _POLL = 0.02
 _AGAIN = "Start new ones with %dist_ranks start, or ranks.start()."
+
+
+def is_led_anew(job: Job, seen: Mapping[str, int], meanwhile: Callable[[], object] = bool) -> bool:
+    """Wait until it is known what became of ranks that do not answer: whether another supervisor leads them now.
+
+    ``seen`` are the notes' ``stamps`` from before; ``meanwhile`` is called until then.
+    """
+    attaches = registry.get("clusters", job.spec.cluster).can_attach
+    until = time.monotonic() + (_ATTACH_TIMEOUT if attaches else _TIMEOUT)
+    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
+        now = stamps(job.folder)
+        if now.keys() == seen.keys() and not now.items() & seen.items():
+            return True
+        meanwhile()
+        time.sleep(_POLL)
+    return False
+
+
+def led_anew() -> JobNotRunning:
+    """Return the exception for what ran on ranks when their supervisor ended."""
+    return JobNotRunning(
+        "The supervisor of the ranks was ended, and another one has taken its place: what this cell gives is not known "
+        "here.", hint="The ranks go on with all their names; %dist_ranks says when they wait for the next cell.",
+    )  # fmt: skip
 
 
 def why_ended(job: Job) -> DistDLError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.store import JobStore
@@ -14,13 +15,21 @@ if TYPE_CHECKING:
 
 
 def running() -> Iterator[JobFolder]:
-    """Yield the folders of sessions that live on this machine, newest first."""
+    """Yield the folders of sessions that may live and have their supervisor on this machine, newest first.
+
+    One whose supervisor was killed may go on in an allocation of Slurm: then its notes were left.
+    """
     for folder in JobStore().folders():
-        if (folder.path / NOTES).is_dir() and lives(folder):
-            yield folder
+        if (folder.path / NOTES).is_dir():
+            supervisor = folder.supervisor()
+            if not supervisor.host and (supervisor.held or stamps(folder)):
+                yield folder
 
 
-def lives(folder: JobFolder) -> bool:
-    """Say whether a job has its supervisor on this host: the lock is held as long as it lives."""
-    supervisor = folder.supervisor()
-    return supervisor.held and not supervisor.host
+def stamps(folder: JobFolder) -> dict[str, int]:
+    """Return when the note of each rank was written, in ns: another supervisor writes them anew."""
+    found = {}
+    for path in (folder.path / NOTES).glob("rank-*.json"):
+        with contextlib.suppress(OSError):
+            found[path.name] = path.stat().st_mtime_ns
+    return found

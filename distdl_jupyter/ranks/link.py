@@ -35,6 +35,16 @@ class Link:
         self._reader = Reader()
         self._sending = threading.Lock()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the other end has not hung up, as far as is known here."""
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
         return self._socket.fileno()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output
 from distdl_jupyter.ranks.cell_output import CellOutput
-from distdl_jupyter.ranks.ending import Stuck, why_ended
+from distdl_jupyter.ranks.ending import Stuck, is_led_anew, led_anew, why_ended
 from distdl_jupyter.ranks.interrupts import Interrupts, counted
 from distdl_jupyter.ranks.link import Gone, Link
 from distdl_jupyter.ranks.turn import busy
@@ -36,11 +36,15 @@ Request = tuple[dict[str, Any], bytes]
 
 
 class PendingRequest:
-    """One request under way. ``links`` are those of all ranks, ``requests`` what some of them are asked."""
+    """One request under way. ``links`` are those of all ranks, ``requests`` what some of them are asked.
+
+    ``notes`` are the ``stamps`` of those that led to the links.
+    """
 
     def __init__(
-        self, job: Job, links: Mapping[int, Link], requests: Mapping[int, Request], on_event: OnEvent | None
-    ) -> None:
+        self, job: Job, links: Mapping[int, Link], notes: Mapping[str, int], requests: Mapping[int, Request],
+        on_event: OnEvent | None,
+    ) -> None:  # fmt: skip
         self._job = job
         self._links = links
         self._requests = requests
@@ -55,6 +59,7 @@ class PendingRequest:
         self._warned: set[str] = set()
         number = next(iter(requests.values()))[0]["id"]
         spoken = [rank for rank, (asked, _) in requests.items() if asked["do"] in ("run", "distributed")]
+        self._notes = notes
         self._output = CellOutput(job.folder, spoken, number)
 
     def wait(self) -> Answer:
@@ -70,8 +75,10 @@ class PendingRequest:
                     self._pass_interrupts(interrupts)
                     self._warn()
             except Gone:
-                self._read_last_output()
-                raise why_ended(self._job) from None
+                # What the rank that is gone and the others still said comes before the reason.
+                anew = is_led_anew(self._job, self._notes, self._read_output)
+                self._read_output()
+                raise (led_anew() if anew else why_ended(self._job)) from None
         self._answer.seconds = time.perf_counter() - self._begin
         if self._interrupts_passed:
             raise Interrupted(self._answer)
@@ -118,14 +125,6 @@ class PendingRequest:
                 del self._done[rank]
                 self._on_event(done)
         return bool(outputs)
-
-    def _read_last_output(self) -> None:
-        """A rank is gone: what it and the others still said comes before the reason."""
-        until = time.monotonic() + _LOG_TIMEOUT
-        while not self._job.view().state.ended and self._job.view().failure is None and time.monotonic() < until:
-            self._read_output()
-            time.sleep(_LONGEST)
-        self._read_output()
 
     def _pass_interrupts(self, interrupts: Interrupts) -> None:
         while self._interrupts_passed < interrupts.count:

@@ -15,14 +15,15 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
-from distdl_jupyter.ranks.ending import reason, why_ended
+from distdl_jupyter.ranks.ending import is_led_anew, reason, why_ended
+from distdl_jupyter.ranks.found import stamps
 from distdl_jupyter.ranks.link import Gone, Link, linked
 from distdl_jupyter.ranks.pending_request import OnEvent, PendingRequest, Request
 from distdl_jupyter.ranks.turn import busy, holder, turn
 from distdl_jupyter.worker.serving.listener import NOTES, note_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
@@ -37,6 +38,8 @@ class Ranks:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._links: dict[int, Link] = {}
+        #: The ``stamps`` of the notes that led to them.
+        self._notes: dict[str, int] = {}
         self._owner = secrets.token_hex(8)
 
     @property
@@ -108,9 +111,9 @@ class Ranks:
         requests: dict[int, Request] = dict.fromkeys(on, (asked, body))
         with turn(self.job.folder, str(asked.get("label") or ""), self._owner) as again:
             try:
-                if not (again and self._links):
+                if not (again and self._links and all(link.is_open for link in self._links.values())):
                     self._refuse_busy(on)
-                return PendingRequest(self.job, self._links, requests, on_event).wait()
+                return PendingRequest(self.job, self._links, self._notes, requests, on_event).wait()
             except BaseException:
                 # What still comes on these connections answers nobody's question.
                 self._hang_up()
@@ -118,21 +121,36 @@ class Ranks:
 
     def _refuse_busy(self, on: list[int]) -> None:
         """Make sure of a fresh connection or a known one to every rank. Raises RanksBusy, why the ranks are gone."""
+        if runs := self._answered(lambda: self._running(on)):
+            raise busy(runs)
+
+    def _running(self, on: list[int]) -> str:
         try:
             if set(self._links) != set(range(self.size)):
                 self._hang_up()
+                self._notes = stamps(self.job.folder)
                 for rank in range(self.size):
                     self._links[rank] = linked(self.job.folder, rank)
-            doing = [_doing(self._links[rank]) for rank in on]
+            return next(filter(None, [_doing(self._links[rank]) for rank in on]), "")
         except Gone:
-            raise why_ended(self.job) from None
-        if any(doing):
-            raise busy(next(filter(None, doing)))
+            self._hang_up()
+            raise
+
+    def _answered(self, ask: Callable[[], str]) -> str:
+        """Return what ``ask`` gives, asked once more where another supervisor has come. Raises why ranks are gone."""
+        for _ in range(2):
+            seen = self._notes or stamps(self.job.folder)
+            try:
+                return ask()
+            except Gone:
+                if not is_led_anew(self.job, seen):
+                    break
+        raise why_ended(self.job)
 
     def _hang_up(self) -> None:
         for link in self._links.values():
             link.close()
-        self._links = {}
+        self._links, self._notes = {}, {}
 
     def _chosen(self, on: Iterable[int] | None) -> list[int]:
         chosen = list(range(self.size)) if on is None else sorted(set(on))
@@ -149,10 +167,9 @@ class Ranks:
         if self.is_over:
             return RanksState("ended", reason(self.job))
         try:
-            doing = [self._query(rank) for rank in range(self.size)]
-        except Gone:
-            return RanksState("ended", str(why_ended(self.job).args[0]))
-        runs = next(filter(None, doing), "")
+            runs = self._answered(lambda: next(filter(None, [self._query(rank) for rank in range(self.size)]), ""))
+        except DistDLError as error:
+            return RanksState("ended", str(error.args[0]))
         return RanksState("busy", busy(runs, holder(self.job.folder)).message) if runs else RanksState("idle")
 
     @property

@@ -145,6 +145,10 @@ class EventRecorder:
             self.connected.add(event["rank"])
         if event["type"] == "rank" and event.get("status") == "ready":
             self.ready.add(event["rank"])
+        if event["type"] == "mark":
+            self._running_cells.pop(event["rank"], None)
+            if not event.get("ended"):
+                self._running_cells[event["rank"]] = str(event.get("label") or "")
         if event["type"] == "log" and "at" in event:
             self._room -= len(event["text"].encode(errors="replace")) + 1
         elif event["type"] == "count" and "first" in event:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import stat
 
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
@@ -10,6 +12,7 @@ from distdl_jupyter.core.plan import Service
 from distdl_jupyter.testing.listener import Listener
 from distdl_jupyter.testing.sample import SAVES
 from distdl_jupyter.testing.subject import Subject
+from distdl_jupyter.worker.serving.listener import NOTES, note_of
 
 _ENDS = """
 import os, sys
@@ -40,6 +43,18 @@ import os, pathlib
 kept = pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", "of", "rank-" + os.environ["RANK"])
 kept.parent.mkdir(exist_ok=True)
 kept.write_bytes(bytes(range(256)) * 1000)
+"""
+_IS_MET = """
+import os, pathlib
+from distdl_jupyter.worker.serving.listener import Door
+door = Door(pathlib.Path(os.environ["DISTDL_PIPES"]), int(os.environ["DISTDL_RANK"]))
+print("here", flush=True)
+with door.accept() as connection:
+    said = b""
+    while content := connection.recv(65536):
+        said += content
+    connection.sendall(os.environ["DISTDL_RANK"].encode() + said[::-1])
+door.close()
 """
 _GATHERS = """
 import time
@@ -132,6 +147,31 @@ class RunningContract(Subject):
             for rank in range(self.ranks):
                 kept = sample.folder.outputs / "of" / f"rank-{rank}"
                 assert kept.read_bytes() == bytes(range(256)) * 1000
+
+    def test_ranks_that_stay_are_met_from_here(self) -> None:
+        """A kernel speaks to a rank on any machine by a socket here; what they say comes through whole, both ways."""
+        if not self.cluster.serves:
+            return
+        said = bytes(range(256)) * 10_000
+        with self.running(_IS_MET) as (sample, listener):
+            self.until_said(listener, "here")
+            for rank in range(self.ranks):
+                listener.run.serve(rank)
+            for rank in range(self.ranks):
+                note = note_of(sample.folder.path / NOTES, rank)
+                listener.until(note.exists, self.timeout, f"the note of rank {rank}")
+                found = json.loads(note.read_text())
+                assert stat.S_IMODE(note.stat().st_mode) == 0o600
+                assert found["token"]
+                with socket.socket(socket.AF_UNIX) as connection:
+                    connection.settimeout(self.timeout)
+                    connection.connect(found["socket"])
+                    connection.sendall(said)
+                    connection.shutdown(socket.SHUT_WR)
+                    assert b"".join(iter(lambda: connection.recv(65536), b"")) == str(rank).encode() + said[::-1]
+            listener.until_ended(self.ranks, self.timeout)
+            assert {exit_.code for exit_ in listener.exits.values()} == {0}, listener.lines
+        assert not list((sample.folder.path / NOTES).glob("rank-*"))
 
     def test_a_service_that_never_is_ready_ends_the_start_with_its_words(self) -> None:
         """Nothing is left of a start that failed half-way; where it begins later, the ranks end."""

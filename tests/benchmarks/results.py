@@ -30,6 +30,7 @@ README = HERE.parents[1] / "README.md"
 BENCHMARKS = (
     "first_step",
     "first_step_elsewhere",
+    "first_step_hosts",
     "ranks_cell",
     "throughput",
     "log_cost",

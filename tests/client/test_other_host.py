@@ -137,6 +137,8 @@ def test_ranks_of_another_host_are_not_offered_here():
     folder = running(kind="ranks")
     with folder.lock.open() as file:
         locks.fcntl.flock(file, locks.fcntl.LOCK_EX)  # a file system whose locks all hosts see
-        assert not found.lives(folder)
-    with pytest.raises(JobNotRunning, match=r"The ranks of job .* run on login1\. Log in to login1"):
+        (folder.path / "serving").mkdir()
+        (folder.path / "serving" / "rank-0.json").touch()
+        assert list(found.running()) == []
+    with pytest.raises(JobNotRunning, match=r"The ranks of job .* were started on login1\. Log in to login1"):
         beginning.current(only=folder.id)

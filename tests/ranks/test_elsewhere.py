@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,10 +10,11 @@ import time
 
 import pytest
 
-from distdl_jupyter import capture, cluster_configs, ranks
+from distdl_jupyter import capture
 from distdl_jupyter.core.errors import JobFailed, JobNotRunning
 from distdl_jupyter.magic.ranktable import RanksTable
-from distdl_jupyter.ranks.answer import Interrupted, RanksBusy
+from distdl_jupyter.ranks.answer import Interrupted
+from tests.clusters.slurm.test_slurm import supervisor_of
 from tests.clusters.ssh.lab import Lab
 from tests.conftest import wait_for
 from tests.hosts import hosts_of, needs_hosts  # noqa: F401 - fixtures
@@ -151,3 +153,56 @@ def test_a_rank_that_ends_its_process_on_a_host_ends_the_session(started, lab, t
         session.run("import os, time\nprint('last words')\nif rank == 1: os._exit(3)\ntime.sleep(600)", on_event=told)
     assert told.text(1) == "last words\n"
     lab.until_nothing_is_left()
+
+
+# in an allocation of Slurm ----------------------------------------------------------------------------
+
+
+def in_slurm(started, count=2, **options):
+    return started(1, "torch" if count > 1 else "plain", compute_target="slurm", node_count=count, **options)
+
+
+@pytest.mark.full
+@needs_slurm
+def test_one_allocation_of_slurm_runs_cell_after_cell_whatever_becomes_of_supervisors(started, slurm, told):  # noqa: F811
+    session = in_slurm(started)
+    assert dict(session.run(HOST).values) == {0: "node-a", 1: "node-b"}
+    session.run("x = rank\nprint('I am', rank)", on_event=told)
+    assert [told.text(rank) for rank in (0, 1)] == ["I am 0\n", "I am 1\n"]
+    session.push(large=b"y" * 5_000_000)
+    assert {rank: len(value) for rank, value in session.pull("large").items()} == {0: 5_000_000, 1: 5_000_000}
+    assert len(slurm.run("squeue", "-h", "-o", "%i").stdout.split()) == 1
+    # In the middle of a cell: the kernel hears of it, the cell goes on.
+    threading.Timer(1, lambda: os.kill(supervisor_of(session.job), signal.SIGKILL)).start()
+    with pytest.raises(JobNotRunning, match="another one has taken its place: what this cell gives is not known here"):
+        session.run("import time; time.sleep(20); x = 'went on'")
+    assert session.state() == "busy"
+    wait_for(lambda: session.state() == "idle")
+    assert dict(session.run("x").values) == {0: "went on", 1: "went on"}
+    # While nothing runs: another kernel finds them.
+    os.kill(supervisor_of(session.job), signal.SIGKILL)
+    assert "read {0: 'went on', 1: 'went on'}" in another_kernel()
+    assert dict(session.run("x").values) == {0: "went on", 1: "went on"}
+    session.stop()
+    assert session.job.state.value == "completed"
+    wait_for(lambda: not slurm.run("squeue", "-h").stdout.split(), what="the end of the allocation")
+
+
+@pytest.mark.full
+@needs_slurm
+def test_the_end_of_an_allocation_s_time_is_told_with_the_remedy(started, slurm):  # noqa: F811
+    session = in_slurm(started, 1, partition="short")
+    with pytest.raises(JobFailed) as caught:
+        session.run("import time; time.sleep(600)")
+    assert "The Slurm job reached its time limit: set a longer time_limit" in str(caught.value)
+    assert "Start new ones with %dist_ranks start, or ranks.start()." in str(caught.value)
+
+
+@pytest.mark.full
+@needs_slurm
+def test_a_node_of_an_allocation_that_is_lost_is_named(started, slurm_of):  # noqa: F811
+    farm = slurm_of(2)
+    session = in_slurm(started)
+    threading.Timer(1, lambda: farm.kill_node("node-b")).start()
+    with pytest.raises(JobFailed, match=r"node-b|Slurm lost one of the job's nodes"):
+        session.run("import time; time.sleep(600)")

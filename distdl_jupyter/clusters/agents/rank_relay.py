@@ -73,11 +73,10 @@ class RankRelay:
         channel = connection.channel(send)
         connection.begin("connect", rank=rank, channel=channel).add_done_callback(connected)
         try:
-            with contextlib.suppress(OSError, DistDLError):
-                while content := await reader.read(_PIECE):
-                    await asyncio.to_thread(connection.write, channel, content)
-                connection.write(channel, b"", wait=False)
-        finally:
+            while content := await reader.read(_PIECE):
+                await asyncio.to_thread(connection.write, channel, content)
+            connection.write(channel, b"", wait=False)  # the rank hangs up then, which ``send`` is told
+        except (OSError, DistDLError):
             writer.close()
 
     def close(self) -> None:

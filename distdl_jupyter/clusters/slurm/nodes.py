@@ -16,6 +16,7 @@ from distdl_jupyter.clusters.agents.nodes import AgentNodes
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Exit, Notice, Stream
 from distdl_jupyter.clusters.slurm import accounting, commands, words
+from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node.folder import files
@@ -35,6 +36,7 @@ _LONGEST = 20_000
 #: Slurm's word for an output file that could not be opened on the node (its exit "signal" 53).
 _NO_OUTPUT = 53
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
+_TIME_LIMIT = "DUE TO TIME LIMIT ***"
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
@@ -51,6 +53,8 @@ class SlurmJob:
         self._hosts: list[str] = []
         self._lost: set[str] = set()
         self._ended: dict[int, str] = {}
+        #: Whether Slurm's daemon on a node has said that the job's time is over.
+        self.is_timed_out = False
 
     @property
     def number(self) -> str:
@@ -96,6 +100,7 @@ class SlurmJob:
         """Learn from srun's words which nodes are lost and which agents have ended."""
         for hosts in _NODE_LOST.findall(text):
             self._lost.update(hosts.split(","))
+        self.is_timed_out = self.is_timed_out or _TIME_LIMIT in text
         for nodes, how in _TASK_ENDED.findall(text):
             for node in numbers(nodes):
                 self._ended.setdefault(node, how)
@@ -225,6 +230,8 @@ class SlurmNodes(AgentNodes):
 
     def _of_killed(self, exit_: Exit) -> Exit:
         state = self._slurm.watch.state
+        if self._slurm.is_timed_out:  # it is COMPLETING for longer than is waited for
+            state = JobState("TIMEOUT")
         return dataclasses.replace(exit_, evidence=words.end(state) if state is not None else "")
 
     def _of_lost(self, exit_: Exit) -> Exit:
