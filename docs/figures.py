@@ -15,6 +15,8 @@ ROWS = {
     "cold_torch": ("first_step", "Cold", "cold torch, same script", "torchrun"),
     "torch_distributor": ("first_step_elsewhere", "Other engines", "cold torch", "TorchDistributor"),
     "ray_train": ("first_step_elsewhere", "Other engines", "cold torch", "Ray Train"),
+    "hosts_ssh": ("first_step_hosts", "Machines", "a cell on ranks that stay, ssh", "a job, ssh"),
+    "hosts_slurm": ("first_step_hosts", "Machines", "a cell on ranks that stay, slurm", "a job, slurm"),
 }
 
 
