@@ -56,6 +56,9 @@ class Wrapped(Run):
     def signal(self, name):
         self.inner.signal(name)
 
+    def serve(self, rank):
+        self.inner.serve(rank)
+
     def on_launcher_output(self, text):
         self.inner.on_launcher_output(text)
 
