@@ -127,6 +127,12 @@ def lacks_containers() -> str:
     return "this Slurm's srun has no --container-image, which its plugin pyxis brings"
 
 
+def _working_directory(spec: JobSpec) -> list[Path]:
+    """Return where ranks of the job run, which a container must see."""
+    found = Path(spec.working_directory)
+    return [found] if found.is_absolute() and found != Path("/") else []
+
+
 def container(options: SlurmOptions, *folders: Path) -> list[str]:
     """Return the options of srun for the image; ``folders`` are seen in it where they are."""
     if not options.container_image:
@@ -162,7 +168,7 @@ def batch(site: Site, spec: JobSpec, options: SlurmOptions) -> str:
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
-        f"{shlex.join([*container(options, site.job), f'{site.run}/{_START}'])} &\n"
+        f"{shlex.join([*container(options, site.job, *_working_directory(spec)), f'{site.run}/{_START}'])} &\n"
         # A signal ends the wait, not srun; one that has ended leaves its code to the next wait.
         "while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done\n"
         f'[ -s {run}/{agents.FAILED} ] && code=$(cat {run}/{agents.FAILED})\n'
