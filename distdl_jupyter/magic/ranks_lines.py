@@ -28,7 +28,8 @@ kernel and its page: after a restart ``%%ranks`` finds them with all their names
 _EPILOG = """
 Actions:
 
-    start [flags]       Start ranks; the flags are those of %%distributed, such as -p 4 -b horovod-gloo.
+    start [flags]       Start ranks; the flags are those of %%distributed, such as -p 4 -b horovod-gloo, or
+                        --target lab -N 2 for ranks on other machines.
     stop                End them in order.
     restart             End them and start as many anew, with empty namespaces.
     interrupt           Raise KeyboardInterrupt in the cell that runs on them; their names stay.
@@ -97,7 +98,7 @@ class RankLines:
             )
         chosen = job_parser(Parser("%dist_ranks", _DESCRIPTION)).parse(rest)
         begun = time.monotonic()
-        self._ready(ranks.start(**job_options(chosen, self._session.defaults)), begun)
+        self._ready(ranks.start(on_wait=_say_wait, **job_options(chosen, self._session.defaults)), begun)
 
     def _ready(self, ranks: Ranks, begun: float) -> None:
         self._session.ranks.choose(ranks)
@@ -119,7 +120,7 @@ class RankLines:
         _alone(rest, "restart")
         begun = time.monotonic()
         ranks = self._session.ranks.get()
-        self._ready(ranks.restart(), begun)
+        self._ready(ranks.restart(_say_wait), begun)
 
     def _interrupt(self, rest: str) -> None:
         _alone(rest, "interrupt")
@@ -176,6 +177,10 @@ def _on(chosen: argparse.Namespace, ranks: Ranks) -> list[int] | None:
 def _alone(rest: str, action: str) -> None:
     if rest:
         raise InvalidSpec(f"%dist_ranks {action} takes nothing more, but {rest!r} follows.", field="action")
+
+
+def _say_wait(detail: str) -> None:
+    _say(f"Not ready yet: {detail}.")
 
 
 def _say(text: str) -> None:

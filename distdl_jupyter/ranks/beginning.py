@@ -11,11 +11,13 @@ from typing import Any
 from distdl_jupyter import client
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.ranks import found, request
-from distdl_jupyter.ranks.session import Ranks
+from distdl_jupyter.ranks.session import OnWait, Ranks
 
 
-def start(**options: Any) -> Ranks:
+def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
     """Start ranks that stay and return when every one answers. ``options`` are those of ``submit``.
+
+    ``on_wait`` is called with what is waited for now and then: "waiting for free nodes (Resources)".
 
     On other machines (``compute_target``) they end after 2 h without a cell, unless ``idle_timeout_seconds`` says
     otherwise.
@@ -25,7 +27,7 @@ def start(**options: Any) -> Ranks:
     """
     session = Ranks(client.launch(request.session(), **options))
     try:
-        session.await_ranks()
+        session.await_ranks(on_wait)
     except KeyboardInterrupt:
         with contextlib.suppress(JobNotRunning):
             session.job.cancel(now=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight, registry
@@ -23,13 +24,17 @@ from distdl_jupyter.ranks.turn import busy, holder, turn
 from distdl_jupyter.worker.serving.listener import NOTES, note_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
 
 #: Seconds between two looks whether the ranks listen.
 _POLL = 0.01
+#: Seconds between two words on what ranks that are started wait for.
+_SILENCE = 2.0
+
+OnWait = Callable[[str], object]
 
 
 class Ranks:
@@ -207,19 +212,28 @@ class Ranks:
             self._hang_up()
         return True
 
-    def restart(self) -> Ranks:
+    def restart(self, on_wait: OnWait | None = None) -> Ranks:
         """End the ranks and start them anew with the same options; this handle is the new ones' then."""
         self.stop()
         self.job = self.job.rerun()
-        self.await_ranks()
+        self.await_ranks(on_wait)
         return self
 
-    def await_ranks(self) -> None:
-        """Wait until every rank listens. Raises JobFailed or JobNotRunning when one ends before."""
+    def await_ranks(self, on_wait: OnWait | None = None) -> None:
+        """Wait until every rank listens. Raises JobFailed or JobNotRunning when one ends before.
+
+        ``on_wait`` is called with what is waited for when that has changed, every 2 s at most.
+        """
+        said, silent_until = "", time.monotonic() + _SILENCE
         waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
             if self.is_over:
                 raise _not_started(self.job)
+            if on_wait is not None and time.monotonic() > silent_until:
+                silent_until += _SILENCE
+                phases = self.job.view().phases
+                if phases and phases[-1].detail not in ("", said):
+                    on_wait(said := phases[-1].detail)
             time.sleep(_POLL)
 
     def _query(self, rank: int, request: dict[str, Any] | None = None) -> str:

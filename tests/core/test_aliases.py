@@ -8,7 +8,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 
 ALLOWED = {
     "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",
-    "environment_variables", "max_run_duration_seconds", "hang_timeout_seconds", "max_restarts",
+    "environment_variables", "max_run_duration_seconds", "hang_timeout_seconds", "idle_timeout_seconds", "max_restarts",
     "min_process_count", "host_discovery", "elastic_timeout_seconds", "pip_packages", "requirements",
 }  # fmt: skip
 
