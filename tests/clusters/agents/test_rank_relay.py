@@ -1,0 +1,83 @@
+"""The sockets here that lead to ranks elsewhere: private, for this user alone, and gone with the run."""
+
+import contextlib
+import json
+import os
+import socket
+import stat
+from concurrent.futures import Future
+
+import pytest
+
+from distdl_jupyter.clusters.agents import rank_relay
+from distdl_jupyter.core.store import JobFolder
+from tests.conftest import wait_for
+
+
+class Recorded:
+    """The end of an agent's connection that keeps what is asked of it."""
+
+    def __init__(self):
+        self.asked, self.sent, self.sinks = [], [], []
+
+    def channel(self, sink):
+        self.sinks.append(sink)
+        return len(self.sinks)
+
+    def begin(self, type_, **fields):
+        self.asked.append((type_, fields))
+        answer = Future()
+        answer.set_result({})
+        return answer
+
+    def write(self, channel, content, *, wait=True):
+        self.sent.append((channel, content))
+
+
+@pytest.fixture
+def offered(tmp_path):
+    """A relay with one rank, the agent's end of it, and its note."""
+    relay, agent, answer = rank_relay.RankRelay(JobFolder(tmp_path)), Recorded(), Future()
+    relay.offer(agent, 3, answer)
+    answer.set_result({"socket": "/there/rank-3.sock", "token": "its own", "rank": 3, "pid": 7})
+    note = tmp_path / "serving" / "rank-3.json"
+    wait_for(note.exists)
+    yield agent, json.loads(note.read_text())
+    relay.close()
+    wait_for(lambda: not os.path.lexists(os.path.dirname(json.loads(note.read_text())["socket"])))
+
+
+def connected(note):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(30)
+    connection.connect(note["socket"])
+    return connection
+
+
+def test_a_note_names_a_private_socket_here_and_the_ranks_own_token(offered):
+    _, note = offered
+    assert note["token"] == "its own"
+    assert stat.S_IMODE(os.lstat(note["socket"]).st_mode) == 0o600
+    assert stat.S_IMODE(os.lstat(os.path.dirname(note["socket"])).st_mode) == 0o700
+
+
+def test_a_connection_is_carried_to_the_rank_until_it_hangs_up(offered):
+    agent, note = offered
+    with connected(note) as connection:
+        connection.sendall(b"hello")
+        wait_for(lambda: agent.sent)
+        assert agent.asked == [("connect", {"rank": 3, "channel": 1})]
+        assert agent.sent == [(1, b"hello")]
+        rank_relay.wire.loop().call_soon_threadsafe(agent.sinks[0], b"and back")
+        assert connection.recv(100) == b"and back"
+        rank_relay.wire.loop().call_soon_threadsafe(agent.sinks[0], b"")
+        assert connection.recv(100) == b""
+
+
+def test_another_user_is_hung_up_on_before_the_agent_is_asked(offered, monkeypatch):
+    agent, note = offered
+    monkeypatch.setattr(rank_relay, "peer_uid", lambda _connection: os.getuid() + 1)
+    with connected(note) as stranger, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stranger.sendall(b"hello")
+        assert stranger.recv(100) == b""
+    assert (agent.asked, agent.sent, agent.sinks) == ([], [], [])
