@@ -18,6 +18,7 @@ from tests.clusters.slurm.test_slurm import supervisor_of
 from tests.clusters.ssh.lab import Lab
 from tests.conftest import wait_for
 from tests.hosts import hosts_of, needs_hosts  # noqa: F401 - fixtures
+from tests.ranks.test_training import SETUP, SUM
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
@@ -34,13 +35,6 @@ except RanksBusy as busy:
     found.interrupt()
 """
 HOST = "import os; os.uname().nodename"
-SUM = """
-import torch, torch.distributed as dist
-if not dist.is_initialized(): dist.init_process_group("gloo")
-t = torch.ones(2) * (rank + 1)
-dist.all_reduce(t)
-t.tolist()
-"""
 
 
 @pytest.fixture
@@ -68,7 +62,6 @@ def test_ranks_on_hosts_keep_names_and_are_asked_as_ranks_here(started, lab, tol
     assert dict(session.run(HOST).values) == {0: "node-a", 1: "node-b"}
     session.run("x = rank\nprint('I am', rank)", on_event=told)
     assert [told.text(rank) for rank in (0, 1)] == ["I am 0\n", "I am 1\n"]
-    assert dict(session.run(SUM).values) == {0: [3.0, 3.0], 1: [3.0, 3.0]}
     session.push(large=b"y" * 5_000_000)
     assert {rank: len(value) for rank, value in session.pull("large").items()} == {0: 5_000_000, 1: 5_000_000}
     failed = session.run("if rank == 1: {}['label']", label="In [7]")
@@ -137,13 +130,12 @@ def test_ranks_that_nobody_asks_end_by_themselves(started, lab):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
-def test_ranks_of_other_backends_meet_on_hosts(started, lab, backend):
+@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", "horovod-mpi"])
+def test_ranks_meet_on_hosts_and_add_up_in_the_next_cells(started, lab, backend):
     session = on_hosts(started, lab, 2, backend)
-    assert session.run("import os, torch, horovod.torch as hvd\nhvd.init()").errors == {}
+    assert session.run(SETUP[backend]).errors == {}
     for _ in range(2):
-        found = session.run("hvd.allreduce(torch.ones(1) * (rank + 1), op=hvd.Sum, name='t').item(), os.uname()[1]")
-        assert {rank: value[0] for rank, value in found.values.items()} == dict.fromkeys(range(4), 10.0)
+        assert dict(session.run(SUM[backend]).values) == {rank: [10.0, 10.0] for rank in range(4)}
 
 
 @pytest.mark.full
