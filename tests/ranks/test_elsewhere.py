@@ -86,13 +86,22 @@ def test_ranks_on_hosts_keep_names_and_are_asked_as_ranks_here(started, lab, tol
 
 
 @pytest.mark.full
-def test_a_cell_outlives_its_kernel_and_is_interrupted_by_another_one(started, lab):
+@pytest.mark.fault("viewers", "a cell on ranks of other hosts goes on; the next kernel finds it and all names")
+def test_a_cell_outlives_a_killed_kernel_and_is_interrupted_by_another_one(started, lab):
     session = on_hosts(started, lab)
-    go = threading.Thread(target=lambda: _suppressed(session.run, "import time; x = 'whole'; time.sleep(600)"))
-    go.start()
+    code = "from distdl_jupyter import ranks; ranks.current().run('import time; time.sleep(5); x = 1 + rank')"
+    kernel = subprocess.Popen([sys.executable, "-c", code])
+    wait_for(lambda: session.state() == "busy")
+    kernel.kill()
+    kernel.wait()
+    assert session.state() == "busy"
+    wait_for(lambda: session.state() == "idle")
+    assert "read {0: 1, 1: 2}" in another_kernel()
+    asking = threading.Thread(target=lambda: _suppressed(session.run, "import time; x = 'whole'; time.sleep(600)"))
+    asking.start()
     wait_for(lambda: session.state() == "busy")
     assert "The ranks are busy with" in another_kernel()
-    go.join(30)
+    asking.join(30)
     assert dict(session.run("x").values) == {0: "whole", 1: "whole"}
 
 
@@ -102,6 +111,7 @@ def _suppressed(call, *given):
 
 
 @pytest.mark.full
+@pytest.mark.fault("rank", "a host with ranks that stay falls silent: it is named, with what to do")
 def test_a_host_that_is_lost_ends_the_ranks_with_its_name_and_the_remedy(started, lab):
     session = on_hosts(started, lab)
     threading.Timer(1, lambda: lab.hosts.cut("node-b")).start()
@@ -139,6 +149,7 @@ def test_ranks_meet_on_hosts_and_add_up_in_the_next_cells(started, lab, backend)
 
 
 @pytest.mark.full
+@pytest.mark.fault("rank", "a rank that stays on another host ends: it is named, its last words came")
 def test_a_rank_that_ends_its_process_on_a_host_ends_the_session(started, lab, told):
     session = on_hosts(started, lab)
     with pytest.raises(JobFailed, match="Rank 1 of 2 failed first: exit code 3"):
@@ -156,6 +167,7 @@ def in_slurm(started, count=2, **options):
 
 @pytest.mark.full
 @needs_slurm
+@pytest.mark.fault("supervisor", "ranks that stay in Slurm go on with all their names, and the next cell finds them")
 def test_one_allocation_of_slurm_runs_cell_after_cell_whatever_becomes_of_supervisors(started, slurm, told):  # noqa: F811
     session = in_slurm(started)
     assert dict(session.run(HOST).values) == {0: "node-a", 1: "node-b"}
@@ -182,6 +194,7 @@ def test_one_allocation_of_slurm_runs_cell_after_cell_whatever_becomes_of_superv
 
 @pytest.mark.full
 @needs_slurm
+@pytest.mark.fault("rank", "ranks that stay in Slurm reach its time limit: it is named, with what to do")
 def test_the_end_of_an_allocation_s_time_is_told_with_the_remedy(started, slurm):  # noqa: F811
     session = in_slurm(started, 1, partition="short")
     with pytest.raises(JobFailed) as caught:
@@ -192,6 +205,7 @@ def test_the_end_of_an_allocation_s_time_is_told_with_the_remedy(started, slurm)
 
 @pytest.mark.full
 @needs_slurm
+@pytest.mark.fault("rank", "a node of Slurm with ranks that stay is lost: it is said")
 def test_a_node_of_an_allocation_that_is_lost_is_named(started, slurm_of):  # noqa: F811
     farm = slurm_of(2)
     session = in_slurm(started)
