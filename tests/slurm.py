@@ -174,13 +174,14 @@ class Slurm:
         _until((folder / "sock").exists, "munged")
 
     def _write_conf(self):
+        memory = " RealMemory=8000" if self._accounting else ""
         nodes = "".join(
-            f"NodeName={name} NodeAddr={self.hosts.address(name)} CPUs={self._cpus} State=UNKNOWN\n"
+            f"NodeName={name} NodeAddr={self.hosts.address(name)} CPUs={self._cpus}{memory} State=UNKNOWN\n"
             for name in self.names
         )
         for name in ("state", "spool"):
             (self.folder / name).mkdir(exist_ok=True)
-        gather = "linux\nJobAcctGatherFrequency=1" if self._accounting else "none"
+        gather = "linux\nJobAcctGatherFrequency=1\nJobAcctGatherParams=OverMemoryKill" if self._accounting else "none"
         storage = _ACCOUNTING if self._accounting else _NO_ACCOUNTING
         storage = storage.format(
             host=self.hosts.gateway, port=DBD_PORTS + self.hosts.number, socket=self.folder / "munge/sock"

@@ -37,6 +37,8 @@ _LONGEST = 20_000
 _NO_OUTPUT = 53
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
 _TIME_LIMIT = "DUE TO TIME LIMIT ***"
+#: What slurmstepd says of a kill, where the job's state does not (cgroups; JobAcctGatherParams=OverMemoryKill).
+_NO_MEMORY = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
@@ -53,6 +55,8 @@ class SlurmJob:
         self._hosts: list[str] = []
         self._lost: set[str] = set()
         self._ended: dict[int, str] = {}
+        #: Whether Slurm has killed something of it for its memory.
+        self.lacked_memory = False
         #: Whether Slurm's daemon on a node has said that the job's time is over.
         self.is_timed_out = False
 
@@ -101,6 +105,7 @@ class SlurmJob:
         for hosts in _NODE_LOST.findall(text):
             self._lost.update(hosts.split(","))
         self.is_timed_out = self.is_timed_out or _TIME_LIMIT in text
+        self.lacked_memory = self.lacked_memory or _NO_MEMORY.search(text) is not None
         for nodes, how in _TASK_ENDED.findall(text):
             for node in numbers(nodes):
                 self._ended.setdefault(node, how)
@@ -124,6 +129,8 @@ class SlurmJob:
             return f"Slurm knows nothing any more of its job {self.number}."
         if state.exit_signal == _NO_OUTPUT:
             return f"The nodes cannot write to {self.site.job}: set the option directory to a folder that all share."
+        if self.lacked_memory and state.state == "FAILED":
+            state = dataclasses.replace(state, state="OUT_OF_MEMORY")
         return words.end(state) or words.unexplained(state)
 
     def refusal(self) -> LaunchFailed:
@@ -232,6 +239,8 @@ class SlurmNodes(AgentNodes):
         state = self._slurm.watch.state
         if self._slurm.is_timed_out:  # it is COMPLETING for longer than is waited for
             state = JobState("TIMEOUT")
+        if self._slurm.lacked_memory and exit_.signal == "KILL":
+            state = JobState("OUT_OF_MEMORY")
         return dataclasses.replace(exit_, evidence=words.end(state) if state is not None else "")
 
     def _of_lost(self, exit_: Exit) -> Exit:

@@ -5,10 +5,11 @@ import time
 
 import pytest
 
-from distdl_jupyter import add_cluster, queue, registry
+from distdl_jupyter import add_cluster, queue, registry, sweep
 from distdl_jupyter.cli import main
-from distdl_jupyter.clusters.slurm import accounting
+from distdl_jupyter.clusters.slurm import accounting, commands
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
 from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among them
     COUNT,
     SAVES,
@@ -61,6 +62,14 @@ def test_exit_code_of_a_failed_job_is_told(slurm):
     assert job.wait(120).state is State.FAILED
     assert "ended as FAILED" in notes(job, "slurm-accounting")[0]
     assert "exit code 3" in notes(job, "slurm-accounting")[0]
+
+
+@pytest.mark.fault("rank", "more memory than its Slurm job has: killed, with the reason and the remedy")
+def test_job_that_takes_too_much_memory_is_told_so(slurm):
+    job = submit("held = bytearray(900_000_000)\nimport time\ntime.sleep(60)", extra="--mem=300M").wait(120)
+    assert job.state is State.FAILED
+    assert "OUT_OF_MEMORY" in job.view().reason
+    assert "--mem=64G" in job.view().reason
 
 
 def test_job_that_slurm_has_forgotten_is_known_by_its_accounting(slurm):
@@ -140,6 +149,31 @@ def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys, tmp_path,
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     slurm.run("scancel", "--user=nobody")
+
+
+def test_trials_of_a_sweep_have_one_name(slurm, tmp_path):
+    go = tmp_path / "go"
+
+    def train(lr):
+        import os
+        import time
+
+        while not os.path.exists(go):
+            time.sleep(0.1)
+        return lr
+
+    found = sweep(
+        train, {"lr": [0.1, 0.2]}, trials=2, metric="loss", parallel=2, sampler="grid", compute_target="slurm"
+    )
+    wait_for(lambda: len(slurm_jobs(slurm)) == 2, what="two trials in the queue")
+    names = slurm.run("squeue", "--noheader", "--format=%j").stdout.split()
+    assert len(set(names)) == 1
+    assert names[0].endswith(found.id)
+    ids = set(slurm.run("squeue", "--noheader", "--format=%k").stdout.split())
+    assert ids == set(JobStore().ids()) - {found.id}
+    assert sorted(number for id_ in ids for number in commands.jobs_named(id_)) == sorted(slurm_jobs(slurm))
+    go.touch()
+    found.wait(120)
 
 
 # containers ------------------------------------------------------------------------------------

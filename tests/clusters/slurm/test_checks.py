@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents.staging import Job
 from distdl_jupyter.clusters.base import Context, Exit
-from distdl_jupyter.clusters.slurm import checkup, commands, nodes, probe, script, sinfo, words
+from distdl_jupyter.clusters.slurm import accounting, checkup, commands, nodes, probe, script, sinfo, words
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.slurm.sinfo import Node, Partition
@@ -29,6 +29,7 @@ def check(monkeypatch):
     monkeypatch.setattr(commands, "absent", lambda: "")
     monkeypatch.setattr(sinfo, "partitions", lambda: PARTITIONS)
     monkeypatch.setattr(sinfo, "nodes", lambda _partition: NODES)
+    monkeypatch.setattr(accounting, "allowed", lambda _partition: None)
     looked = []
     monkeypatch.setattr(probe, "look", lambda *_: looked.append(1) or [])
 

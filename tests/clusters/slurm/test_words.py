@@ -9,7 +9,7 @@ from distdl_jupyter.clusters.slurm import accounting, commands, nodes, script, s
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import Group, JobSpec
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,31 @@ def test_end_is_told_with_slurm_s_word_for_it():
     assert text.startswith("Slurm job 12 ended as OUT_OF_MEMORY after 3 min")
     assert "at most 1.2 GB of memory on a node" in text
     assert "--mem=64G" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "lacked"),
+    [
+        ("slurmstepd-n1: error: StepId=1.0 exceeded memory limit (5 > 3), being killed\n", True),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.",
+            True,
+        ),
+        ("slurmstepd: error: Detected 2 oom-kill event(s) in StepId=7.batch.", True),
+        ("srun: error: n1: task 0: Killed\nexceeded memory limit, says a rank", False),
+    ],
+)
+def test_kill_for_memory_is_read_in_what_slurm_prints(text, lacked):
+    job = nodes.SlurmJob.__new__(nodes.SlurmJob)
+    job.lacked_memory, job.is_timed_out, job._ended, job._lost = False, False, {}, set()
+    job.listen(text)
+    assert job.lacked_memory is lacked
+
+
+def test_jobs_of_a_group_share_a_name():
+    group = Group(kind="sweep", id="20260101-000000-abcde", name="try rates", size=2)
+    one, other = (JobSpec(id=id_, name=id_, created=0.0, group=group) for id_ in ("a", "b"))
+    assert script.job_name(one) == script.job_name(other) == "try-rates-20260101-000000-abcde"
 
 
 def test_own_place_is_among_those_that_wait_for_its_partition():
