@@ -175,6 +175,7 @@ class Slurm:
 
     def _write_conf(self):
         memory = " RealMemory=8000" if self._accounting else ""
+        select = "CR_Core_Memory\nDefMemPerCPU=1000" if self._accounting else "CR_Core"
         nodes = "".join(
             f"NodeName={name} NodeAddr={self.hosts.address(name)} CPUs={self._cpus}{memory} State=UNKNOWN\n"
             for name in self.names
@@ -193,7 +194,7 @@ class Slurm:
             f"SlurmUser=root\nAuthType=auth/munge\nAuthInfo=socket={self.folder}/munge/sock\n"
             f"ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/{gather}\n"
             f"{storage}MpiDefault=none\nSwitchType=switch/none\n"
-            "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\n"
+            f"SelectType=select/cons_tres\nSelectTypeParameters={select}\nSlurmdParameters=config_overrides\n"
             "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=2\n"
             f"ReturnToService=2\nStateSaveLocation={self.folder}/state\nSlurmdSpoolDir={self.folder}/spool/%n\n"
             f"SlurmctldPidFile={self.folder}/ctld.pid\nSlurmdPidFile={self.folder}/%n.pid\n"

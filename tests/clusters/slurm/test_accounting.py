@@ -158,9 +158,11 @@ def test_trials_of_a_sweep_have_one_name(slurm, tmp_path):
         import os
         import time
 
+        import distdl_jupyter
+
         while not os.path.exists(go):
             time.sleep(0.1)
-        return lr
+        distdl_jupyter.log(step=0, loss=lr)
 
     found = sweep(
         train, {"lr": [0.1, 0.2]}, trials=2, metric="loss", parallel=2, sampler="grid", compute_target="slurm"
@@ -173,7 +175,7 @@ def test_trials_of_a_sweep_have_one_name(slurm, tmp_path):
     assert ids == set(JobStore().ids()) - {found.id}
     assert sorted(number for id_ in ids for number in commands.jobs_named(id_)) == sorted(slurm_jobs(slurm))
     go.touch()
-    found.wait(120)
+    assert found.wait(120).best.params == {"lr": 0.1}
 
 
 # containers ------------------------------------------------------------------------------------
