@@ -213,7 +213,7 @@ SLOW = f"""
         taken = 0
 
         def __len__(self):
-            return 8 * 2 * 16
+            return 8 * 2 * 32
 
         def __getitem__(self, number):
             self.taken += 1
@@ -240,7 +240,7 @@ TRAINED_BY = {
     net = Net()
     fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    for batch in torch.utils.data.DataLoader(torch.utils.data.Subset(Rows(), range(8 * 16)), batch_size=8):
+    for batch in torch.utils.data.DataLoader(torch.utils.data.Subset(Rows(), range(8 * 32)), batch_size=8):
         net(**batch)["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -258,7 +258,7 @@ TRAINED_BY = {
     """,
     "trainer": """
     from transformers import Trainer, TrainingArguments
-    arguments = TrainingArguments("out", max_steps=16, per_device_train_batch_size=8, report_to=[], use_cpu=True,
+    arguments = TrainingArguments("out", max_steps=32, per_device_train_batch_size=8, report_to=[], use_cpu=True,
                                   save_strategy="no", disable_tqdm=True, remove_unused_columns=False)
     Trainer(Net(), arguments, train_dataset=Rows()).train()
     """,
@@ -276,7 +276,7 @@ TRAINED_BY = {
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=16, logger=False,
+    trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=32, logger=False,
                                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Lit(), torch.utils.data.DataLoader(Rows(), batch_size=8))
     """,
@@ -285,9 +285,8 @@ TRAINED_BY = {
     config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2},
               "optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
     net = Net()
-    engine, _, loader, _ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config,
-                                                training_data=Rows())
-    for batch in loader:
+    engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)
+    for batch in torch.utils.data.DataLoader(torch.utils.data.Subset(Rows(), range(8 * 32)), batch_size=8):
         engine.backward(engine(**batch)["loss"])
         engine.step()
     """,
@@ -298,6 +297,7 @@ TRAINED_BY = {
 @pytest.mark.parametrize("where", ["data", "compute"])
 @pytest.mark.parametrize("trainer", TRAINED_BY)
 def test_rank_that_slows_a_trainer_is_found_with_cause_and_cost(trainer, where):
+    """Of 32 steps, because a loader that reads ahead waits for nothing in the last ones."""
     code = textwrap.dedent(SLOW.format(where=where)) + textwrap.dedent(TRAINED_BY[trainer])
     given = {
         "distributed_backend": "deepspeed" if trainer == "deepspeed" else "torch", "process_count_per_node": 2,
