@@ -176,7 +176,9 @@ def test_rank_that_slows_tensorflow_is_found_with_cause_and_cost(where):
     assert times.ranks()[0].samples == 8 * (STEPS - 1)
     found = times.straggler
     assert (found.rank, found.cause) == (1, where)
-    assert found.seconds == pytest.approx(SECONDS, rel=0.1)
+    slow = times.ranks()[1]
+    beside = slow.seconds - slow.data if where == "data" else 0  # meanwhile tf.data reads on
+    assert found.seconds + beside == pytest.approx(SECONDS, rel=0.1)
 
 
 @pytest.mark.full
