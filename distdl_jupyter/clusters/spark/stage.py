@@ -27,6 +27,8 @@ MARK = "DISTDL_SPARK_DRIVER"
 _DRIVER = "distdl_jupyter.clusters.spark.driver"
 #: Seconds between two looks whether all tasks run.
 _LOOK_SECONDS = 0.1
+#: Seconds in which Spark opens a session for a check.
+_OPEN_SECONDS = 120.0
 #: Seconds in which who holds the session ends the stage: the slots are given back.
 END_SECONDS = 10.0
 #: Seconds for the list of executors, Java's start included.
@@ -81,15 +83,21 @@ class Stage:
     def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> int:
         """Wait until all tasks have connected and return how many there are; ``report`` hears why they have not.
 
+        ``seconds`` count from when Spark has opened the session, which may take ``_OPEN_SECONDS`` where they are given.
         Raises LaunchFailed, and what ``report`` raises.
         """
-        until = time.monotonic() + seconds
+        opened, until = False, time.monotonic() + (math.inf if math.isinf(seconds) else _OPEN_SECONDS)
         while not self._count or len(self.port.callers) < self._count:
             if self._error is not None:
                 raise self._error
+            if self._count and not opened:
+                opened, until = True, time.monotonic() + seconds
             if time.monotonic() > until:
-                raise LaunchFailed(f"Spark at {self._options.address} has no free executor: {self._why}.",
-                                   hint="Look again when its jobs have ended.")  # fmt: skip
+                if opened:
+                    raise LaunchFailed(f"Spark at {self._options.address} has no free executor: {self._why}.",
+                                       hint="Look again when its jobs have ended.")  # fmt: skip
+                raise LaunchFailed(f"Spark at {self._options.address} has opened no session for {_OPEN_SECONDS:.0f} s.",
+                                   hint="Read its driver's log; look again when the machine has less to do.")  # fmt: skip
             report(self._why)
             time.sleep(_LOOK_SECONDS)
         self.port.close()
