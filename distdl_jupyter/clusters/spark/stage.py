@@ -97,7 +97,7 @@ class Stage:
                     raise LaunchFailed(f"Spark at {self._options.address} has no free executor: {self._why}.",
                                        hint="Look again when its jobs have ended.")  # fmt: skip
                 raise LaunchFailed(f"Spark at {self._options.address} has opened no session for {_OPEN_SECONDS:.0f} s.",
-                                   hint="Read its driver's log; look again when the machine has less to do.")  # fmt: skip
+                                   hint="Read its driver's log, or look again later.")  # fmt: skip
             report(self._why)
             time.sleep(_LOOK_SECONDS)
         self.port.close()
