@@ -2,7 +2,8 @@
 
 The notebooks of ``EXECUTED`` run once, and again when they or the package's version change; the others are shown as
 they are saved, and say so. Of each job of an executed notebook the messages that a page is told are kept, and
-``_static/embedded.js`` gives them to the same view that JupyterLab has (``widgets/static/job.js``).
+``_static/embedded.js`` gives them to the same view that JupyterLab has (``widgets/static/job.js``). A launch form is
+shown by its own view (``launch.js``), from its state when the notebook had run.
 """
 
 from __future__ import annotations
@@ -31,13 +32,24 @@ VERSIONS = ("distdl_jupyter", "torch", "horovod")
 #: A link to a file beside the notebooks.
 _FILE = re.compile(r"\[`?([^\]`]+)`?\]\(((?!https?:)[\w./-]+\.(?:py|json))\)")
 MIME = "application/vnd.distdl.job+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+#: The last cell of a notebook that shows launch forms: the state of each, by the identifier of its widget.
+FORMS = """
+import json
+from distdl_jupyter.views.wire import to_json
+from distdl_jupyter.widgets.launch import Launcher
+
+shown = [one for one in globals().values() if isinstance(one, Launcher)]
+print(json.dumps({one.model_id: to_json(one.form.state()) for one in shown}))
+"""
 
 
 def write(folder: Path, static: Path) -> None:
     """Write a page for each notebook into ``folder``, and what its jobs showed into ``static``."""
     for place in (folder, static):
         place.mkdir(parents=True, exist_ok=True)
-    (static / "view.js").write_text(view_script())
+    for name in ("job", "launch"):
+        (static / f"{name}-view.js").write_text(view_script(name))
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         kept = executed(path) if path.stem in EXECUTED else None
         notebook = nbformat.read(kept / path.name if kept else path, as_version=4)
@@ -50,13 +62,13 @@ def write(folder: Path, static: Path) -> None:
             target.write_text(text)
 
 
-def view_script() -> str:
-    """Return the view of a job as a classic script: a page that was opened as a file may load no modules."""
-    module = (ROOT / "distdl_jupyter" / "widgets" / "static" / "job.js").read_text()
+def view_script(name: str) -> str:
+    """Return a widget's view as a classic script: a page that was opened as a file may load no modules."""
+    module = (ROOT / "distdl_jupyter" / "widgets" / "static" / f"{name}.js").read_text()
     head, export, tail = module.rpartition("export{")
-    name, _, rest = tail.partition(" as default}")
-    assert export, "job.js has no default export"
-    return f"(()=>{{{head}window.distdlView={name};{rest.lstrip(';')}\n}})();\n"
+    view, _, rest = tail.partition(" as default}")
+    assert export, f"{name}.js has no default export"
+    return f"(()=>{{{head}(window.distdlViews??={{}}).{name}={view};{rest.lstrip(';')}\n}})();\n"
 
 
 def page(notebook: Any, name: str, run: str) -> Any:
@@ -73,6 +85,9 @@ def page(notebook: Any, name: str, run: str) -> Any:
                 job = data.pop(MIME)["id"]
                 saved = "".join(data["text/html"])
                 data["text/html"] = f'<div class="distdl-job" data-job="{job}">{saved}</div>' if run else saved
+            elif run and WIDGET in data:
+                form = data.pop(WIDGET)["model_id"]
+                data["text/html"] = f'<div class="distdl-form" data-form="{form}">The launch form</div>'
     said = run or (
         "Shown with the outputs that it was saved with."
         if has_outputs
@@ -107,15 +122,27 @@ def run(path: Path, kept: Path) -> None:
     sys.path.insert(0, str(NOTEBOOKS))
     from run import execute
 
-    if failure := execute(path, kept / path.name):
+    has_forms = "launcher(" in "".join(cell.source for cell in nbformat.read(path, as_version=4).cells
+                                       if cell.cell_type == "code")  # fmt: skip
+    if failure := execute(path, kept / path.name, FORMS if has_forms else ""):
         raise RuntimeError(f"{path.name} failed:\n{failure}")
     from distdl_jupyter import jobs
 
     scripts = kept / "jobs.js"
     scripts.mkdir(exist_ok=True)
+    if has_forms:
+        notebook = nbformat.read(kept / path.name, as_version=4)
+        for form, state in json.loads(notebook.cells.pop().outputs[0].text).items():
+            (scripts / f"{form}.js").write_text(script("distdlForms", form, state))
+        nbformat.write(notebook, kept / path.name)
     for job in jobs():
-        told = json.dumps(messages(job)).replace("</", "<\\/")
-        (scripts / f"{job.id}.js").write_text(f'(window.distdlJobs ??= {{}})["{job.id}"] = {told};\n')
+        (scripts / f"{job.id}.js").write_text(script("distdlJobs", job.id, messages(job)))
+
+
+def script(table: str, key: str, value: Any) -> str:
+    """Return a script that puts a value into a table of the page."""
+    text = json.dumps(value).replace("</", "<\\/")
+    return f'(window.{table} ??= {{}})["{key}"] = {text};\n'
 
 
 def messages(job: Any) -> dict[str, Any]:

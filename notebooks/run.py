@@ -55,12 +55,14 @@ def main(arguments: list[str]) -> int:
     return conclude([attach(id_) for id_ in terminal.seen], copy)
 
 
-def execute(notebook: Path, copy: Path) -> str | None:
-    """Run all cells from the notebook's own folder and write the executed copy.
+def execute(notebook: Path, copy: Path, last: str = "") -> str | None:
+    """Run all cells from the notebook's own folder, and ``last`` as one more, and write the executed copy.
 
     Returns None, or the failing cell's traceback.
     """
     document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
+    if last:
+        document.cells.append(nbformat.v4.new_code_cell(last))  # type: ignore[no-untyped-call]
     client = NotebookClient(
         document,
         timeout=CELL_SECONDS,

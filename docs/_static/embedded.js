@@ -1,9 +1,9 @@
 /**
- * Jobs in pages without a server: the view of JupyterLab, told by messages that were kept when the notebook ran. And a button
- * on each block of code, which copies it.
+ * Jobs and launch forms in pages without a server: the views of JupyterLab, told what was kept when the notebook ran. And a
+ * button on each block of code, which copies it.
  *
  * Each `.distdl-job` holds the page that a notebook saves, which stays where no script runs. Its messages are in
- * `jobs/<id>.js`, loaded when the element comes near.
+ * `jobs/<id>.js`, loaded when the element comes near; so is the state of a `.distdl-form`.
  */
 (() => {
   const base = document.currentScript.src.replace(/[^/]*$/, '');
@@ -14,18 +14,11 @@
     document.head.append(script);
   });
 
-  /** What the view takes for a widget's model: it answers from what was kept. */
+  /** What a view takes for a widget's model: it answers from what was kept. */
   class Kept {
     #listeners = new Set();
 
-    constructor(id, told) {
-      this.id = id;
-      this.told = told;
-      // What only a server does is not offered.
-      Object.assign(told.job.card, { can_rerun: false, can_resume: false });
-    }
-
-    get = () => this.id;
+    get() {}
     set() {}
     save_changes() {}
     on(event, callback) {
@@ -34,13 +27,38 @@
     off(_event, callback) {
       this.#listeners.delete(callback);
     }
-    send(message) {
-      if (message.type === 'subscribe') this.#tell(message.viewer, message.subscription);
-      if (message.type === 'ask') this.#say({ type: 'answer', id: message.id, ...this.#answer(message) });
+    say(message, buffers = []) {
+      queueMicrotask(() => this.#listeners.forEach((listener) => listener(message, buffers)));
+    }
+  }
+
+  /** A launch form: its state is the same whatever is asked. */
+  class KeptForm extends Kept {
+    constructor(state) {
+      super();
+      this.state = state;
     }
 
-    #say(message, buffers = []) {
-      queueMicrotask(() => this.#listeners.forEach((listener) => listener(message, buffers)));
+    send({ type, id }) {
+      if (type === 'ask') this.say({ type: 'answer', id, value: this.state });
+    }
+  }
+
+  class KeptJob extends Kept {
+    constructor(id, told) {
+      super();
+      this.id = id;
+      this.told = told;
+      // What only a server does is not offered.
+      Object.assign(told.job.card, { can_rerun: false, can_resume: false });
+    }
+
+    get() {
+      return this.id;
+    }
+    send(message) {
+      if (message.type === 'subscribe') this.#tell(message.viewer, message.subscription);
+      if (message.type === 'ask') this.say({ type: 'answer', id: message.id, ...this.#answer(message) });
     }
 
     #tell(viewer, { number, job }) {
@@ -54,7 +72,7 @@
       messages.push(...curves);
       if (wanted.resources && this.told.resources) messages.push(this.told.resources);
       const encoder = new TextEncoder();
-      this.#say({ type: 'told', viewer, settled: true }, messages.map((one) => encoder.encode(JSON.stringify(one))));
+      this.say({ type: 'told', viewer, settled: true }, messages.map((one) => encoder.encode(JSON.stringify(one))));
     }
 
     #answer({ ask, given }) {
@@ -64,14 +82,20 @@
     }
   }
 
+  const loaded = {};
+
   const show = async (element) => {
-    const id = element.dataset.job;
-    window.distdlScript ??= load('view');
-    await Promise.all([window.distdlScript, load(id)]);
+    const { job, form } = element.dataset;
+    const view = job ? 'job' : 'launch';
+    loaded[view] ??= load(`${view}-view`);
+    await Promise.all([loaded[view], load(job ?? form)]);
     const shown = document.createElement('div');
     shown.className = 'distdl-kept';
+    // Nothing in a form has an effect here.
+    shown.inert = !job;
     element.replaceChildren(shown);
-    window.distdlView.render({ model: new Kept(id, window.distdlJobs[id]), el: shown });
+    const model = job ? new KeptJob(job, window.distdlJobs[job]) : new KeptForm(window.distdlForms[form]);
+    window.distdlViews[view].render({ model, el: shown });
   };
 
   /** The view and the theme of the page agree. */
@@ -100,6 +124,6 @@
         show(target).catch(console.error);
       }
     }, { rootMargin: '600px' });
-    document.querySelectorAll('.distdl-job').forEach((element) => near.observe(element));
+    document.querySelectorAll('.distdl-job, .distdl-form').forEach((element) => near.observe(element));
   });
 })();

@@ -48,3 +48,17 @@ def test_a_job_in_a_page_works_without_a_server(site, chromium):
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
     assert wrong == []
     page.close()
+
+
+def test_a_launch_form_in_a_page_is_shown_and_nothing_in_it_can_be_pressed(site, chromium):
+    page = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    wrong = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((site / "notebooks" / "quickstart.html").as_uri())
+    page.locator(".distdl-form").scroll_into_view_if_needed()
+    form = page.locator(".distdl-form .dd-form")
+    form.get_by_text("2 processes", exact=True).first.wait_for()
+    assert "resnet50" in form.locator("input").evaluate_all("inputs => inputs.map(input => input.value)")
+    assert page.locator(".distdl-form .distdl-kept").evaluate("element => element.inert")
+    assert wrong == []
+    page.close()
