@@ -23,7 +23,7 @@ import nbformat
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-#: Run when the site is built: each takes less than two minutes on two cores.
+#: Run when the site is built; meant to take less than two minutes each on two cores that do nothing else.
 EXECUTED = (
     "quickstart", "when_a_rank_fails", "when_training_hangs", "ranks", "from-batch-ai", "scoring",
     "segmentation_detection", "model_parallel", "asynchronous", "learning_rate", "larger_than_a_node",
