@@ -47,6 +47,8 @@ _WINDOW, _TREND = 60.0, 20.0
 IDLE, FULL = 5.0, 0.95
 #: Memory that will reach its limit within so many seconds is marked; what grows by less than this part of it is not.
 _SOON, _GROWTH = 300.0, 0.02
+#: The part of the growth that the ranks of a job cause at least where one of them is named.
+_OWN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +336,17 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
     if rate is None or rate * (last.t - samples[0].t) < _GROWTH * limit or left / rate > _SOON:
         return None
     grown = {rank: _growth(samples, rank) for rank in last.ranks}
-    rank = max(grown, key=lambda one: grown[one])
+    rank, own = max(grown, key=lambda one: grown[one]), sum(one for one in grown.values() if one > 0)
+    when = duration(left / rate)
     text = (
-        f"Rank {rank}{where} runs out of memory in about {duration(left / rate)} if it grows on like this: "
+        f"Rank {rank}{where} runs out of memory in about {when} if it grows on like this: "
         f"{size(rate)} a second, {size(left)} of {size(limit)} are left."
     )
+    if own < _OWN * (used - (samples[0].machine.memory or 0.0)):
+        text = (
+            f"The memory{where} is full in about {when} if others than this job take it on like this: "
+            f"{size(rate)} a second, {size(left)} of {size(limit)} are left."
+        )
     return ResourceMark("memory", rank, about.host, text)
 
 
