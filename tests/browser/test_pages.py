@@ -115,6 +115,7 @@ def test_a_deleted_job_keeps_its_last_state_and_offers_nothing_more(
     expect(page.get_by_role("button", name="Rerun")).to_be_hidden()
 
 
+@pytest.mark.full
 def test_jobs_are_compared_and_the_page_is_restored(shared_page: Book, told: Callable[[str], Recording]) -> None:
     first, second, third, other = told("completed"), told("failed"), told("running"), told("completed")
     book = shared_page

@@ -69,6 +69,7 @@ def state_of(folder: JobFolder) -> str:
     return states[-1] if states else ""
 
 
+@pytest.mark.full
 def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Book]) -> None:
     cells = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
     training = next(number for number, source in enumerate(cells) if source.startswith("%%distributed"))

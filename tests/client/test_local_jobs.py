@@ -72,7 +72,7 @@ def train_with_torch():
             "host": os.environ["DISTDL_HOST"]}  # fmt: skip
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.full)])
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_horovod_averages_gradients_over_all_ranks(controller, ranks):
     job = submit(train_with_horovod, process_count_per_node=ranks, distributed_backend=f"horovod-{controller}")

@@ -104,6 +104,7 @@ def test_another_environment_takes_the_wheel_built_earlier(cached_wheel: Path, o
     assert "is already installed and works" in again.stdout
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_the_built_library_looks_nowhere_in_the_environment_that_built_it(
     cached_wheel: Path, tmp_path: Path, dynamic_section: Callable[[Path], str]

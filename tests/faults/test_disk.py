@@ -106,6 +106,7 @@ def failing_disk(distdl_home, tmp_path):
     disks.unmount(distdl_home)
 
 
+@pytest.mark.full
 @pytest.mark.fault("disk", "a file system that breaks down and is read-only: training goes on, nobody waits for ever")
 def test_a_disk_that_becomes_read_only_while_a_job_writes(failing_disk, tmp_path):
     training = Training(tmp_path)

@@ -49,6 +49,7 @@ def run(folder, story, *arguments, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("side_by_side", [(), ("-n", "2")])
 def test_the_table_tells_what_held_what_not_and_what_did_not_run(tmp_path, side_by_side):
     page = tmp_path / "page.md"
@@ -61,6 +62,7 @@ def test_the_table_tells_what_held_what_not_and_what_did_not_run(tmp_path, side_
     assert "7 of 8 injections held." in text
 
 
+@pytest.mark.full
 def test_what_is_long_runs_only_when_everything_is_asked_for(tmp_path):
     assert "1 deselected" in run(tmp_path, STORY).stdout
     assert "deselected" not in run(tmp_path, STORY, DISTDL_TESTS="all").stdout

@@ -74,6 +74,7 @@ def run(tmp_path, kind, more):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.full
 @pytest.mark.fault("many", "refused, or ended as failed, with one sentence that names the limit; the next job runs")
 @pytest.mark.parametrize(
     ("kind", "more", "sentence"),

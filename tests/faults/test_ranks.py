@@ -38,7 +38,7 @@ MOMENTS = ("before the backend", "before the others are met", "in a step", "afte
 QUICK = {
     ("plain", "killed", "in a step"), ("torch", "at-once", "in a step"), ("torch", "exception", "before the backend"),
     ("horovod-gloo", "segmentation-fault", "in a step"), ("horovod-gloo", "memory", "before the others are met"),
-    ("horovod-mpi", "exit", "in a step"), ("horovod-mpi", "abort", "before the backend"),
+    ("horovod-mpi", "abort", "before the backend"),
     ("torch", "killed", "after the result"),
 }  # fmt: skip
 

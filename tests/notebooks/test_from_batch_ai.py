@@ -53,6 +53,7 @@ def test_the_job_trained_as_its_file_says(executed, monkeypatch):
     assert (job.folder.outputs / "Models" / "digits.pt").stat().st_size > 100_000
 
 
+@pytest.mark.full
 def test_the_table_names_every_field_and_what_is_missing(executed):
     notebook, _ = executed
     (table,) = outputs(notebook, 'batchai.explain("batch-ai/job.json")')
@@ -63,6 +64,7 @@ def test_the_table_names_every_field_and_what_is_missing(executed):
     assert outputs(notebook, "load_digits")[-1]["text/plain"] == "True"
 
 
+@pytest.mark.full
 def test_the_saved_timeline_tells_the_seven_steps_of_the_ended_job(executed):
     notebook, _ = executed
     (shown,) = outputs(notebook, "job = submit(")
@@ -79,12 +81,14 @@ def test_the_saved_timeline_tells_the_seven_steps_of_the_ended_job(executed):
     assert [seconds is None for _, _, seconds in steps] == [False, True, False, True, False, False, False]
 
 
+@pytest.mark.full
 def test_it_holds_nothing_of_the_machine_that_it_was_written_on():
     files = [NOTEBOOKS / "from-batch-ai.ipynb", *(NOTEBOOKS / "batch-ai").glob("*.*")]
     assert len(files) == 4
     assert [path.name for path in files if re.search(r"/home/|/root/|/work/|/tmp/", path.read_text())] == []
 
 
+@pytest.mark.full
 def test_the_job_file_is_one_of_batch_ai_alone():
     job = json.loads((NOTEBOOKS / "batch-ai" / "job.json").read_text())
     assert job["$schema"].endswith("/2018-05-01/job.json")

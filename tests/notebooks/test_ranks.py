@@ -43,6 +43,7 @@ def test_ranks_differ_in_their_data_and_agree_in_what_they_average(executed):
     assert 0.3 < float(plain(executed[0], "float(_[0])")) < 0.31
 
 
+@pytest.mark.full
 def test_training_folds_what_is_equal(executed):
     lines = plain(executed[0], "train(60)").splitlines()
     assert [line for line in lines if "step" in line] == ["[0-3] step 20", "[0-3] step 40", "[0-3] step 60"]
@@ -50,6 +51,7 @@ def test_training_folds_what_is_equal(executed):
     assert lines[-1].startswith("[0-3] "), "the weights are the same on all ranks"
 
 
+@pytest.mark.full
 def test_one_rank_can_be_spoiled_and_healed(executed):
     spoiled, healed = (cell.outputs for cell in executed[0].cells if cell.source.endswith("model.weight.norm().item()")
                        and "train(" not in cell.source)  # fmt: skip
@@ -57,6 +59,7 @@ def test_one_rank_can_be_spoiled_and_healed(executed):
     assert healed[0].data["text/plain"].startswith("[0-3] ")
 
 
+@pytest.mark.full
 def test_a_failure_names_the_rank_and_the_line_and_an_interrupt_costs_no_names(executed):
     shown, raised = outputs(executed[0], "batch = {")
     assert "Rank 2 of 4 failed first: KeyError: 'label'" in shown.data["text/plain"]
@@ -70,6 +73,7 @@ def plain_of(output):
     return output.data["text/plain"]
 
 
+@pytest.mark.full
 def test_it_was_one_job_with_a_curve_and_nothing_is_left(executed, monkeypatch):
     monkeypatch.setenv("DISTDL_HOME", str(executed[1]))
     (job,) = jobs()
@@ -78,6 +82,7 @@ def test_it_was_one_job_with_a_curve_and_nothing_is_left(executed, monkeypatch):
     assert "4 ranks ended" in plain(executed[0], "%dist_ranks stop")
 
 
+@pytest.mark.full
 def test_the_committed_notebook_has_its_outputs_and_nothing_of_its_machine():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert "[0-3]" in plain(notebook, "train(60)")

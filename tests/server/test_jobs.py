@@ -83,6 +83,7 @@ def test_a_job_is_cancelled_then_deleted_and_nothing_is_left(server):
     assert not (JobStore().jobs / id_).exists()
 
 
+@pytest.mark.full
 def test_a_job_runs_again_with_its_own_code(server):
     first = server.submit("import os\nint(os.environ['RANK']) + 7", name="again", options={"np": 1})
     server.until_ended(first)

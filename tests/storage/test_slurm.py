@@ -47,6 +47,7 @@ def no_signature_in(folder, *, but=""):
             assert b"skoid=" not in content, path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", [pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])
 def test_each_node_takes_its_shard_before_any_rank(lab, blob, backend):
     place = containing(blob).place("cifar")

@@ -21,6 +21,7 @@ def prints(number):
     return number
 
 
+@pytest.mark.full
 @pytest.mark.fault(
     "many", "jobs that start warm run to their end with every line; the template holds no more than before"
 )

@@ -125,6 +125,7 @@ def test_a_soft_limit_is_the_jobs_own(distdl_home):
     assert_warm(job)
 
 
+@pytest.mark.full
 def test_a_kernels_plots_are_not_a_ranks(distdl_home, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     job = submit(value_of, ("MPLBACKEND",), distributed_backend="plain")
@@ -217,6 +218,7 @@ def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp
         template_client.stop(where)
 
 
+@pytest.mark.full
 def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_path):
     site = next((tmp_path / "venv" / "lib").glob("python*")) / "site-packages"
     restless = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"

@@ -61,7 +61,7 @@ class SlurmOptions:
     )
     container_image: str = field(
         default="",
-        metadata={"help": "the image in which ranks run, as pyxis takes it: nvcr.io#nvidia/pytorch:25.01-py3, /x.sqsh"},
+        metadata={"help": "the image in which ranks run, as pyxis takes it: nvcr.io#nvidia/cuda:12.6.3, /x.sqsh"},
     )
     container_mounts: str = field(
         default="", metadata={"help": "more folders that the container sees, as pyxis takes them: /data:/data:ro"}

@@ -48,6 +48,7 @@ def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(stage, larg
     assert run.asked == 0
 
 
+@pytest.mark.full
 def test_a_disk_that_fills_up_meanwhile_ends_it_and_what_came_is_kept(stage, large, disk, blob_proxy):
     place = disk(30 * MB)
     slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
@@ -104,6 +105,7 @@ def test_the_limit_holds_and_what_was_not_used_for_longest_goes_first(stage, con
     assert len(stage.left("")) == 1
 
 
+@pytest.mark.full
 @pytest.mark.fault("disk", "data goes on coming when others take the room, as long as the cache holds what no job uses")
 def test_a_disk_that_fills_up_meanwhile_lets_go_of_what_no_job_uses(stage, container, disk, blob_proxy):
     place = disk(30 * MB)
@@ -215,6 +217,7 @@ def test_who_waits_goes_on_when_the_other_one_dies(stage, large, blob_proxy):
     assert last["cached"] >= 4 * MB
 
 
+@pytest.mark.full
 def test_programs_that_take_the_cache_from_each_other_all_have_what_they_want(stage, container):
     stored = {f"{n}": noise(5 * MB if n % 3 == 0 else 300_000, n) for n in range(7)}
     for name, data in stored.items():

@@ -79,6 +79,7 @@ def test_what_a_crash_spoiled_on_the_disk_is_fetched_again(stage, large, blob_pr
     assert RANGE <= last["cached"] < 3 * RANGE
 
 
+@pytest.mark.full
 def test_what_was_whole_before_the_machine_was_switched_off_is_looked_at_once(stage, large, blob_proxy):
     told = source(large, address=blob_proxy.endpoint)
     stage.run(told, sas=reading(large)).staged()
@@ -219,6 +220,7 @@ def test_throttling_that_lasts_is_waited_for_whatever_short_times_the_service_na
     assert 60 < sum(waits) < 240
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("status", [503, 429])
 def test_throttling_is_obeyed(stage, large, blob_proxy, status):
     blob_proxy.add("/large", status=status, code="ServerBusy", headers={"Retry-After": "1"}, times=3)
