@@ -41,7 +41,8 @@ def test_a_rank_that_burns_a_core_and_one_that_holds_memory_are_told_apart(tmp_p
     assert len(burns) >= 3
     assert burns["cpu"].mean() == pytest.approx(said[0]["cpu"], rel=0.1, abs=10)
     assert holds["cpu"].mean() < 10 < burns["cpu"].mean()
-    assert holds["memory"].iloc[-1] - burns["memory"].iloc[-1] == pytest.approx(300 * MB, rel=0.1)
+    # The last sample may be of ranks that end.
+    assert holds["memory"].median() - burns["memory"].median() == pytest.approx(300 * MB, rel=0.1)
     assert (frame["node_memory"].dropna() < frame["node_limit"].dropna()).all()
     assert frame["host"].nunique() == 1
     assert [line.split()[0] for line in repr(table).splitlines()] == ["Rank", "0", "1"]
