@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.azurite.server import Azurite
     from tests.browser.conftest import Book, Lab
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.full, pytest.mark.browser]
 azurite = fixtures.azurite
 
 READ = """
@@ -44,7 +44,6 @@ def submit(form: Locator) -> Locator:
     return form.get_by_role("button", name="Submit")
 
 
-@pytest.mark.full
 def test_rows_of_data_are_answered_beside_them_and_read_by_the_job(notebook: Callable[..., Book], lab: Lab) -> None:
     folder = lab.root / "labels"
     folder.mkdir()
@@ -104,7 +103,6 @@ WIDE = """root => [...root.querySelectorAll('.dd-data, .dd-data *')]
     .map((e) => `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`)"""
 
 
-@pytest.mark.full
 def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     notebook: Callable[..., Book],
     azure: Any,
@@ -145,7 +143,6 @@ def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     assert book.errors == []
 
 
-@pytest.mark.full
 def test_a_cells_line_and_its_rows_of_data_are_one(notebook: Callable[..., Book], lab: Lab) -> None:
     folder = lab.root / "digits"
     folder.mkdir()

@@ -17,7 +17,7 @@ from tests.conftest import wait_for
 from tests.widgets import recorded
 from tests.widgets.recorded import Recording
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.browser, pytest.mark.timeout(600)]
 
 LINES, BATCH = 1_000_000, 500
 
@@ -100,7 +100,6 @@ def grows(page: Locator, before: int) -> None:
     wait_for(lambda: height(page) > before, what="earlier lines")
 
 
-@pytest.mark.full
 def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scrolls_there(
     shared_page: Book, begin: Callable[[], Recording]
 ) -> None:
@@ -130,7 +129,6 @@ def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scroll
     assert not book.errors
 
 
-@pytest.mark.full
 def test_a_page_stays_live_in_a_flood_and_what_one_looks_at_stays(
     shared_page: Book, begin: Callable[[], Recording]
 ) -> None:

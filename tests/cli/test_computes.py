@@ -11,7 +11,7 @@ from tests.standin.computes import SUBSCRIPTION, Computes
 from tests.standin.prices import Prices
 
 DISTDL = Path(sys.prefix) / "bin" / "distdl"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 
 def distdl(*words, code=0, says=None):
@@ -29,7 +29,6 @@ def forge(tmp_path, monkeypatch):
     plugin.forget()
 
 
-@pytest.mark.full
 def test_machines_are_made_scaled_and_ended_after_an_agreement(forge):
     assert "No cluster here has machines" in distdl("compute", "list")
     distdl("add", "lab", "forge")
@@ -48,7 +47,6 @@ def test_machines_are_made_scaled_and_ended_after_an_agreement(forge):
     assert "The machines of local are neither made nor unmade from here." in distdl("compute", "sizes", "local", code=2)
 
 
-@pytest.mark.full
 def test_a_compute_cluster_of_azure_ml_is_made_and_ended(signed_in):
     Prices(signed_in.server)
     service = Computes(signed_in.server, signed_in.login)

@@ -9,6 +9,7 @@ from distdl_jupyter.submit_process import submit_source
 
 HERE = all(importlib.util.find_spec(name) for name in ("keras", "horovod", "torch"))
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.skipif(not HERE, reason="not installed: keras, horovod or torch"), pytest.mark.timeout(300),
 ]  # fmt: skip
 
@@ -51,7 +52,6 @@ def close(found, wanted):
         assert a == pytest.approx(b, abs=1e-5) if isinstance(a[0], float) else close(a, b) is None
 
 
-@pytest.mark.full
 def test_two_ranks_train_the_model_that_one_process_trains_on_all_of_the_data():
     first, second = train(2, begin=BEGIN)
     (alone,) = train(1, begin=BEGIN)
@@ -61,14 +61,12 @@ def test_two_ranks_train_the_model_that_one_process_trains_on_all_of_the_data():
     assert first["losses"] == second["losses"] == pytest.approx(alone["losses"], abs=1e-5)
 
 
-@pytest.mark.full
 def test_a_model_that_is_built_by_its_first_batch_begins_alike_on_all_ranks():
     first, second = train(2)
     assert first["weights"] == second["weights"]
     assert first["losses"] == second["losses"]
 
 
-@pytest.mark.full
 def test_the_learning_rate_is_raised_over_the_first_epochs():
     code = """
         import keras, numpy as np
@@ -92,7 +90,6 @@ def test_the_learning_rate_is_raised_over_the_first_epochs():
     assert job.results(timeout=240) == [[0.4, 0.5, 0.6, 0.7, 0.8, 0.8]] * 2
 
 
-@pytest.mark.full
 def test_a_backend_of_keras_that_horovod_does_not_know_is_refused_in_one_sentence():
     from distdl_jupyter import JobFailed
 

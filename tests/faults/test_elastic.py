@@ -14,7 +14,7 @@ from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.written import all_written
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
 #: Steps between two commits.
 COMMIT = 5
@@ -95,7 +95,6 @@ def leader_of(job):
     return next(one for one in descendants(job) if "distdl_jupyter.backends.elastic" in one.cmdline())
 
 
-@pytest.mark.full
 @pytest.mark.fault("restarts", "the others keep process and state, the dead one is replaced, no step is done from 0")
 @pytest.mark.parametrize(
     ("count", "victim"), [(2, 0), pytest.param(2, 1, marks=pytest.mark.full),
@@ -122,7 +121,6 @@ def test_a_rank_of_an_elastic_job_that_is_killed(count, victim):
 
 
 @pytest.mark.fault("restarts", "new hosts take part from the next commit on, those that went are not waited for")
-@pytest.mark.full
 def test_hosts_that_come_and_go(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("node-0:1\n")
@@ -145,7 +143,6 @@ def test_hosts_that_come_and_go(tmp_path):
 
 
 @pytest.mark.fault("restarts", "failed with a sentence after the time that processes may take to meet")
-@pytest.mark.full
 def test_too_few_hosts_for_too_long(tmp_path):
     script = tmp_path / "discover"
     script.write_text("#!/bin/sh\necho node-0:1\n")
@@ -159,7 +156,6 @@ def test_too_few_hosts_for_too_long(tmp_path):
     assert not until_gone(job.id, 5.0)
 
 
-@pytest.mark.full
 @pytest.mark.fault("restarts", "a failure more than max_restarts fails the job with its own cause, within 5 s")
 def test_more_failures_than_an_elastic_job_makes_good():
     job = start(2, 10_000, max_restarts=0)
@@ -174,7 +170,6 @@ def test_more_failures_than_an_elastic_job_makes_good():
 
 
 @pytest.mark.fault("restarts", "an exception is made good like any failure, then the job fails with that exception")
-@pytest.mark.full
 def test_code_that_raises_in_an_elastic_job():
     job = start(2, 100, 0.05, 12, max_restarts=1)
     with pytest.raises(JobFailed) as caught:
@@ -200,7 +195,6 @@ def never_right(steps):
 @pytest.mark.fault(
     "restarts", "an error of Horovod that comes back each time is ended with a sentence, not tried for ever"
 )
-@pytest.mark.full
 def test_an_error_that_comes_back_in_an_elastic_job():
     job = start(2, 1, function=never_right, max_restarts=2)
     with pytest.raises(JobFailed):
@@ -226,7 +220,6 @@ def not_elastic(die):
 
 
 @pytest.mark.fault("restarts", "code without hvd.elastic.run fails with the first cause, not with its echo")
-@pytest.mark.full
 def test_code_that_cannot_go_on_in_an_elastic_job():
     job = start(2, True, function=not_elastic, max_restarts=1)
     with pytest.raises(JobFailed) as caught:
@@ -238,7 +231,6 @@ def test_code_that_cannot_go_on_in_an_elastic_job():
 
 
 @pytest.mark.fault("supervisor", "nothing of an elastic job is left, whichever of its leaders is killed")
-@pytest.mark.full
 @pytest.mark.parametrize("who", ["supervisor", "leader"])
 def test_leaders_of_an_elastic_job_that_are_killed(who):
     job = start(2, 10_000, max_restarts=0)
@@ -257,7 +249,6 @@ def test_leaders_of_an_elastic_job_that_are_killed(who):
     assert not until_gone(job.id, 10.0)
 
 
-@pytest.mark.full
 @pytest.mark.fault("entry", "no port on other interfaces, no answer without the job's secret, which is written nowhere")
 @pytest.mark.cold  # the environment of a forked process is not shown by /proc
 def test_ports_of_an_elastic_job():
@@ -284,7 +275,6 @@ def test_ports_of_an_elastic_job():
 
 
 @pytest.mark.fault("rank", "hvd.elastic.run in an ordinary job: named with its signal, the others ended within 5 s")
-@pytest.mark.full
 def test_a_rank_of_elastic_code_in_an_ordinary_job_that_is_killed():
     job = jobs.start("horovod-gloo", train, (10_000,), process_count_per_node=2)
     until_step(job, 3)

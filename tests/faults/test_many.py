@@ -14,7 +14,7 @@ from tests.faults import census
 from tests.magic.conftest import Kernel, environment
 from tests.selection import few_or_all
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 SETUP = """
 import distdl_jupyter as dd
@@ -77,7 +77,6 @@ def ended(ids, timeout):
     return handles
 
 
-@pytest.mark.full
 @pytest.mark.fault(
     "many", "all run to their end, none waits for another's, every line is kept; the kernel holds no more than before"
 )
@@ -106,7 +105,6 @@ def test_many_jobs_at_once_from_one_kernel(kernel, short, injected, backend, few
     census.nothing_left(Path(short), shared)
 
 
-@pytest.mark.full
 @pytest.mark.fault("many", "a kernel that attaches to jobs a thousand times holds no more than before")
 def test_attaching_again_and_again(kernel, injected):
     cycles = few_or_all(100, 1000)
@@ -129,7 +127,6 @@ def cycle(many):
     injected(cycles)
 
 
-@pytest.mark.full
 @pytest.mark.fault(
     "many",
     "a panel that was closed leaves no thread, no descriptor and no widget in the kernel, also while its job runs",

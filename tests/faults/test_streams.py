@@ -20,7 +20,7 @@ from tests.faults.jobs import submit
 from tests.selection import few_or_all
 from tests.server.listening import told
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 LINES = 200
 
@@ -122,7 +122,6 @@ def behind(reader):
     return max(late)
 
 
-@pytest.mark.full
 @pytest.mark.fault("many", "each reads the whole log in order, metrics within 1 s of their line, while others flood, "
                    "hang or go; the server holds no more than before")  # fmt: skip
 def test_a_hundred_readers_of_one_job(served, injected):
@@ -164,7 +163,6 @@ def lines_of(job):
     return [line.text for line in job.logs() if line.rank == 0]
 
 
-@pytest.mark.full
 @pytest.mark.fault("many", "all are listed to each reader; the server holds no more than before")
 def test_a_thousand_jobs_in_the_folder(served, injected):
     pid, url, http = served
@@ -193,7 +191,6 @@ def listing(url, many):
     assert (message["total"], len(message["rows"]), message["whole"]) == (many, many, True)
 
 
-@pytest.mark.full
 @pytest.mark.fault("many", "one reader that never reads costs the server some megabytes at most, however long it stays")
 def test_a_reader_that_never_reads(served, injected):
     pid, url, _http = served

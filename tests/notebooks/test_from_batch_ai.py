@@ -81,14 +81,12 @@ def test_the_saved_timeline_tells_the_seven_steps_of_the_ended_job(executed):
     assert [seconds is None for _, _, seconds in steps] == [False, True, False, True, False, False, False]
 
 
-@pytest.mark.full
 def test_it_holds_nothing_of_the_machine_that_it_was_written_on():
     files = [NOTEBOOKS / "from-batch-ai.ipynb", *(NOTEBOOKS / "batch-ai").glob("*.*")]
     assert len(files) == 4
     assert [path.name for path in files if re.search(r"/home/|/root/|/work/|/tmp/", path.read_text())] == []
 
 
-@pytest.mark.full
 def test_the_job_file_is_one_of_batch_ai_alone():
     job = json.loads((NOTEBOOKS / "batch-ai" / "job.json").read_text())
     assert job["$schema"].endswith("/2018-05-01/job.json")

@@ -82,7 +82,6 @@ def test_it_was_one_job_with_a_curve_and_nothing_is_left(executed, monkeypatch):
     assert "4 ranks ended" in plain(executed[0], "%dist_ranks stop")
 
 
-@pytest.mark.full
 def test_the_committed_notebook_has_its_outputs_and_nothing_of_its_machine():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert "[0-3]" in plain(notebook, "train(60)")

@@ -12,7 +12,7 @@ from tests.selection import few_or_all
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "when_training_hangs.ipynb"
 LIMIT = "--hang-timeout-seconds 30"
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,6 @@ def told(notebook, text):
     return cell.outputs[-1].data["text/plain"]
 
 
-@pytest.mark.full
 def test_the_rank_that_left_the_all_reduce_out_is_named_and_its_stack_is_kept(executed):
     (reason,) = eval(told(executed[0], "restart.reason"))
     assert "rank 1 stands in" in reason
@@ -42,7 +41,6 @@ def test_the_rank_that_left_the_all_reduce_out_is_named_and_its_stack_is_kept(ex
     assert "time.sleep(3600)" in stacks
 
 
-@pytest.mark.full
 def test_the_second_attempt_goes_on_from_the_checkpoint_and_the_curve_with_it(executed, monkeypatch):
     monkeypatch.setenv("DISTDL_HOME", str(executed[1]))
     (job,) = jobs()
@@ -53,7 +51,6 @@ def test_the_second_attempt_goes_on_from_the_checkpoint_and_the_curve_with_it(ex
     assert len(steps) == len(set(steps)) == 60
 
 
-@pytest.mark.full
 def test_the_committed_notebook_has_its_outputs_and_nothing_of_its_machine():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert "time.sleep(3600)" in told(notebook, "job.stacks")

@@ -17,7 +17,7 @@ from tests.hosts import needs_hosts
 from tests.storage.places import DISK, containing, reachable, seen
 from tests.storage.wheels import only, wheel
 
-pytestmark = [needs_hosts, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.full, needs_hosts, pytest.mark.timeout(280)]
 
 
 @pytest.fixture
@@ -47,7 +47,6 @@ def in_their_own_environment():
     return os.uname().nodename, sys.executable, oneleaf.VERSION
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi", "torch"])
 def test_each_host_makes_the_environment_of_the_jobs_packages(lab, tmp_path, backend):
     wheels = wheel(tmp_path / "wheels", "oneleaf")
@@ -62,7 +61,6 @@ def test_each_host_makes_the_environment_of_the_jobs_packages(lab, tmp_path, bac
     assert "No matching distribution found for oneleaf==9" in refused.view().reason
 
 
-@pytest.mark.full
 def test_each_host_takes_its_shard_and_keeps_it_for_the_next_job(lab, blob):
     place = containing(blob).place("cifar")
     job = lab.submit(seen, data={"train": f"{place}?shard"}).wait(200)
@@ -83,7 +81,6 @@ def test_each_host_takes_its_shard_and_keeps_it_for_the_next_job(lab, blob):
     assert lab.proxy.sent("part-") == sent
 
 
-@pytest.mark.full
 def test_a_folder_of_this_machine_is_copied_once(lab, tmp_path):
     (tmp_path / "local" / "deep").mkdir()
     (tmp_path / "local" / "a.bin").write_bytes(b"a" * 300_000)
@@ -101,7 +98,6 @@ def deep():
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.full
 def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_path):
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "x").write_text("x")
@@ -112,7 +108,6 @@ def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_
     assert not any(rank.pid for rank in lab.job.view().ranks)
 
 
-@pytest.mark.full
 def test_hosts_that_see_different_files_at_a_path_are_named(lab):
     for name in lab.hosts.names:
         lab.hosts.ssh(name, f"mkdir {DISK}/shared && touch {DISK}/shared/{name}")
@@ -120,7 +115,6 @@ def test_hosts_that_see_different_files_at_a_path_are_named(lab):
         lab.submit(deep, data={"train": f"shared:{DISK}/shared"}).result(200)
 
 
-@pytest.mark.full
 def test_cancel_on_the_way_leaves_no_process_and_no_folder(lab, blob):
     place = containing(blob).place("cifar")
     lab.proxy.add("part-", rate=5_000, times=999)

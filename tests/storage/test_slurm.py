@@ -14,7 +14,7 @@ from tests.slurm import needs_slurm, slurm_of  # noqa: F401
 from tests.storage.places import DISK, containing, reachable, seen
 from tests.storage.wheels import assert_nodes_install
 
-pytestmark = [needs_slurm, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(280)]
 
 
 @pytest.fixture
@@ -47,8 +47,7 @@ def no_signature_in(folder, *, but=""):
             assert b"skoid=" not in content, path
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("backend", [pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])
+@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
 def test_each_node_takes_its_shard_before_any_rank(lab, blob, backend):
     place = containing(blob).place("cifar")
     job = run(seen, data={"train": f"{place}?shard"}, distributed_backend=backend, process_count_per_node=2)
@@ -65,7 +64,6 @@ def test_each_node_takes_its_shard_before_any_rank(lab, blob, backend):
     no_signature_in(job.folder.path)
 
 
-@pytest.mark.full
 def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs(lab, blob):
     container = containing(blob)
     # Each request is refused for its signature until the supervisor that would renew it is gone.
@@ -89,6 +87,5 @@ def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs
     no_signature_in(job.folder.path)
 
 
-@pytest.mark.full
 def test_nodes_make_the_environment_of_the_jobs_packages(lab, tmp_path):
     assert_nodes_install(tmp_path / "wheels", "horovod-mpi")

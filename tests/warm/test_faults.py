@@ -28,8 +28,8 @@ PROMISED = 10.0
 @pytest.mark.parametrize(
     "also",
     [
-        pytest.param("alone", marks=pytest.mark.full),
-        pytest.param("with its watchdog", marks=pytest.mark.full),
+        "alone",
+        "with its watchdog",
         "with watchdog and template",
     ],
 )

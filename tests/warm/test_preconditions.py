@@ -26,7 +26,7 @@ def threads():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [1, 2])
 def test_each_rank_has_its_own_number_of_threads(count, distdl_home, monkeypatch):
     options = {"distributed_backend": "torch", "process_count_per_node": count}
     job = submit(threads, **options)

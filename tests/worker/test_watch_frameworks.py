@@ -7,6 +7,8 @@ import pytest
 
 from tests.worker import ranks
 
+pytestmark = pytest.mark.full
+
 KERAS = """
 import os
 os.environ["KERAS_BACKEND"] = "torch"
@@ -61,7 +63,6 @@ def run(folder, code, **more):
     return ended
 
 
-@pytest.mark.full
 @here("keras")
 def test_keras_reports_each_batch_and_what_is_new_at_the_end_of_an_epoch(folder):
     ended = run(folder, KERAS + "model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y)).history")
@@ -77,7 +78,6 @@ def test_keras_reports_each_batch_and_what_is_new_at_the_end_of_an_epoch(folder)
 
 
 @here("keras")
-@pytest.mark.full
 def test_keras_s_own_callbacks_and_every_rank_stay(folder):
     folder.cell(KERAS + """
 seen = []
@@ -96,7 +96,6 @@ seen
         assert [step for step, _ in ended.metric("loss")] == [1, 2, 3, 1, 2, 3]
 
 
-@pytest.mark.full
 @here("keras")
 def test_the_user_s_own_log_wins_over_keras(folder):
     ended = run(folder, KERAS + """
@@ -114,8 +113,7 @@ model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Mine()]);
     assert [r["done"] for r in ended.of("progress") if r["unit"] == "steps"] in ([], [1])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.full)])
+@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
 def test_lightning_reports_the_loss_of_every_batch_and_all_it_logs(folder, package):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"not installed: {package}")
@@ -135,7 +133,6 @@ float(trainer.callback_metrics["val_loss"])
     assert ended.metric("epoch") == []
 
 
-@pytest.mark.full
 @here("lightning", "tensorboard")
 def test_lightning_s_own_tensorboard_writer_makes_no_duplicates(folder):
     ended = run(folder, LIGHTNING.replace("{package}", "lightning") + """
@@ -150,7 +147,6 @@ len(list(pathlib.Path("runs").rglob("events*")))
     assert [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")] == [(n, 3, "steps") for n in (1, 2, 3)]
 
 
-@pytest.mark.full
 @here("transformers", "accelerate")
 def test_a_hugging_face_trainer_reports_what_it_logs(folder):
     ended = run(
@@ -166,7 +162,6 @@ def test_a_hugging_face_trainer_reports_what_it_logs(folder):
     assert [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")] == [(n, 6, "steps") for n in range(1, 7)]
 
 
-@pytest.mark.full
 @here("transformers", "accelerate", "tensorboard")
 def test_a_hugging_face_trainer_with_tensorboard_makes_no_duplicates(folder):
     ended = run(folder, TRANSFORMERS + "trainer(report_to=['tensorboard']).train()\nNone")
@@ -174,8 +169,7 @@ def test_a_hugging_face_trainer_with_tensorboard_makes_no_duplicates(folder):
     assert not [name for report in ended.of("metric") for name in report["values"] if "/" in name]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("module", ["torch.utils.tensorboard", pytest.param("tensorboardX", marks=pytest.mark.full)])
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
 def test_a_summary_writer_s_scalars_are_picked_up_and_still_written(folder, module):
     if importlib.util.find_spec("tensorboard" if module.startswith("torch") else module) is None:
         pytest.skip(f"not installed: {module}")
@@ -199,7 +193,6 @@ any(b"Loss/train" in path.read_bytes() for path in pathlib.Path("runs").rglob("e
     assert len([name for report in ended.of("metric") for name in report["values"] if name == "both/b"]) == 3
 
 
-@pytest.mark.full
 @here("tensorboard")
 def test_the_user_s_own_log_wins_over_a_writer(folder):
     ended = run(folder, """

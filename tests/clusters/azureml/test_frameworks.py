@@ -6,7 +6,7 @@ from distdl_jupyter.core.state import State
 from tests.clusters.azureml.test_azureml import events, lines, submit
 from tests.frameworks import RAY, TENSORFLOW
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,6 @@ def asked(ml):
     return next(iter(ml.jobs.values())).properties["distribution"]
 
 
-@pytest.mark.full
 def test_tensorflow_trains_as_azures_own_workers(ml):
     results = submit(ml, TENSORFLOW, backend="tensorflow").wait(240).results()
     assert asked(ml) == {"distributionType": "TensorFlow", "parameterServerCount": 0, "workerCount": 2}
@@ -27,7 +26,6 @@ def test_tensorflow_trains_as_azures_own_workers(ml):
     assert [one["total"] for one in results] == [3.0, 3.0]
 
 
-@pytest.mark.full
 def test_an_image_that_is_known_to_lack_the_framework_is_not_sent_for(ml):
     job = submit(ml, TENSORFLOW, backend="tensorflow", options={"environment": "generated"}).wait(60)
     assert job.state is State.FAILED
@@ -35,7 +33,6 @@ def test_an_image_that_is_known_to_lack_the_framework_is_not_sent_for(ml):
     assert ml.jobs == {}
 
 
-@pytest.mark.full
 def test_ray_runs_the_code_on_the_head_and_the_other_nodes_lend(ml):
     job = submit(ml, RAY, backend="ray").wait(400)
     assert asked(ml)["distributionType"] == "Ray"

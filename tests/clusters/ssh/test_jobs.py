@@ -223,7 +223,7 @@ def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.full), 1])
+@pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.fault("rank", "the rank is named whatever host it is on")
 def test_a_rank_under_mpirun_that_is_killed_is_named(lab_of, victim):
     lab = lab_of(2)

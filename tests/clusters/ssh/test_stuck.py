@@ -36,8 +36,8 @@ def stuck(backend):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full),
-                                     pytest.param("horovod-mpi", marks=pytest.mark.full)])  # fmt: skip
+@pytest.mark.parametrize("backend", ["torch", "horovod-gloo",
+                                     "horovod-mpi"])  # fmt: skip
 @pytest.mark.fault("stuck", "who stands where on which host is shown, and a host that does not answer is named")
 def test_a_rank_on_another_host(lab_of, backend):
     lab = lab_of(2)
