@@ -18,6 +18,7 @@ from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning, LaunchFai
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
+from distdl_jupyter.core.queue import waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.follow import POLL, Follower, SummaryReader, finalize_abandoned
@@ -354,7 +355,7 @@ class Job:
     def _check_waits(self) -> None:
         view = self.view()
         if view.started is not None or view.state not in (State.QUEUED, State.CANCELED):
-            raise JobNotRunning(f"Job {self.id} waits for nothing any more: it is {view.state.value}.")
+            raise waits_no_more(self.id, view.state)
 
     def resume(self, **options: Any) -> Job:
         """Go on from the checkpoints of this job, which has ended, as a new job; return its handle.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from distdl_jupyter import cluster_configs, job_list, registry
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.core import gpus
-from distdl_jupyter.core.errors import DistDLError, JobNotRunning
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import clock, plural, short_id
-from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, estimate, reason
+from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, estimate, reason, waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.follow import SummaryReader
@@ -222,7 +222,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     folder = JobStore().find(id_)
     view = SummaryReader(folder).catch_up()
     if view.state is not State.QUEUED:
-        raise JobNotRunning(f"Job {folder.id} waits for nothing any more: it is {view.state.value}.")
+        raise waits_no_more(folder.id, view.state)
     if priority is None:
         others = [one.row.priority for one in job_list.here().all()
                   if one.row.state == State.QUEUED.value and one.row.id != folder.id]  # fmt: skip

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.humanize import count, duration, listing, plural, size
+from distdl_jupyter.core.state import State
 
 #: The word of what is lacking: all is free, but kept for jobs that come before.
 ORDER = "order"
@@ -140,3 +142,8 @@ def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str
         return f"waiting until {listing(who)} {'has' if len(who) == 1 else 'have'} completed"
     what = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a place"])
     return f"waiting for {what}" + (f", held by {listing(who)}" if who else "")
+
+
+def waits_no_more(id_: str, state: State) -> JobNotRunning:
+    """Return the exception for a job that was asked to do what only one that waits can."""
+    return JobNotRunning(f"Job {id_} waits for nothing any more: it is {state.value}.")

@@ -64,11 +64,8 @@ def usage(job: str) -> Usage | None:
     first = next((line for line in lines if line[0] == commands.number(job) and line[5] != "Unknown"), None)
     if first is None:
         return None
-    code, _, signal_ = first[4].partition(":")
-    return Usage(
-        first[1].split()[0], commands.leading_number(first[2]), max(_bytes(line[3]) for line in lines),
-        commands.leading_number(code), commands.leading_number(signal_),
-    )  # fmt: skip
+    memory = max(_bytes(line[3]) for line in lines)
+    return Usage(first[1].split()[0], commands.leading_number(first[2]), memory, *commands.exit_code(first[4]))
 
 
 def state(job: str) -> commands.JobState | None:
@@ -79,8 +76,7 @@ def state(job: str) -> commands.JobState | None:
         return None
     if first is None or not first[0]:
         return None
-    code, _, signal_ = first[1].partition(":")
-    return commands.JobState(first[0].split()[0], "", commands.leading_number(code), commands.leading_number(signal_))
+    return commands.JobState(first[0].split()[0], "", *commands.exit_code(first[1]))
 
 
 def _sacct(job: str, *fields: str, more: tuple[str, ...] = ()) -> list[list[str]]:

@@ -150,12 +150,18 @@ def hosts(nodes: str) -> list[str]:
 
 def _job_state(text: str) -> JobState:
     fields = dict(word.partition("=")[::2] for word in text.split("\n", 1)[0].split(" ") if "=" in word)
-    code, _, signal_ = fields.get("ExitCode", "0:0").partition(":")
+    code, signal_ = exit_code(fields.get("ExitCode", "0:0"))
     reason = fields.get("Reason", "")
     return JobState(
-        fields.get("JobState", "").rstrip("+"), "" if reason in ("None", "(null)") else reason, leading_number(code),
-        leading_number(signal_), "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
+        fields.get("JobState", "").rstrip("+"), "" if reason in ("None", "(null)") else reason, code, signal_,
+        "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
     )  # fmt: skip
+
+
+def exit_code(text: str) -> tuple[int, int]:
+    """Return exit code and signal of Slurm's "code:signal"."""
+    code, _, signal_ = text.partition(":")
+    return leading_number(code), leading_number(signal_)
 
 
 def leading_number(text: str) -> int:

@@ -45,7 +45,6 @@ export class QueuePart {
   readonly #rows = h('dl', { class: 'dd-queue-rows' });
   readonly #reasons = h('section', {}, h('div', { class: 'dd-h3' }, __('Why it waits')), this.#rows);
   readonly #raise = h('button', { type: 'button', class: 'dd-btn' }, __('Raise priority'));
-  readonly #foot: HTMLElement;
   #queue: Queue | null = null;
   readonly #move = h('button', { type: 'button', class: 'dd-btn', hidden: true });
   readonly #offer = h('div', { class: 'dd-row dd-queue-offer', hidden: true });
@@ -56,8 +55,8 @@ export class QueuePart {
   constructor(private readonly clock: Clock, private readonly actions: QueueActions) {
     const { raise, move } = actions;
     const auto = h('span', { class: 'dd-btn dd-on dd-queue-auto' }, icon('check', 14), __('Start when free'));
-    this.#foot = h('div', { class: 'dd-row dd-queue-actions' }, auto, ...(raise ? [onClick(this.#raise, raise)] : []), ...(move ? [onClick(this.#move, () => move(this.#move.value))] : []));
-    this.root.append(h('div', { class: 'dd-row' }, h('div', { class: 'dd-grow' }, this.#place), this.#start), this.#why, this.#holders, this.#reasons, this.#foot, this.#offer);
+    const foot = h('div', { class: 'dd-row dd-queue-actions' }, auto, ...(raise ? [onClick(this.#raise, raise)] : []), ...(move ? [onClick(this.#move, () => move(this.#move.value))] : []));
+    this.root.append(h('div', { class: 'dd-row' }, h('div', { class: 'dd-grow' }, this.#place), this.#start), this.#why, this.#holders, this.#reasons, foot, this.#offer);
   }
 
   /** Show a newer card; whether the job waits. */
@@ -71,7 +70,7 @@ export class QueuePart {
       setText(this.#place, __('Place %1 of %2', queue.place, queue.of));
       setText(this.#why, sentence(queue));
       fill(this.#rows, JSON.stringify([queue.needs, queue.free, queue.lacks, queue.names, queue.priority]), () => reasons(queue));
-      show(this.#foot, !queue.is_fixed);
+      show(this.#raise, !queue.is_fixed);
       show(this.#reasons, Object.keys(queue.needs).length > 0);
       this.tick();
     }
