@@ -27,7 +27,7 @@ signal   name: INT, TERM, KILL; to: ranks, all, or      sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
-profile  ranks, request                                 (nothing) ranks find the request (``node.profile``)
+profile  ranks, recording                               (nothing) ranks find the request (``node.profile``)
 serving  rank                                           where a rank that stays is met: socket, token
 connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
 clock                                                   t_ns: this machine's clock, ns since the epoch
@@ -303,7 +303,7 @@ def _stuck(its: job.Job, _fields: Fields) -> Answer:
 
 
 def _profile(its: job.Job, fields: Fields) -> Answer:
-    profile.ask(its.pipes.folder, [int(rank) for rank in fields["ranks"]], dict(fields["request"]))
+    profile.ask(its.pipes.folder, [int(rank) for rank in fields["ranks"]], dict(fields["recording"]))
     return {}
 
 

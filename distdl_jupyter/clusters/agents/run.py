@@ -294,7 +294,7 @@ class AgentRun(Run):
         """Let every machine leave the request for its ranks."""
         for node in self._nodes.connected:
             if own := [place.rank for place in self.places(node) if place.rank in ranks]:
-                node.connection.begin("profile", ranks=own, request=dict(request))
+                node.connection.begin("profile", ranks=own, recording=dict(request))
 
     def serve(self, rank: int) -> None:
         """Write where the rank is met: at its own socket on this machine, else at one that leads there."""

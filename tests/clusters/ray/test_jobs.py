@@ -9,6 +9,7 @@ import pytest
 from distdl_jupyter import cluster_configs, clusters, submit
 from distdl_jupyter.core.errors import JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
+from tests import profiled
 from tests.clusters import sampled
 from tests.clusters.functions import breaks, shows_gpus, trains, waits
 from tests.conftest import wait_for
@@ -138,3 +139,11 @@ def test_what_ranks_use_is_sampled_on_each_node(on_ray):
                  distributed_backend="torch")  # fmt: skip
     job.results(200)
     sampled.check(job, on_ray.names)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
+def test_steps_are_recorded_on_each_node(on_ray, backend):
+    job = submit(profiled.train, (backend,), compute_target="lab", node_count=2, process_count_per_node=1,
+                 distributed_backend=backend)  # fmt: skip
+    profiled.check_on_hosts(job, backend, on_ray.names)

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 
+from tests import profiled
 from tests.clusters import sampled
 from tests.clusters.slurm.test_slurm import nothing_stays, submit  # noqa: F401 - a fixture
 from tests.frameworks import RAY, TENSORFLOW
@@ -29,3 +30,9 @@ def test_what_ranks_use_is_sampled_on_each_node(slurm):  # noqa: F811
     job = submit(f"{inspect.getsource(sampled.holds)}\nholds(12.0)", 2, 1, "torch")
     job.results(timeout=200)
     sampled.check(job, [rank.host for rank in job.view().ranks])
+
+
+@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
+def test_steps_are_recorded_on_each_node(slurm, backend):  # noqa: F811
+    job = submit(f"{inspect.getsource(profiled.train)}\ntrain({backend!r})", 2, 1, backend)
+    profiled.check_on_hosts(job, backend, slurm.names)

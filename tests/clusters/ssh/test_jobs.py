@@ -9,6 +9,7 @@ import pytest
 
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.store import JobStore
+from tests import profiled
 from tests.clusters import sampled
 from tests.clusters.ssh.lab import environment
 from tests.conftest import wait_for
@@ -253,3 +254,11 @@ def test_what_ranks_use_is_sampled_on_each_host(lab_of, backend):
     job = lab.submit(sampled.holds, (6.0,), distributed_backend=backend)
     job.results(200)
     sampled.check(job, lab.hosts.names)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", "horovod-mpi"])
+def test_steps_are_recorded_on_each_host(lab_of, backend):
+    lab = lab_of(2)
+    job = lab.submit(profiled.train, (backend,), distributed_backend=backend)
+    profiled.check_on_hosts(job, backend, lab.hosts.names)

@@ -1,0 +1,109 @@
+"""A job with a known slow operator and a rank that comes late to each all-reduce, and what its profile must say."""
+
+import gzip
+import json
+
+from tests.conftest import wait_for
+
+#: Horovod's own timeline has its groups of tensors behind those of the ranks.
+HOROVOD = 1_000_000
+
+
+def train(backend, pause=0.4):
+    """Both ranks multiply large matrices in each step; rank 1 sleeps before its backward pass: rank 0 waits for it."""
+    import time
+
+    import torch
+
+    from distdl_jupyter import log
+
+    model = torch.nn.Linear(64, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if backend == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        import horovod.torch as hvd
+
+        hvd.init()
+        rank = hvd.rank()
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    torch.set_num_threads(1)
+    large, batch = torch.randn(900, 900), torch.randn(16, 64)
+    for step in range(100_000):
+        large @ large
+        loss = model(batch).square().mean()
+        if rank == 1:
+            time.sleep(pause)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(step=step, loss=loss.item())
+
+
+def begun(job):
+    wait_for(lambda: job.state.ended or all((rank.last_step or 0) >= 3 for rank in job.view().ranks), 120, "steps")
+    assert not job.state.ended, "\n".join(map(str, job.logs()))
+    return job
+
+
+def check_table(found):
+    assert (found.steps, [one.rank for one in found.ranks], found.missing) == (4, [0, 1], {})
+    own = {one.name: one for one in found.operators if one.kind == "compute"}
+    most = max(own.values(), key=lambda one: one.own)
+    assert most.name == "aten::mm"
+    assert all(seconds > 0.5 * most.own for seconds in most.by_rank.values())
+    first, second = found.ranks
+    # Rank 0 waits for rank 1, which sleeps 0.4 s.
+    assert first.waiting > 0.15
+    assert second.waiting < first.waiting / 2
+    assert found.operators[0].kind in ("communication", "compute", "python")
+    assert 0.99 < sum(found.share(part) for part in ("data", "compute", "waiting", "communication")) < 1.01
+    assert "aten::mm" in str(found)
+    assert "aten::mm" in found._repr_html_()
+    frame = found.to_pandas()
+    assert set(frame["rank"]) == {0, 1}
+    assert frame.loc[frame["operator"] == "aten::mm", "seconds"].min() > 0
+
+
+def check_trace(found, backend):
+    trace = json.loads(gzip.decompress(found.trace.read_bytes()))
+    events = trace["traceEvents"]
+    times = [event["ts"] for event in events if event["ph"] != "M"]
+    assert times == sorted(times)
+    names = {event["args"]["name"] for event in events if event.get("name") == "process_name"}
+    assert {name.split(" on ")[0] for name in names} >= {"rank 0", "rank 1"}
+    steps = {rank: [one for one in events if one["pid"] == rank and one.get("cat") == "steps" and
+                    one["name"].startswith("step ")] for rank in (0, 1)}  # fmt: skip
+    assert [len(one) for one in steps.values()] == [4, 4]
+    # The ranks record the same steps, and leave each all-reduce together: these end when it has ended.
+    waits = "horovod:synchronize" if backend != "torch" else "gloo:all_reduce"
+    ends = {rank: [one["ts"] + one["dur"] for one in events if one["pid"] == rank and one.get("name") == waits]
+            for rank in (0, 1)}  # fmt: skip
+    assert len(ends[0]) == len(ends[1]) >= 4
+    apart = sorted(abs(one - two) for one, two in zip(sorted(ends[0]), sorted(ends[1]), strict=True))
+    assert apart[len(apart) // 2] < 40_000
+    groups = {event["pid"] for event in events if event["pid"] >= HOROVOD}
+    assert bool(groups) == (backend != "torch")
+
+
+def check(found, backend):
+    """Check a profile of ``train``, of four steps on two ranks."""
+    check_table(found)
+    check_trace(found, backend)
+
+
+def check_on_hosts(job, backend, hosts):
+    """Check a profile of a job that runs ``train`` on two hosts, whose clocks are one: they share a machine."""
+    try:
+        found = begun(job).profile(4, timeout=200)
+    finally:
+        job.cancel(now=True)
+        job.wait(60)
+    check(found, backend)
+    assert [one.host for one in found.ranks] == hosts
+    assert "The clocks of the hosts were compared to within" in found.clock
+    assert "agree at the ends of" in found.clock
