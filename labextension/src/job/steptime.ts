@@ -120,8 +120,9 @@ function without({ seconds, rank, cause }: Straggler, whole: number): HTMLElemen
     rest: __('%1 a step if rank %2 did no more between steps', left, who),
     link: __('%1 a step if rank %2 sent as fast', left, who),
   };
-  const line = h('div', { class: 'dd-stepwithout' }, h('span', { class: 'dd-nw' }, texts[cause] ?? left));
-  line.style.setProperty('--at', String(Math.max(0, 1 - seconds / whole)));
+  const at = Math.max(0, 1 - seconds / whole);
+  const line = h('div', { class: at < 0.5 ? 'dd-stepwithout dd-stepearly' : 'dd-stepwithout' }, h('span', { class: 'dd-nw' }, texts[cause] ?? left));
+  line.style.setProperty('--at', String(at));
   return h('div', { class: 'dd-steprow dd-stepover', 'aria-hidden': 'true' }, h('span'), line, h('span'), h('span'));
 }
 
