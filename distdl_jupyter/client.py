@@ -285,7 +285,8 @@ class Job:
         """
         from distdl_jupyter.views.resources import ResourceTable
 
-        return ResourceTable(self.folder.resources)
+        may_come = not self.view().state.ended and self.folder.spec().cluster != "azureml"
+        return ResourceTable(self.folder.resources, may_come=may_come)
 
     def environment(self) -> JobEnvironment:
         """Return what the job ran with: rank 0's Python, its packages, and the state of the code in git.

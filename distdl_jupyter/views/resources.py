@@ -38,13 +38,15 @@ TITLES = {
     "network": ("Network", "bytes/s"),
 }
 HEAD = ("Rank", "Host", "CPU", "Memory", "Left", "GPU", "GPU memory", "Power", "Disk", "Network")
-_EMPTY = "No samples: the job ran for less than a second, before this was recorded, or on Azure ML."
+_NOT_YET = "No samples yet: the first comes a second after the first rank has started."
+_NONE = "No samples: the job ran for less than a second, before this was recorded, or on Azure ML."
 
 
 class ResourceTable(Sequence[ResourceSample]):
-    """All samples of a job, in order; it shows the newest of each rank."""
+    """All samples of a job, in order; it shows the newest of each rank, or why there are none."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_come: bool = False) -> None:
+        self._why = _NOT_YET if may_come else _NONE
         reader = ResourceReader(path)
         self._samples = reader.all()
         self.book = ResourceBook(reader.about)
@@ -80,14 +82,14 @@ class ResourceTable(Sequence[ResourceSample]):
 
     def __repr__(self) -> str:
         if not self._samples:
-            return _EMPTY
+            return self._why
         return "\n".join([table.text(self._rows()), *(mark.text for mark in self.marks)])
 
     def _repr_html_(self) -> str:
         from html import escape
 
         if not self._samples:
-            return f"<p>{escape(_EMPTY)}</p>"
+            return f"<p>{escape(self._why)}</p>"
         return table.html(self._rows()) + "".join(f"<p>{escape(mark.text)}</p>" for mark in self.marks)
 
     def to_pandas(self) -> pd.DataFrame:
