@@ -429,10 +429,11 @@ class Jobs(list[Job]):
 
     def table(self) -> JobTable:
         """Return the table, which is made anew each time."""
-        from distdl_jupyter.views.job_table import JobTable, with_sweeps
+        from distdl_jupyter import studies
+        from distdl_jupyter.views.job_table import JobTable
 
         ids = {job.id for job in self}
-        return JobTable(with_sweeps([row for row in rows() if row.id in ids]))
+        return JobTable(studies.folded([row for row in rows() if row.id in ids]))
 
     def __repr__(self) -> str:
         return repr(self.table())

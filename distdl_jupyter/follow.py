@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +181,7 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
             # Other machines take seconds to ask; a new supervisor does it, and finds the job again where it can.
             _write(folder, "resume", lines=last.lines)
             with contextlib.suppress(OSError, LaunchFailed):
-                control.start_supervisor(folder, lock, {}, python=_still_there(spec.python))
+                control.start_supervisor(folder, lock, {}, python=spec.python)
                 return False
         for type_, fields in resume.end_events(folder, last, spec.cluster, gone):
             _write(folder, type_, **fields)
@@ -203,11 +202,6 @@ def _unwritten(error: OSError) -> Event:
         f"{error.filename}). What stands in its log before that is kept."
     )
     return {"v": events.VERSION, "t": time.time(), "type": "state", "state": State.LOST.value, "reason": reason}
-
-
-def _still_there(python: str) -> str:
-    """Return the job's interpreter, "" for the one of this process when it has been removed since."""
-    return python if os.access(python, os.X_OK) else ""
 
 
 def _write(folder: JobFolder, type_: str, **fields: Any) -> None:

@@ -32,12 +32,12 @@ class Listing:
         self._ended = Ended(self._store.ended)
         self._readers: dict[str, SummaryReader] = {}
 
-    def all(self, newest: int | None = None) -> list[Listed]:
-        """Return every job as it is now, newest first, or the ``newest`` of them.
+    def all(self) -> list[Listed]:
+        """Return every job as it is now, newest first.
 
         An ended job without a row is read, which takes some tenths of a millisecond.
         """
-        return self._read(self._ids()[:newest], float("inf"))
+        return self._read(self._ids(), float("inf"))
 
     def known(self, seconds: float = TURN) -> list[Listed]:
         """Return the jobs as they are now, newest first, those that can be read in some seconds, one more at least.

@@ -106,7 +106,7 @@ def of_draft(
                 given = {"node_count": node_count, "process_count_per_node": count // node_count,
                          "distributed_backend": backend, "name": f"{name} on {count}", **options}  # fmt: skip
                 runs: list[scaling.Run] = []
-                while not runs or not scaling_study.enough(runs):
+                while not runs or not scaling.enough([run.rate for run in runs]):
                     job = client.launch(draft, group, **given)
                     runs.append(_measure(job, seconds, output.update))
                     output.measured(backend, count, runs)
@@ -198,7 +198,7 @@ def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:
     times = reader.times()
     found = scaling.measured(times) if times.rows else None
     if found is None:
-        raise InvalidSpec(scaling_study.too_few(job.name), field="function",
+        raise InvalidSpec(scaling.too_few(job.name), field="function",
                           hint="Let it train longer: each run is ended as soon as it was measured.")  # fmt: skip
     return found
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list
+from distdl_jupyter import job_list, studies
 from distdl_jupyter.core import scaling, step_times
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.humanize import short_id
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow
 
 KIND = "scale"
-#: Runs of a point at least, and at most; of more than the least where these differ by more than this share.
-RUNS, MOST_RUNS, ALIKE = 2, 3, 0.05
-#: Seconds after a run in which the next one may still come.
-_NEXT = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +51,6 @@ class StudyRun:
     def key(self) -> tuple[str, int, int]:
         """Return backend, processes and nodes."""
         return self.row.backend, self.processes, self.row.node_count
-
-
-def too_few(name: str) -> str:
-    """Return what is said of a run that was over too early."""
-    least = scaling.WARM_UP + scaling.LEAST_STEPS
-    return f"{name} made too few steps to be measured: an optimizer has to step {least} times at least."
-
-
-def agree(runs: Sequence[scaling.Run]) -> bool:
-    """Say whether the rates of some runs are alike."""
-    rates = [run.rate for run in runs]
-    return max(rates) <= (1 + ALIKE) * min(rates)
-
-
-def enough(runs: Sequence[scaling.Run]) -> bool:
-    """Say whether a point needs no more runs."""
-    return len(runs) >= MOST_RUNS or (len(runs) >= RUNS and agree(runs))
 
 
 def find(id_: str = "", *, over: bool = False) -> ScalingShown:
@@ -135,7 +114,7 @@ def _facts(spec: JobSpec, runs: Sequence[StudyRun], listed: Sequence[Listed], *,
     now = float("inf") if over else time.time()
     rows = [one.row for one in runs]
     done = _done(runs)
-    state, why = _state(rows, now, complete=done == group.size)
+    state, why = studies.scaling_state(rows[-1], now, complete=done == group.size)
     last = rows[-1].ended or time.time()
     by_point: dict[tuple[str, int], list[Straggler | None]] = {}
     for one in runs:
@@ -183,30 +162,11 @@ def _counts(word: str) -> int:
 
 def _done(runs: Sequence[StudyRun]) -> int:
     """Return of how many points the runs suffice."""
-    by_point: dict[tuple[str, int], list[scaling.Run]] = {}
+    by_point: dict[tuple[str, int], list[float]] = {}
     for one in runs:
         if one.run is not None and State(one.row.state).ended:
-            by_point.setdefault((one.row.backend, one.processes), []).append(one.run)
-    return sum(enough(found) for found in by_point.values())
-
-
-def _state(rows: Sequence[JobRow], now: float, *, complete: bool) -> tuple[State, str]:
-    """Return the state of a study and, where it ended before its time, why."""
-    last = rows[-1]
-    state = State(last.state)
-    if not state.ended:
-        return State.RUNNING, ""
-    if complete:
-        return State.COMPLETED, ""
-    if state in (State.FAILED, State.LOST):
-        return state, last.says
-    if state is State.CANCELED and now - (last.ended or now) < _NEXT:
-        return State.RUNNING, ""
-    if state is State.COMPLETED and last.group is not None and last.group.value is None:
-        return State.FAILED, too_few(last.name)
-    if state is State.COMPLETED and now - (last.ended or now) < _NEXT:
-        return State.RUNNING, ""
-    return State.CANCELED, ""
+            by_point.setdefault((one.row.backend, one.processes), []).append(one.run.rate)
+    return sum(scaling.enough(found) for found in by_point.values())
 
 
 def _same(found: Sequence[Straggler | None]) -> Straggler | None:

@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import client, sweep_study
-from distdl_jupyter.core import atomic_write, signals, space
+from distdl_jupyter.core import signals, space
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.sweep import STOPPED, Plan, compared
+from distdl_jupyter.core.sweep import PRUNED, STOPPED, Plan, compared
 from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.studies import ended
 from distdl_jupyter.supervisor.control import ControlReader
-from distdl_jupyter.sweep_study import PRUNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -317,13 +317,6 @@ class Driver:
                 job.wait()
         for number, going in [*self._going.items()]:
             self._look(number, going)
-
-
-def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") -> None:
-    """Write down how a sweep has ended, by who holds its lock; of one that was deleted nothing is written."""
-    if folder.path.exists():
-        end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
-        atomic_write.write(folder.path / "end.json", end)
 
 
 def main() -> None:

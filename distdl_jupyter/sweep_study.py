@@ -5,25 +5,25 @@ its curve, and why it was stopped early in the reason of its end. The sweep's fo
 made as that of a job, and holds besides:
 
     journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
-    end.json        how the sweep ended; not there while it goes on, or when what drove it was killed
+    end.json        how the sweep ended; not there while it goes on
+    driven-on.json  how often another driver had to be started (``studies``)
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list
+from distdl_jupyter import job_list, studies
 from distdl_jupyter.client import Job
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.sweep import Plan, Study, Trial, thinned
+from distdl_jupyter.core.sweep import PRUNED, Plan, Study, Trial, thinned
 from distdl_jupyter.readers import CurveReader
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow
 
 KIND = "sweep"
-#: What the reason of a trial begins with that was stopped early.
-PRUNED = "Pruned: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,6 @@ def find(id_: str = "") -> str:
 def read(id_: str) -> Study:
     """Return the sweep with this whole id. Raises JobNotFound."""
     own, rows = folder(id_), rows_of(id_)
-    state, end = _state(own)  # before its trials are read: what ends meanwhile is seen
     try:
         spec = own.spec()
     except JobNotFound:
@@ -93,14 +90,9 @@ def read(id_: str) -> Study:
         spec = _spec(str(JobStore().folder(rows[0].id).path))
     assert spec.group is not None
     plan = Plan.of(spec.group)
+    state, end = studies.sweep_state(id_, rows, plan.trials)  # before its trials are read: what ends then is seen
     every = [one for row in rows if (one := _trial(row, plan)) is not None and one.state != State.LOST]
     trials = tuple(one for one in every if not (one.was_stopped and any(_repeats(two, one) for two in every)))
-    if state is State.LOST and not own.path.exists():
-        going = any(not one.has_ended for one in trials)
-        done = len(trials) >= plan.trials
-        state = State.RUNNING if going else State.COMPLETED if done else State.LOST
-        end = {"problem": "The folder of the sweep is gone, so no further trial starts. Its trials are kept."}
-        end["hint"] = "" if done else "Start a new sweep for more."
     return Study(id=id_, spec=spec, plan=plan, state=state, trials=trials, problem=str(end.get("problem", "")),
                  hint=str(end.get("hint", "")), ended=end.get("ended"))  # fmt: skip
 
@@ -125,24 +117,6 @@ def numbers_of(rows: Iterable[JobRow]) -> dict[int, JobRow]:
         if number is not None:
             found[number] = row
     return found
-
-
-def _state(own: JobFolder) -> tuple[State, dict[str, Any]]:
-    holder = own.supervisor()
-    if holder.held:
-        return State.RUNNING, {}
-    try:
-        end = json.loads((own.path / "end.json").read_text(encoding="utf-8"))
-        return State(end["state"]), end
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    if holder.is_elsewhere:
-        return State.RUNNING, {"problem": f"It is driven on {holder.host}."}
-    id_ = short_id(own.id)
-    return State.LOST, {
-        "problem": "What drives the sweep was ended from outside; trials that run go on.",
-        "hint": f'Go on with sweep("{id_}").resume(), or distdl sweep --resume {id_}.',
-    }
 
 
 @functools.lru_cache(maxsize=4096)

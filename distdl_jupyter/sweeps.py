@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import capture, client, jobspec, rerun, sweep_study
+from distdl_jupyter import capture, client, jobspec, rerun, studies, sweep_study
 from distdl_jupyter.capture.free_names import parse
 from distdl_jupyter.core import atomic_write, space
 from distdl_jupyter.core.checkpoints import more_is_better
@@ -34,14 +34,13 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, new_id
 from distdl_jupyter.core.sweep import STOPPED, Plan, Study
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.sweep_driver import PRUNERS, SAMPLERS, ended, made
+from distdl_jupyter.sweep_driver import PRUNERS, SAMPLERS, made
 from distdl_jupyter.sweep_study import KIND, SweepTrial
 from distdl_jupyter.views.sweep import SweepShown
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
 
-_DRIVER = "distdl_jupyter.sweep_driver"
 #: Seconds between two looks at a sweep that is waited for.
 _LOOK = 0.3
 TRIALS = 20
@@ -60,7 +59,7 @@ class Sweep(SweepShown):
 
     @property
     def state(self) -> State:
-        """The state now: lost where what drives it was killed."""
+        """The state now: lost where what drives it was killed and cannot be started again."""
         return self.study.state
 
     @property
@@ -100,7 +99,7 @@ class Sweep(SweepShown):
             if not one.has_ended:
                 client.attach(one.id).cancel(reason=STOPPED)
         if lock is not None:
-            ended(folder, State.CANCELED)
+            studies.ended(folder, State.CANCELED)
             lock.release()
         return self
 
@@ -132,9 +131,8 @@ class Sweep(SweepShown):
         try:
             if trials is not None:
                 _extend(folder, trials)
-            for name in ("control", "end.json"):
-                (folder.path / name).unlink(missing_ok=True)
-            control.start_supervisor(folder, lock, secrets, python=spec.python, module=_DRIVER)
+            studies.begin_anew(folder)
+            control.start_supervisor(folder, lock, secrets, python=spec.python, module=studies.DRIVER)
         except BaseException:
             lock.release()
             raise
@@ -213,7 +211,7 @@ def of_draft(
     spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
 
     def start(folder: JobFolder, lock: JobLock) -> None:
-        control.start_supervisor(folder, lock, secrets, python=spec.python, module=_DRIVER)
+        control.start_supervisor(folder, lock, secrets, python=spec.python, module=studies.DRIVER)
 
     return Sweep(client.publish(sweep_study.store(), spec, draft, start).id)
 

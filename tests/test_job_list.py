@@ -108,13 +108,6 @@ def test_a_removed_job_is_listed_no_more():
     assert [one.row.id for one in Listing().all()] == [other.id]
 
 
-def test_only_the_newest_are_read_when_no_more_are_asked_for(read):
-    folders = [job(number) for number in range(4)]
-    JobStore().ended.unlink()
-    assert [one.row.id for one in Listing().all(2)] == [folders[3].id, folders[2].id]
-    assert {path.parent.name for path in read} == {folders[3].id, folders[2].id}
-
-
 def test_a_look_at_a_second_directory_shows_its_jobs(tmp_path, monkeypatch):
     job()
     listing = Listing()

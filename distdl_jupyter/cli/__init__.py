@@ -226,12 +226,12 @@ def _add_other_flags(one: argparse.ArgumentParser) -> None:
 
 
 def _ls(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import client
+    from distdl_jupyter import client, studies
 
     if chosen.json:
         print(json.dumps([_plain(job.view()) for job in client.jobs()], indent=1))
         return 0
-    every = job_table.with_sweeps(client.rows())
+    every = studies.folded(client.rows())
     rows = every if chosen.all else every[:_NEWEST]
     if not rows:
         print("No jobs yet. Put %%distributed -p 2 on top of a cell that trains, or: distdl submit -p 2 train.py")

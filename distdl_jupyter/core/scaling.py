@@ -38,6 +38,8 @@ from distdl_jupyter.core.step_times import StepTime, StepTimes
 WARM_UP = 5
 #: Parts of a run whose rates are compared, and steps that are measured at least.
 _BLOCKS, LEAST_STEPS = 8, 16
+#: Runs of a point at least, and at most; of more than the least where these differ by more than this share.
+RUNS, MOST_RUNS, ALIKE = 2, 3, 0.05
 #: The error of a forecast for twice the processes is this share at least.
 _LEAST_ERROR = 0.02
 #: The error of what a link takes that no run has met, as a share of it, and of what travels behind the backward pass.
@@ -98,6 +100,16 @@ def measured(times: StepTimes) -> Run | None:
         batch=sum(work) / steps, steps=steps, counts_samples=counts_samples,
         gradients=float(times.gradients), backward=times.backward,
     )  # fmt: skip
+
+
+def enough(rates: Sequence[float]) -> bool:
+    """Say whether a point needs no more runs than those that came to these rates."""
+    return len(rates) >= MOST_RUNS or (len(rates) >= RUNS and max(rates) <= (1 + ALIKE) * min(rates))
+
+
+def too_few(name: str) -> str:
+    """Return what is said of a run that was over too early."""
+    return f"{name} made too few steps to be measured: an optimizer has to step {WARM_UP + LEAST_STEPS} times at least."
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The reason of a trial's end when its sweep is stopped.
 STOPPED = "The sweep was stopped."
+#: What the reason of a trial begins with that was stopped early.
+PRUNED = "Pruned: "
 #: How far the steps at which trials are compared lie apart, as a factor; points of a curve that is drawn.
 _GROWTH, _POINTS = 1.05, 100
 

@@ -16,7 +16,7 @@ from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, short_errors
 from distdl_jupyter.magic.topics import TOPICS
-from distdl_jupyter.views.job_table import JobTable, with_sweeps
+from distdl_jupyter.views.job_table import JobTable
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
@@ -56,9 +56,9 @@ class LineMagics:
         }
 
     def _jobs(self, chosen: argparse.Namespace) -> JobTable:
-        from distdl_jupyter import client
+        from distdl_jupyter import client, studies
 
-        rows = with_sweeps(client.rows())
+        rows = studies.folded(client.rows())
         shown = rows if chosen.all else rows[:_NEWEST]
         return JobTable(shown, older=len(rows) - len(shown))
 

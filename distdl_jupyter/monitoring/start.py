@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.alerts import Alert
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.state import State
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.core.view import JobView
 
 
 def start(folder: JobFolder) -> bool:
@@ -40,15 +40,15 @@ def start(folder: JobFolder) -> bool:
     return False
 
 
-def notify(folder: JobFolder, view: JobView, alert: Alert) -> None:
-    """Send an alert where the user has named a webhook."""
+def notify(folder: JobFolder, name: str, state: State, alert: Alert) -> None:
+    """Send an alert of a job, or of a sweep, where the user has named a webhook."""
     try:
         known = settings.read()
     except DistDLError:  # which is said when the job has ended
         return
     if not known.webhook or alert.kind not in known.kinds:
         return
-    message = {"job": view.id, "name": view.name, "state": view.state.value, "kind": alert.kind, "text": alert.text}
+    message = {"job": folder.id, "name": name, "state": state.value, "kind": alert.kind, "text": alert.text}
     with contextlib.suppress(OSError), folder.supervisor_log.open("a", encoding="utf-8") as log:
         process = _process(["distdl_jupyter.monitoring.webhook"], log.fileno(), stdin=subprocess.PIPE)
         assert process.stdin is not None

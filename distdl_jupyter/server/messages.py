@@ -42,7 +42,10 @@ class Subscription(Request, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JobsMessage:
-    """Rows of the list of jobs that are new or have changed; ``whole`` replaces the list. The counts are of all."""
+    """Rows of the list of jobs that are new or have changed; ``whole`` replaces the list. The counts are of all jobs.
+
+    A study has a row as well, whose id is that of its group.
+    """
 
     rows: tuple[JobRow, ...]
     removed: tuple[str, ...]

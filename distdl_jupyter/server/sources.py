@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from distdl_jupyter import studies
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -24,7 +25,6 @@ from distdl_jupyter.server.messages import JobsMessage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from distdl_jupyter.ended_cache import Listed
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.server.schema import Cluster
     from distdl_jupyter.views.job_table import JobRow
@@ -153,7 +153,7 @@ class JobSource(Source):
 
 
 class ListSource(Source):
-    """The list of jobs with, for each row, the number of the change that brought it; they count from 1."""
+    """The list of jobs and studies with, for each row, the number of the change that brought it; they count from 1."""
 
     def __init__(self, app: DistDLApp, forget: Callable[[], None]) -> None:
         self.mark = 0
@@ -163,13 +163,16 @@ class ListSource(Source):
 
     async def look(self) -> float:
         """Read what has changed."""
-        found = await self.run_in_thread(self._app.listing.known)
-        if self._take(found):
+        if self._take(await self.run_in_thread(self._rows_of_now)):
             self.changed()
         return float(self._app.list_seconds)
 
-    def _take(self, found: list[Listed]) -> bool:
-        mark, rows = self.mark + 1, {one.row.id: one.row for one in found}
+    def _rows_of_now(self) -> dict[str, JobRow]:
+        jobs = [one.row for one in self._app.listing.known()]
+        return {row.id: row for row in (*jobs, *studies.rows(jobs))}
+
+    def _take(self, rows: dict[str, JobRow]) -> bool:
+        mark = self.mark + 1
         new = {id_: row for id_, row in rows.items() if id_ not in self._rows or _differ(self._rows[id_][1], row)}
         lost = [id_ for id_ in self._rows if id_ not in rows]
         if not new and not lost and self.mark:
@@ -181,7 +184,7 @@ class ListSource(Source):
 
     def message(self, since: int, key: str) -> JobsMessage:
         """Return what changed since a mark; 0 is the whole list."""
-        rows = [row for _, row in self._rows.values()]
+        rows = [row for _, row in self._rows.values() if not studies.is_study(row)]
         return JobsMessage(
             rows=tuple(row for mark, row in self._rows.values() if mark > since),
             removed=tuple(id_ for id_, mark in self._removed.items() if mark > since) if since else (),

@@ -42,13 +42,15 @@ def start_supervisor(
 ) -> None:
     """Start the supervisor of a published job, under the interpreter ``python``, and give it the lock.
 
+    Where that interpreter was removed since, that of this process takes its place.
+
     ``module`` is another one that is started so, in a folder of the same kind: that which drives a sweep.
 
     Raises LaunchFailed when it cannot be started, and OSError when the job's folder cannot be written.
     """
     with folder.supervisor_log.open("ab") as log:
         try:
-            process = _spawn(folder, lock.fd, log, python or sys.executable, module)
+            process = _spawn(folder, lock.fd, log, python if os.access(python, os.X_OK) else sys.executable, module)
             assert process.stdin is not None
             with process.stdin as pipe:
                 pipe.write(json.dumps(dict(secret_variables)).encode() + b"\n")

@@ -186,7 +186,7 @@ class EventRecorder:
 
         if alert.kind in ("nan", "rule"):
             self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
-        monitoring.notify(self.folder, self.view, alert)
+        monitoring.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
         """Say whether a supervisor that died before it wrote the log has written what a rank's kept output brought."""

@@ -121,7 +121,8 @@ class Supervisor:
         monitoring.start(self._folder)
         self._start_trackers()
         if self._recorder.end_alert is not None and self._spec.group is None:  # of a study nobody awaits each run
-            monitoring.notify(self._folder, self._recorder.view, self._recorder.end_alert)
+            view = self._recorder.view
+            monitoring.notify(self._folder, view.name, view.state, self._recorder.end_alert)
 
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.sweep import STOPPED
 from distdl_jupyter.views import table
 from distdl_jupyter.views.wire import finite
 
@@ -174,45 +173,6 @@ def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
     """
     means = metric.trail.to(metric.mean, _POINTS) if metric is not None else []
     return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
-
-
-#: Seconds after a trial in which the next one may still come.
-_NEXT = 8.0
-
-
-def with_sweeps(rows: Sequence[JobRow], now: float | None = None) -> list[JobRow]:
-    """Return the rows with one for each sweep, in the place of its newest trial, instead of those of its trials."""
-    trials: dict[str, list[JobRow]] = {}
-    for row in rows:
-        if row.group is not None and row.group.kind == "sweep":
-            trials.setdefault(row.group.id, []).append(row)
-    found = []
-    for row in rows:
-        own = trials.get(row.group.id) if row.group is not None else None
-        if own is None:
-            found.append(row)
-        elif own[0] is row:
-            found.append(_sweep_row(own, time.time() if now is None else now))
-    return found
-
-
-def _sweep_row(rows: Sequence[JobRow], now: float) -> JobRow:
-    """Return the row of a sweep of those of its trials, the newest first: the same that JupyterLab shows."""
-    newest, group = rows[0], rows[0].group
-    assert group is not None
-    ended = [one for one in rows if State(one.state).ended and one.state != "lost" and one.says != STOPPED]
-    values = [one.group.value for one in rows if one.state == "completed" and one.group and one.group.value is not None]
-    living = any(not State(one.state).ended for one in rows)
-    goes_on = living or (len(ended) < group.size and now - (newest.ended or now) < _NEXT)
-    state: StateName = "running" if goes_on else "completed" if values else "failed"
-    if not goes_on and len(ended) < group.size:
-        state = "canceled"
-    best = (max if group.maximize else min)(values, default=None)
-    return replace(
-        newest, id=group.id, name=f"Sweep of {group.name}", state=state, says="", created=rows[-1].created,
-        ended=None if goes_on else newest.ended, done=min(len(ended), group.size), total=group.size, left=None,
-        metric=f"best {group.metric}" if values else "", value=best, spark=(), stalled=False,
-    )  # fmt: skip
 
 
 class JobTable:

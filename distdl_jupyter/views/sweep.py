@@ -41,7 +41,7 @@ def _words(study: Study) -> tuple[str, ...]:
     plan, spec = study.plan, study.spec
     each = humanize.processes(spec.node_count, spec.process_count_per_node)
     early = "" if plan.pruner == "none" else f"stops bad ones early: {plan.pruner}"
-    return tuple(filter(None, (spec.compute_target, f"{plural(plan.trials, 'trial')}, {plan.sampler}",
+    return tuple(filter(None, (spec.compute_target, f"trials chosen by {plan.sampler}",
                                f"{each} each, {plan.parallel} at a time", early)))  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A sweep in a real JupyterLab: its panel as trials run and as it ends, its page, its row, and the best once more."""
+"""A sweep in a real JupyterLab: its panel as it runs and ends, its page, row and message, and the best once more."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ def test_a_sweep_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     expect(row).to_contain_text("Sweep of digits")
     expect(row).to_contain_text("10 of 10 trials")
     expect(row).to_contain_text("best val_loss")
+    toast = book.page.locator(".Toastify__toast")
+    expect(toast).to_have_count(1)  # of the sweep, and of none of its trials
+    expect(toast).to_contain_text("Sweep of digits")
+    expect(toast).to_contain_text("Completed, best val_loss 0.")
     book.picture("sweep-row", book.page.locator("#distdl-sidebar"))
     row.dblclick()
     page = book.page.locator(".dd-document .dd-sweep")

@@ -11,7 +11,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from distdl_jupyter import client, jobs, loguniform, sweep, sweep_study, sweeps
+from distdl_jupyter import client, jobs, loguniform, studies, sweep, sweep_study, sweeps
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import (
     DistDLError,
@@ -162,24 +162,20 @@ def test_a_bad_trial_is_stopped_early_and_says_why(distdl_home):
 
 
 @pytest.mark.full
-def test_a_driver_that_is_killed_loses_nothing_and_starts_nothing_twice(distdl_home):
+@pytest.mark.fault("sweep", "whoever looks next starts another one; each trial runs once, and none is lost")
+def test_what_drives_a_sweep_is_killed_again_and_again(distdl_home, injected):
     found = sweep(swept.trains, LR, trials=5, parallel=2, pruner="none", kwargs={"epochs": 30, "seconds": 0.1})
     wait_for(lambda: len(jobs()) == 2 and all(job.view().metrics for job in jobs()), what="two trials at work")
     first = {job.id for job in jobs()}
     kill(driver(found))
-    wait_for(lambda: found.state is State.LOST, what="the loss of the driver")
-    assert f'Go on with sweep("{found.id[-5:]}").resume()' in found.study.hint
-    with pytest.raises(JobFailed, match="was ended from outside"):
-        found.wait(5)
     for job in client.jobs():
         job.wait(60)
     assert {job.state for job in jobs()} == {State.COMPLETED}
-    found.resume()
     # Killed again as soon as it has started the next ones.
-    wait_for(lambda: len(jobs()) == 4, what="the next trials")
+    wait_for(lambda: found.state is State.RUNNING and len(jobs()) == 4, what="the next trials")
     kill(driver(found))
-    wait_for(lambda: found.state is State.LOST, what="the loss of the driver")
-    found.resume().wait(120)
+    kill(wait_for(lambda: found.state is State.RUNNING and driver(found), what="the third driver"))
+    assert found.wait(120).state is State.COMPLETED
     assert set(trial_numbers().values()) == {1}
     assert first < {job.id for job in jobs()}
     assert [one.state for one in found.study.trials] == ["completed"] * 5
@@ -192,10 +188,46 @@ def test_a_driver_that_is_killed_loses_nothing_and_starts_nothing_twice(distdl_h
     )
     kept = optuna.load_study(study_name=None, storage=storage)
     assert Counter(one.state.name for one in kept.trials)["COMPLETE"] == 5
+    injected(3)
 
 
 @pytest.mark.full
-def test_after_a_restart_of_everything_lost_trials_are_run_again_with_their_values(distdl_home):
+@pytest.mark.fault("sweep", "after four in a row it is lost and says so; its trials go on, and it can be resumed")
+def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
+    found = sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 80, "seconds": 0.1}, name="digits")
+    wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
+    while found.state is State.RUNNING:
+        if pid := driver(found):
+            kill(pid)
+    assert found.state is State.LOST
+    (row,) = studies.folded(client.rows())
+    assert (row.id, row.name, row.state, row.done, row.total) == (found.id, "Sweep of digits", "lost", 0, 2)
+    assert row.says == found.study.problem
+    assert row.says.startswith("What drives the sweep died 4 times in a row.")
+    with pytest.raises(JobFailed, match=f'supervisor.log may say why. Go on with sweep."{found.id[-5:]}".*resume'):
+        found.wait(5)
+    assert not jobs()[0].state.ended
+    assert found.resume().wait(120).state is State.COMPLETED
+    assert trial_numbers() == {0: 1, 1: 1}
+
+
+@pytest.mark.full
+@pytest.mark.fault("sweep", "without a secret variable it is lost and names it; who has the variable goes on by a look")
+def test_what_drives_a_sweep_with_a_secret_is_killed(distdl_home, monkeypatch):
+    found = sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 20, "seconds": 0.1},
+                  environment_variables={"HUB_TOKEN": "abcdefgh123"})  # fmt: skip
+    wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
+    kill(driver(found))
+    wait_for(lambda: found.state is State.LOST, what="the loss of the driver")
+    assert "HUB_TOKEN was given to job" in found.study.problem
+    monkeypatch.setenv("HUB_TOKEN", "abcdefgh123")
+    assert found.wait(60).state is State.COMPLETED
+    assert trial_numbers() == {0: 1, 1: 1}
+
+
+@pytest.mark.full
+@pytest.mark.fault("sweep", "a look at it afterwards drives it on; the lost trial is run again with its values")
+def test_what_drives_a_sweep_is_killed_with_the_supervisor_of_its_trial(distdl_home):
     found = sweep(swept.trains, LR, trials=3, pruner="none", kwargs={"epochs": 40, "seconds": 0.1})
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
     lost = jobs()[0]
@@ -203,8 +235,7 @@ def test_after_a_restart_of_everything_lost_trials_are_run_again_with_their_valu
     kill(driver(found))
     kill(supervisor(lost))
     wait_for(lambda: jobs()[0].state is State.LOST, what="the loss of the job")
-    wait_for(lambda: found.state is State.LOST, what="the loss of the driver")
-    found.resume().wait(120)
+    found.wait(120)
     assert len(jobs()) == 4
     study = found.study
     assert len(study.trials) == 3
@@ -241,6 +272,7 @@ def test_a_sweep_that_is_stopped_goes_on_later_and_with_more_trials(distdl_home)
 
 
 @pytest.mark.full
+@pytest.mark.fault("sweep", "no further trial starts; the one that runs goes on, and what is known of all is shown")
 def test_a_sweep_whose_folder_is_deleted_ends_and_its_trials_are_kept(distdl_home):
     found = sweep(swept.trains, LR, trials=4, pruner="none", kwargs={"epochs": 20, "seconds": 0.1})
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
@@ -259,7 +291,8 @@ def test_a_sweep_whose_folder_is_deleted_ends_and_its_trials_are_kept(distdl_hom
 
 
 @pytest.mark.full
-def test_ten_sweeps_at_once_keep_apart(distdl_home):
+@pytest.mark.fault("sweep", "each has its own trials, each of them once")
+def test_ten_sweeps_at_once_keep_apart(distdl_home, injected):
     every = [sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 2}, name=f"s{n}") for n in range(10)]
     for one in every:
         one.wait(240)
@@ -268,6 +301,7 @@ def test_ten_sweeps_at_once_keep_apart(distdl_home):
         assert [trial.number for trial in one.study.trials] == [0, 1]
         assert {trial.state for trial in one.study.trials} == {"completed"}
     assert len(sweeps.all_sweeps()) == 10
+    injected(10)
 
 
 @pytest.mark.full

@@ -39,6 +39,8 @@ ROWS = {
     "log": "Output that is huge, broken, or imitates the package's own marks",
     "many": "Many jobs, many folders, many readers",
     "queue": "Jobs that wait: killed supervisors, deleted or full folders, other users, jumping clocks",
+    "sweep": "Sweeps: what drives them killed, their folder deleted, many at once",
+    "trackers": "Trackers that are down, or whose disk is full",
     "handlers": "Requests with wrong types, huge values, paths for ids, foreign tokens",
     "restarts": "Failures of jobs that may restart or be resumed",
     "entry": "Somebody else who wants in, and secrets that want out",

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from distdl_jupyter import submit
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter import submit, sweep
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.magic import topics
 from distdl_jupyter.monitoring import settings, webhook
 from distdl_jupyter.monitoring.webhook import Message
+from tests.client import swept
 from tests.conftest import wait_for
 from tests.monitoring.endpoint import Endpoint
 
@@ -107,3 +108,19 @@ def test_a_job_says_what_happens_while_it_runs_and_how_it_ends(endpoint):
     for path in job.folder.path.rglob("*"):
         if path.is_file():
             assert b"secret-path" not in path.read_bytes(), path
+
+
+@pytest.mark.full
+def test_a_sweep_is_told_once_and_none_of_its_trials(endpoint, distdl_home):
+    settings.change(webhook=f"{endpoint.address}/secret-path")
+    found = sweep(swept.trains, {"lr": [0.01, 0.02]}, trials=2, sampler="grid", pruner="none", name="digits").wait(60)
+    wait_for(lambda: endpoint.posts, what="a message")
+    said = json.loads(endpoint.posts[0][2])
+    assert said["title"] == f"Sweep of digits ({found.id[-5:]}): completed"
+    assert said["text"].startswith("2 of 2 trials have ended, best loss 0.")
+    assert said["kind"] == "end"
+    with pytest.raises(JobFailed):
+        sweep(swept.fails, {"lr": [0.01, 0.02]}, trials=2, sampler="grid").wait(60)
+    wait_for(lambda: len(endpoint.posts) == 2, what="the second message")
+    said = json.loads(endpoint.posts[1][2])
+    assert (said["kind"], said["state"], said["text"][:25]) == ("failure", "failed", "The first 2 trials failed")

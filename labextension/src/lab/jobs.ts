@@ -1,7 +1,8 @@
-/** The jobs of this server as the page knows them now: one list for the sidebar, the status bar and the running panel. */
+/** The jobs and studies of this server as the page knows them now: for the sidebar, the status bar and the running panel. */
 import { Signal, type ISignal } from '@lumino/signaling';
 import type { Watch } from '../job/jobview';
 import { isActive } from '../sidebar/jobtext';
+import { isStudy } from '../sidebar/study';
 import type { JobRow } from '../sidebar/types';
 import type { Live } from '../api/stream';
 
@@ -9,6 +10,7 @@ export class JobList {
   readonly #changed = new Signal<this, void>(this);
   readonly #watch: Watch;
   #rows: readonly JobRow[] = [];
+  #studies: readonly JobRow[] = [];
   #byId = new Map<string, JobRow>();
   #answered = false;
 
@@ -24,6 +26,11 @@ export class JobList {
   /** All jobs, newest first. */
   get rows(): readonly JobRow[] {
     return this.#rows;
+  }
+
+  /** A row for each study, the newest first. */
+  get studies(): readonly JobRow[] {
+    return this.#studies;
   }
 
   /** The jobs that have not ended, newest first. */
@@ -45,8 +52,9 @@ export class JobList {
   }
 
   #take(rows: readonly JobRow[]): void {
-    this.#rows = rows;
-    this.#byId = new Map(rows.map((row) => [row.id, row]));
+    this.#rows = rows.filter((row) => !isStudy(row));
+    this.#studies = rows.filter(isStudy);
+    this.#byId = new Map(this.#rows.map((row) => [row.id, row]));
     this.#answered = true;
     this.#changed.emit();
   }

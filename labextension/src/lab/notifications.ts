@@ -1,15 +1,17 @@
-/** Toasts, and notifications of the browser while the page is hidden: how jobs end, stall, and what their rules say. */
+/** Toasts, and notifications of the browser while the page is hidden: how jobs and studies end, that jobs stall, and what their rules say. */
 import { Notification as Toast } from '@jupyterlab/apputils';
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { isStudy, metricOf, titleOf } from '../sidebar/study';
 import type { JobRow } from '../sidebar/types';
-import { ENDED, shortId, stateWord } from '../ui/format';
+import { ENDED, number, shortId, stateWord } from '../ui/format';
 import { __ } from '../ui/trans';
 import { NAME, SETTINGS } from './ids';
 import { OPEN_JOB } from './jobpage';
 import type { JobList } from './jobs';
 import { ILanguage } from './language';
 import { ISidebar } from './sidebar';
+import { OPEN_SCALING, OPEN_SWEEP } from './studypage';
 
 /** What a user hears of: everything, only what goes wrong, nothing. */
 type Wanted = 'all' | 'problems' | 'none';
@@ -47,7 +49,7 @@ class Announcer {
   readonly #before = new Map<string, JobRow>();
 
   constructor(private readonly app: JupyterFrontEnd, jobList: JobList) {
-    jobList.changed.connect(({ rows }) => this.#take(rows));
+    jobList.changed.connect(({ rows, studies }) => this.#take([...studies, ...rows.filter(({ group }) => !group)])); // nobody waits for a run by itself
   }
 
   #take(rows: readonly JobRow[]): void {
@@ -64,9 +66,10 @@ class Announcer {
   }
 
   #announce(row: JobRow, { kind, text }: News): void {
-    const open = (): void => void this.app.commands.execute(OPEN_JOB, { id: row.id });
-    const title = `${row.name} ${shortId(row.id)}`;
-    const actions = [{ label: __('Open'), caption: __('Open job page'), callback: open }, ...this.#askToAllow()];
+    const page = !isStudy(row) ? OPEN_JOB : row.group?.kind === 'sweep' ? OPEN_SWEEP : OPEN_SCALING;
+    const open = (): void => void this.app.commands.execute(page, { id: row.id });
+    const title = `${titleOf(row)} ${shortId(row.id)}`;
+    const actions = [{ label: __('Open'), caption: __('Open page'), callback: open }, ...this.#askToAllow()];
     Toast.emit(`${title}: ${text}`, kind, { autoClose: kind === 'success' || kind === 'info' ? STAYS : false, actions });
     if (!document.hidden || !('Notification' in window) || Notification.permission !== 'granted') return;
     const shown = new Notification(title, { body: text, tag: row.id });
@@ -86,7 +89,6 @@ class Announcer {
 }
 
 function newsOf(before: JobRow, row: JobRow): News | null {
-  if ((row.group ?? null) !== null) return null; // a run of a study, which nobody waits for by itself
   if (ENDED.has(row.state) && !ENDED.has(before.state)) return endOf(row);
   if (row.alert && row.alert !== before.alert) return { kind: row.alert_level === 'warning' ? 'warning' : 'info', text: row.alert };
   if (row.stalled && !before.stalled) return { kind: 'warning', text: row.says };
@@ -95,7 +97,8 @@ function newsOf(before: JobRow, row: JobRow): News | null {
 
 function endOf(row: JobRow): News | null {
   if (row.state === 'canceled') return null; // whoever canceled it knows
-  if (row.state === 'completed') return { kind: 'success', text: stateWord(row.state) };
+  const value = isStudy(row) && row.value !== null ? `, ${metricOf(row)} ${number(row.value)}` : '';
+  if (row.state === 'completed') return { kind: 'success', text: `${stateWord(row.state)}${value}` };
   return { kind: 'error', text: row.says || stateWord(row.state) };
 }
 

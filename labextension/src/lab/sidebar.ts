@@ -146,7 +146,7 @@ class Sidebar extends Widget implements ISidebar {
   }
 
   #draw(): void {
-    if (this.jobList.answered && this.isVisible) this.view.jobs(this.jobList.rows);
+    if (this.jobList.answered && this.isVisible) this.view.jobs(this.jobList.rows, this.jobList.studies);
   }
 
   #point(): void {

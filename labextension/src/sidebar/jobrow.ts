@@ -8,6 +8,7 @@ import { __ } from '../ui/trans';
 import { shortId, stateWord } from '../ui/format';
 import { figure, isActive, lineText, secondLine, share, spoken } from './jobtext';
 import { Sparkline } from './sparkline';
+import { titleOf } from './study';
 import type { JobRow } from './types';
 
 /** What the buttons of a row do, given the job. */
@@ -67,7 +68,7 @@ export class JobRowView {
     const line = secondLine(row, now, heard, stale);
     assign(this.element, { 'data-state': row.state, 'data-stale': stale, 'data-tone': line.tone });
     this.#drawMark(row, stale);
-    setText(this.#name, row.name);
+    setText(this.#name, titleOf(row));
     setText(this.#id, shortId(row.id));
     setText(this.#place, line.place);
     setText(this.#strong, line.strong);

@@ -2,7 +2,7 @@
 import { startWords } from '../job/queue';
 import { __, _n } from '../ui/trans';
 import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../ui/format';
-import { isStudy } from './study';
+import { isStudy, metricOf, titleOf } from './study';
 import type { JobRow } from './types';
 
 /** The second line: where it runs, and what is most worth knowing, of which `strong` stands out. */
@@ -58,8 +58,9 @@ function runningLine(row: JobRow, now: number, heard: number, stale: boolean, li
 /** How many parts of a study are measured, and when that was. */
 function studyLine(row: JobRow, now: number): Line {
   const place = row.group?.kind === 'sweep' ? __('%1 of %2 trials', row.done ?? 0, row.total ?? 0) : __('%1 of %2 measured', row.done ?? 0, row.total ?? 0);
-  const tell = row.ended === null ? row.compute_target : row.state === 'completed' ? moment(row.ended, now) : stateWord(row.state).toLowerCase();
-  return { place, strong: '', tell, tone: row.state === 'failed' ? 'failed' : 'plain' };
+  const ended = row.says || stateWord(row.state).toLowerCase();
+  const tell = row.state === 'running' ? row.says || row.compute_target : row.state === 'completed' ? moment(row.ended ?? row.last_sign, now) : ended;
+  return { place, strong: '', tell, tone: row.state === 'failed' || row.state === 'lost' ? row.state : 'plain' };
 }
 
 function canceledWords(row: JobRow): string {
@@ -85,7 +86,7 @@ export function moment(then: number, now: number): string {
 /** Return the number at the right with what it is: the newest value of the metric, else how long it runs. */
 export function figure(row: JobRow, now: number): { value: string; label: string } {
   if (row.state === 'queued' && row.place !== null) return { value: String(row.place), label: __('place') };
-  if (row.value !== null) return { value: number(row.value), label: row.metric };
+  if (row.value !== null) return { value: number(row.value), label: metricOf(row) };
   if (isActive(row)) return { value: brief(now - row.created), label: __('elapsed') };
   return { value: '', label: '' };
 }
@@ -98,8 +99,8 @@ function brief(seconds: number): string {
 
 /** Return what a screen reader says of a row: without the seconds, which would make it speak all the time. */
 export function spoken(row: JobRow, { place, strong, tell }: Line): string {
-  const value = row.value === null ? '' : `${row.metric} ${number(row.value)}`;
-  return [`${row.name} ${shortId(row.id)}`, stateWord(row.state), place, strong || tell, value].filter(Boolean).join(', ');
+  const value = row.value === null ? '' : `${metricOf(row)} ${number(row.value)}`;
+  return [`${titleOf(row)} ${shortId(row.id)}`, stateWord(row.state), place, strong || tell, value].filter(Boolean).join(', ');
 }
 
 /** Whether a job must be asked about before it is canceled: an older one holds work that would be lost. */
@@ -111,7 +112,7 @@ export function asksBeforeCancel(row: JobRow, now: number, setting: 'minute' | '
 /** Whether a search finds a row: every word stands somewhere in what the row is about. */
 export function matches(row: JobRow, words: readonly string[]): boolean {
   if (!words.length) return true;
-  const text = [row.name, row.id, row.state, stateWord(row.state), row.compute_target, row.backend, row.notebook, row.says].join('\n').toLowerCase();
+  const text = [titleOf(row), row.id, row.state, stateWord(row.state), row.compute_target, row.backend, row.notebook, row.says].join('\n').toLowerCase();
   return words.every((word) => text.includes(word));
 }
 

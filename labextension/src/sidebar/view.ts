@@ -19,7 +19,7 @@ import { billWords, total } from './costtext';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { PruneForm } from './pruneform';
 import { Section } from './section';
-import { grouped, type Item } from './study';
+import { grouped, titleOf, type Item } from './study';
 import type { Actions, Cluster, Connection, JobRow } from './types';
 
 /** Milliseconds before grey bars say that the first answer is not here yet. */
@@ -35,6 +35,7 @@ export class SidebarView {
   #clustersTold = false;
   #items: Item[] = [];
   #known = new Map<string, Item>();
+  #studies: ReadonlyMap<string, JobRow> = new Map();
   /** The studies whose runs are shown. */
   readonly #unfolded = new Set<string>();
   #answered = false;
@@ -87,10 +88,11 @@ export class SidebarView {
     return this.#list.chosen;
   }
 
-  /** Show these jobs, newest first. */
-  jobs(rows: readonly JobRow[]): void {
+  /** Show these jobs, newest first, and the rows of the studies that some are runs of. */
+  jobs(rows: readonly JobRow[], studies: readonly JobRow[]): void {
     const now = this.#now();
-    this.#announce(rows);
+    this.#announce([...studies, ...rows.filter(({ group }) => !group)]);
+    this.#studies = new Map(studies.map((row) => [row.id, row]));
     this.#items = rows.map((row) => this.#same(row) ?? { row, heard: now });
     this.#known = new Map(this.#items.map((item) => [item.row.id, item]));
     const waited = !this.#answered && document.activeElement === this.root;
@@ -228,7 +230,7 @@ export class SidebarView {
       if (found) action(found);
     };
     return {
-      open: (id) => (this.#known.has(id) ? row(id, (found) => this.actions.open(found)) : this.actions.openStudy(id, this.#runs(id)[0]?.group?.kind ?? '')),
+      open: (id) => (this.#known.has(id) ? row(id, (found) => this.actions.open(found)) : this.actions.openStudy(id, this.#studies.get(id)?.group?.kind ?? '')),
       cancel: (id) => void (this.#known.has(id) ? this.cancel(id) : this.#cancelRun(id)),
       rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
       unfold: (id, on) => this.#unfold(id, on),
@@ -293,7 +295,7 @@ export class SidebarView {
 
   #shown(): Item[] {
     const { filter, words } = this.#filter;
-    return grouped(this.#items.filter(({ row }) => passes(row, filter) && matches(row, words)), this.#unfolded, this.#now());
+    return grouped(this.#items, this.#studies, this.#unfolded, (row) => passes(row, filter) && matches(row, words));
   }
 
   #draw(): void {
@@ -330,8 +332,8 @@ export class SidebarView {
   /** Tell screen readers of changed states: politely, once, with the newest first. */
   #announce(rows: readonly JobRow[]): void {
     if (!this.#answered) return;
-    const changed = rows.filter((row) => (this.#known.get(row.id)?.row.state ?? row.state) !== row.state);
-    if (changed.length) setText(this.#live, changed.slice(0, 3).map((row) => `${row.name} ${shortId(row.id)}: ${stateWord(row.state)}`).join('; '));
+    const changed = rows.filter((row) => (this.#known.get(row.id)?.row ?? this.#studies.get(row.id) ?? row).state !== row.state);
+    if (changed.length) setText(this.#live, changed.slice(0, 3).map((row) => `${titleOf(row)} ${shortId(row.id)}: ${stateWord(row.state)}`).join('; '));
   }
 
   async #do(request: Promise<unknown>): Promise<void> {

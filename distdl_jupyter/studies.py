@@ -1,0 +1,228 @@
+"""The studies among the jobs: each as one row, made of the rows of its runs; and sweeps that nothing drives any more.
+
+The row of a study has the study's id, which is that of its ``group``. A sweep is driven by a process of its own
+(``sweep_driver``): where that has died, whoever looks starts another one, which goes on from what stands in files.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter import job_list, monitoring, rerun
+from distdl_jupyter.core import atomic_write, scaling
+from distdl_jupyter.core.alerts import Alert
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.humanize import number, plural, short_id
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.sweep import PRUNED, STOPPED
+from distdl_jupyter.supervisor import control
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.views.job_table import JobRow, RowGroup
+
+#: What drives a sweep, started as a supervisor is.
+DRIVER = "distdl_jupyter.sweep_driver"
+#: Seconds after a run in which the next one may still come.
+_NEXT = 8.0
+#: Drivers that may die one after another without any trial begun or ended between them.
+_TRIES = 3
+
+
+def rows(jobs: Sequence[JobRow]) -> list[JobRow]:
+    """Return a row for each study that some jobs, the newest first, are the runs of."""
+    runs: dict[str, list[JobRow]] = {}
+    for row in jobs:
+        if row.group is not None:
+            runs.setdefault(row.group.id, []).append(row)
+    return [_row(own) for own in runs.values()]
+
+
+def is_study(row: JobRow) -> bool:
+    """Say whether a row is that of a study, and none of a job."""
+    return row.group is not None and row.group.id == row.id
+
+
+def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
+    """Return the rows with one for each study, in the place of its newest run, instead of those of its runs."""
+    studies, found = {row.id: row for row in rows(jobs)}, []
+    for row in jobs:
+        own = row if row.group is None else studies.pop(row.group.id, None)
+        if own is not None:
+            found.append(own)
+    return found
+
+
+def _row(runs: Sequence[JobRow]) -> JobRow:
+    """Return the row of a study of its runs, the newest first."""
+    newest, group = runs[0], runs[0].group
+    assert group is not None
+    of_kind = _sweep_row(runs, group) if group.kind == "sweep" else _scaling_row(runs, group)
+    ended = None if of_kind["state"] == State.RUNNING.value else newest.ended
+    return replace(
+        newest, id=group.id, created=runs[-1].created, ended=ended, total=group.size, left=None, spark=(), place=None,
+        can_rerun=False, can_resume=False, stalled=False, alert="", alert_level="", **of_kind,
+    )  # fmt: skip
+
+
+# scaling studies ---------------------------------------------------------------------------------
+
+
+def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
+    rates: dict[tuple[str, int], list[float]] = {}
+    for one in reversed(runs):
+        if one.group is not None and one.group.value is not None and State(one.state).ended:
+            key = one.backend, one.node_count * one.process_count_per_node
+            rates.setdefault(key, []).append(one.group.value)
+    done = sum(scaling.enough(found) for found in rates.values())
+    state, why = scaling_state(runs[0], time.time(), complete=done >= group.size)
+    share = _efficiency({key: statistics.fmean(found) for key, found in rates.items()})
+    return {
+        "name": f"Scaling of {group.name}", "state": state.value, "says": why, "done": min(done, group.size),
+        "metric": "" if share is None else "% of ideal", "value": None if share is None else round(100 * share),
+    }  # fmt: skip
+
+
+def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State, str]:
+    """Return the state of a scaling study by its newest run and, where it ended before its time, why."""
+    state = State(newest.state)
+    if not state.ended:
+        return State.RUNNING, ""
+    if complete:
+        return State.COMPLETED, ""
+    if state in (State.FAILED, State.LOST):
+        return state, newest.says
+    if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
+        return State.FAILED, scaling.too_few(newest.name)
+    if now - (newest.ended or now) < _NEXT:
+        return State.RUNNING, ""
+    return State.CANCELED, ""
+
+
+def _efficiency(means: dict[tuple[str, int], float]) -> float | None:
+    """Return the rate of each process of the most as a share of that of the fewest, of the first backend."""
+    own = sorted((count, rate) for (backend, count), rate in means.items() if backend == next(iter(means))[0])
+    return (own[-1][1] / own[-1][0]) / (own[0][1] / own[0][0]) if len(own) > 1 else None
+
+
+# sweeps ------------------------------------------------------------------------------------------
+
+
+def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
+    values = [one.group.value for one in runs if one.state == "completed" and one.group and one.group.value is not None]
+    state, end = sweep_state(group.id, runs, group.size)
+    running = sum(not State(one.state).ended for one in runs)
+    pruned = sum(one.state == "canceled" and one.says.startswith(PRUNED) for one in runs)
+    counts = (f"{running} running" if running else "", f"{pruned} pruned" if pruned else "")
+    says = ", ".join(filter(None, counts)) if state in (State.RUNNING, State.COMPLETED) else str(end.get("problem", ""))
+    return {
+        "name": f"Sweep of {group.name}", "state": state.value, "says": says, "done": min(_ended(runs), group.size),
+        "metric": f"best {group.metric}" if values else "",
+        "value": (max if group.maximize else min)(values, default=None),
+    }  # fmt: skip
+
+
+def _ended(runs: Sequence[JobRow]) -> int:
+    """Return how many trials have ended, without those that are run again."""
+    return sum(State(one.state).ended and one.state != "lost" and one.says != STOPPED for one in runs)
+
+
+def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:
+    """Return the state of a sweep of some jobs and ``size`` trials, and how it ended: ``problem``, ``hint``, ``ended``.
+
+    One that nothing drives any more is driven on.
+    """
+    folder = JobStore(kind="sweeps").folder(id_)
+    if not folder.path.exists():
+        going, done = any(not State(one.state).ended for one in runs), _ended(runs) >= size
+        return State.RUNNING if going else State.COMPLETED if done else State.LOST, {
+            "problem": "The folder of the sweep is gone, so no further trial starts. Its trials are kept.",
+            "hint": "" if done else "Start a new sweep for more.",
+        }
+    holder = folder.supervisor()
+    if holder.held:
+        return State.RUNNING, {}
+    if end := _end(folder):
+        return State(end["state"]), end
+    if holder.is_elsewhere:
+        return State.RUNNING, {"problem": f"It is driven on {holder.host}."}
+    return _drive_on(folder, runs)
+
+
+def _end(folder: JobFolder) -> dict[str, Any]:
+    """Return how a sweep ended, empty where it has not."""
+    try:
+        end = json.loads((folder.path / "end.json").read_text(encoding="utf-8"))
+        return {**end, "state": State(end["state"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[str, Any]]:
+    """Start another driver of a sweep whose driver has died; where none can be, say why."""
+    id_ = short_id(folder.id)
+    hint = f'Go on with sweep("{id_}").resume(), or distdl sweep --resume {id_}.'
+    try:
+        spec = folder.spec()
+        secrets = rerun.secrets_of(spec)
+        lock = JobLock.acquire(folder.lock)
+        if lock is None:
+            return State.RUNNING, {}
+        try:
+            if not (end := _end(folder)) and _is_hopeless(folder, runs):
+                problem = f"What drives the sweep died {_TRIES + 1} times in a row."
+                ended(folder, State.LOST, problem, f"{folder.supervisor_log} may say why. {hint}")
+                end = _end(folder)
+            if end:
+                return State(end["state"]), end
+            control.start_supervisor(folder, lock, secrets, python=spec.python, module=DRIVER)
+        finally:
+            lock.release()
+    except (DistDLError, OSError) as error:
+        why = error.message if isinstance(error, DistDLError) else f"No other can be started: {error.strerror}."
+        problem = "What drives the sweep was ended from outside; trials that run go on."
+        return State.LOST, {"problem": f"{problem} {why}", "hint": hint}
+    return State.RUNNING, {}
+
+
+def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
+    """Count a driver that is to be started, and say whether enough died without any trial begun or ended since."""
+    path, come = folder.path / "driven-on.json", [len(runs), sum(State(one.state).ended for one in runs)]
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        tries = known["tries"] + 1 if known["come"] == come else 1
+    except (OSError, ValueError, KeyError, TypeError):
+        tries = 1
+    atomic_write.write(path, {"come": come, "tries": tries})
+    return tries > _TRIES
+
+
+def begin_anew(folder: JobFolder) -> None:
+    """Take away what says of a sweep that it has ended; for who holds its lock and starts another driver."""
+    for name in ("control", "end.json", "driven-on.json"):
+        (folder.path / name).unlink(missing_ok=True)
+
+
+def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") -> None:
+    """Write down and tell how a sweep has ended, by who holds its lock; of one that was deleted nothing is written."""
+    if not folder.path.exists():
+        return
+    end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
+    atomic_write.write(folder.path / "end.json", end)
+    row = next((row for row in rows([one.row for one in job_list.here().all()]) if row.id == folder.id), None)
+    name = f"Sweep of {folder.spec().name}" if row is None else row.name
+    monitoring.notify(folder, name, state, Alert("failure" if problem else "end", problem or _end_text(state, row)))
+
+
+def _end_text(state: State, row: JobRow | None) -> str:
+    if row is None:
+        return f"It is {state.value}."
+    best = "" if row.value is None else f", {row.metric} {number(row.value)}"
+    return f"{row.done:g} of {plural(row.total or 0, 'trial')} have ended{best}."
