@@ -47,8 +47,9 @@ _WINDOW, _TREND = 60.0, 20.0
 IDLE, FULL = 5.0, 0.95
 #: Memory that will reach its limit within so many seconds is marked; what grows by less than this part of it is not.
 _SOON, _GROWTH = 300.0, 0.02
-#: The part of the growth that the ranks of a job cause at least where one of them is named.
-_OWN = 0.5
+#: The part of the growth that the ranks of a job cause at least where one of them is named; what others cause comes and
+#: goes, and counts where this part of the limit is taken.
+_OWN, _TIGHT = 0.5, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +344,8 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
         f"{size(rate)} a second, {size(left)} of {size(limit)} are left."
     )
     if own < _OWN * (used - (samples[0].machine.memory or 0.0)):
+        if used < _TIGHT * limit:
+            return None
         text = (
             f"The memory{where} is full in about {when} if others than this job take it on like this: "
             f"{size(rate)} a second, {size(left)} of {size(limit)} are left."

@@ -78,9 +78,10 @@ def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows():
     _, marks = fold(grows)
     assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
     assert marks[0].text.startswith("Rank 3 on gpu2 runs out of memory in about 1 min 21 s if it grows on like this: ")
-    others = [sample(t, {3: [1.0, (1 + t / 40) * GB]}, memory=(4 + t / 10) * GB) for t in range(40)]
-    text = "The memory on gpu2 is full in about 1 min 21 s if others than this job take it on like this: "
+    others = [sample(t, {3: [1.0, (1 + t / 40) * GB]}, memory=(9 + t / 10) * GB) for t in range(40)]
+    text = "The memory on gpu2 is full in about 31 s if others than this job take it on like this: "
     assert fold(others)[1][0].text.startswith(text)
+    assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t / 10) * GB) for t in range(40)])[1] == [], "much is left"
     held = [sample(40 + t, {3: [1.0, 5 * GB]}, memory=8 * GB) for t in range(60)]
     assert fold(grows + held)[1] == []
 
