@@ -6,6 +6,7 @@ any job, and killing the one that submitted it changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from distdl_jupyter.core import disk, locks
 from distdl_jupyter.core.aliases import override
-from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning, LaunchFailed
+from distdl_jupyter.core.errors import JobNotFound, JobNotRunning, JobStillRunning, LaunchFailed
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
@@ -405,12 +406,20 @@ class Job:
     def remove(self) -> None:
         """Delete the job's folder with its log and values, and DataFrames that were written for it.
 
-        Raises JobStillRunning while the job lives, DiskRefused.
+        With a check goes its run on one process. Raises JobStillRunning while the job lives, DiskRefused.
         """
         self._check_ended("Cancel it before removing it.")
+        if self.spec.check:
+            self._remove_run_on_one_process()
         store, spec = JobStore(self.folder.path.parent.parent), self.spec
         store.remove(self.folder)
         _release(store, spec)
+
+    def _remove_run_on_one_process(self) -> None:
+        from distdl_jupyter.core import correctness  # few jobs are checks
+
+        with contextlib.suppress(JobNotFound):
+            attach(correctness.single(self.folder.path)).remove()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.folder.path == self.folder.path

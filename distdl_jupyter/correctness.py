@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -19,8 +18,6 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.views.correctness import displayable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
     from distdl_jupyter.views.correctness import ComparisonShown
@@ -100,10 +97,10 @@ def finish(job: Job) -> Job | None:
         return None
     one = {"node_count": 1, "process_count_per_node": 1, "name": f"{job.name} on one process"[-120:]}
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
-    single = client.launch_again(job, check=check, **one)
-    atomic_write.write(_note(job), {"single": single.id})
-    _follow(single)
-    return single
+    alone = client.launch_again(job, check=check, **one)
+    atomic_write.write(correctness.note(job.folder.path), {"single": alone.id})
+    _follow(alone)
+    return alone
 
 
 def finish_later(job: Job) -> None:
@@ -115,16 +112,16 @@ def standing(job: Job) -> Standing:
     """Return how far the check of a job is, and what it has found so far. Raises JobNotFound for any other job."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(f"Job {job.id} is no check.", hint="distdl check ID checks the code of a job.")
-    single = _single(job)
+    alone = _single(job)
     if not job.state.ended:
         return Standing("several", "", _nothing(job))
     if job.state is not State.COMPLETED:
         return Standing("failed", job.view().reason, _nothing(job))
-    if single is not None and not single.state.ended:
-        return Standing("one", "", of_jobs(job), single.id)
-    if single is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
+    if alone is not None and not alone.state.ended:
+        return Standing("one", "", of_jobs(job), alone.id)
+    if alone is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
         return Standing("one", "", of_jobs(job))
-    return Standing("done", "", of_jobs(job, single), single.id if single is not None else "")
+    return Standing("done", "", of_jobs(job, alone), alone.id if alone is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,35 +137,31 @@ class Standing:
     single: str = ""
 
 
-def of_jobs(job: Job, single: Job | None = None) -> ComparisonShown:
+def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:
     """Compare the records of a checked job, and of the one process that did its steps."""
-    alone = correctness.read(single.folder.path) if single is not None else []
-    return displayable(correctness.compare(correctness.read(job.folder.path), alone[0] if alone else None), job.id)
+    records = correctness.read(alone.folder.path) if alone is not None else []
+    return displayable(correctness.compare(correctness.read(job.folder.path), records[0] if records else None), job.id)
 
 
 def _finished(job: Job) -> ComparisonShown:
     steps = plural(int(job.spec.check["steps"]), "step")
     _say(f"{steps} on {plural(job.spec.process_count, 'process')}, then on one with the same samples")
-    single = finish(job)
-    for one in (job, single):
+    alone = finish(job)
+    for one in (job, alone):
         if one is not None and one.state is not State.COMPLETED:
             one.result()
             raise JobFailed(one.view().reason)
-    return of_jobs(job, single)
+    return of_jobs(job, alone)
 
 
 def _nothing(job: Job) -> ComparisonShown:
     return displayable(correctness.Comparison(job.spec.process_count, 0), job.id)
 
 
-def _note(job: Job) -> Path:
-    return job.folder.path / "check" / "single.json"
-
-
 def _single(job: Job) -> Job | None:
     try:
-        return client.attach(str(json.loads(_note(job).read_text(encoding="utf-8"))["single"]))
-    except (OSError, ValueError, KeyError, JobNotFound):
+        return client.attach(correctness.single(job.folder.path))
+    except JobNotFound:
         return None
 
 

@@ -7,7 +7,7 @@ folder is gone is listed by nobody.
 
 One line a row, whole and in one write, so that processes may append at the same time::
 
-    [version, cluster, [hosts], [the values of a JobRow in its order]]
+    [version, cluster, [hosts], check, [the values of a JobRow in its order]]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import time
 import zlib
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import atomic_write
@@ -27,13 +28,12 @@ from distdl_jupyter.views.job_table import JobRow, RowGroup, job_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-    from pathlib import Path
 
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
 
 #: To be raised when a row says something else of the same job than before.
-RULES = 4
+RULES = 5
 _FIELDS = tuple(JobRow.__dataclass_fields__)
 VERSION = f"{RULES}-{zlib.crc32(repr(_FIELDS).encode()):08x}"
 #: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.
@@ -42,11 +42,15 @@ _SPARE = 200
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row with what the list of clusters asks beyond it: kind of cluster, hosts of the ranks."""
+    """A row with what lists ask beyond it: kind of cluster, hosts of the ranks.
+
+    ``check`` is the id of the check whose steps this job did on one process, "" for any other job.
+    """
 
     row: JobRow
     cluster: str
     hosts: tuple[str, ...]
+    check: str = ""
 
     @property
     def active(self) -> bool:
@@ -60,7 +64,7 @@ def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
     ended = view.state.ended
     row = job_row(view, spec, time.time(), has_checkpoints=ended and folder.has_checkpoints,
                   group_value=_group_value(folder, spec) if ended else None)  # fmt: skip
-    return Listed(row, spec.cluster, hosts)
+    return Listed(row, spec.cluster, hosts, Path(str(spec.check.get("replay", ""))).name)
 
 
 def _group_value(folder: JobFolder, spec: JobSpec) -> float | None:
@@ -145,7 +149,7 @@ def _append(path: Path, lines: bytes) -> None:
 def _encoded(one: Listed) -> bytes:
     values = [getattr(one.row, name) for name in _FIELDS]
     values[_GROUP] = astuple(one.row.group) if one.row.group else None
-    return json.dumps([VERSION, one.cluster, one.hosts, values], separators=(",", ":")).encode() + b"\n"
+    return json.dumps([VERSION, one.cluster, one.hosts, one.check, values], separators=(",", ":")).encode() + b"\n"
 
 
 _SPARK, _GROUP = _FIELDS.index("spark"), _FIELDS.index("group")
@@ -154,12 +158,12 @@ _SPARK, _GROUP = _FIELDS.index("spark"), _FIELDS.index("group")
 def _decoded(line: bytes) -> Listed | None:
     """Return the row of a line, None for a damaged one and one of another version."""
     try:
-        version, cluster, hosts, values = json.loads(line)
+        version, cluster, hosts, check, values = json.loads(line)
         if version != VERSION:
             return None
         values[_SPARK] = tuple(values[_SPARK])
         values[_GROUP] = RowGroup(*values[_GROUP]) if values[_GROUP] else None
-        found = Listed(JobRow(*values), cluster, tuple(hosts))
+        found = Listed(JobRow(*values), cluster, tuple(hosts), check)
     except (ValueError, TypeError, IndexError):
         return None
     else:

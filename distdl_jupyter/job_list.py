@@ -35,16 +35,19 @@ class Listing:
     def all(self) -> list[Listed]:
         """Return every job as it is now, newest first.
 
-        An ended job without a row is read, which takes some tenths of a millisecond.
+        The run on one process of a check is no job of its own once it has completed. An ended job without a row is
+        read, which takes some tenths of a millisecond.
         """
-        return self._read(self._ids(), float("inf"))
+        ids = self._ids()
+        return _with_checks_as_one(self._read(ids, float("inf")), ids)
 
     def known(self, seconds: float = TURN) -> list[Listed]:
         """Return the jobs as they are now, newest first, those that can be read in some seconds, one more at least.
 
         Jobs that have not ended are always among them when an earlier call has met them.
         """
-        return self._read(self._ids(), seconds)
+        ids = self._ids()
+        return _with_checks_as_one(self._read(ids, seconds), ids)
 
     def ended(self) -> Mapping[str, Listed]:
         """Return the rows of jobs that are known to have ended, by id; no job is read."""
@@ -98,6 +101,12 @@ class Listing:
         else:
             self._readers.pop(id_, None)
         return found
+
+
+def _with_checks_as_one(found: Iterable[Listed], ids: Iterable[str]) -> list[Listed]:
+    """Leave out completed runs on one process whose check is there: its page leads to them."""
+    there = set(ids)
+    return [one for one in found if one.check not in there or one.row.state != "completed"]
 
 
 @functools.cache

@@ -88,6 +88,19 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: one["rank"])
 
 
+def note(folder: Path) -> Path:
+    """Return the file in which a check names its run on one process: ``{"single": id}``."""
+    return folder / "check" / "single.json"
+
+
+def single(folder: Path) -> str:
+    """Return the id of the run on one process of the check in a job's folder, "" where there is none."""
+    try:
+        return str(json.loads(note(folder).read_text(encoding="utf-8"))["single"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
 def compare(ranks: Sequence[Mapping[str, Any]], one: Mapping[str, Any] | None = None) -> Comparison:
     """Compare what all ranks have recorded, and what ``one`` process has with the samples of them all."""
     steps = min((len(rank["steps"]) for rank in ranks), default=0)

@@ -207,6 +207,8 @@ class StepTimesReader:
     def __init__(self, path: Path, newest: int | None = None) -> None:
         self._path, self._newest, self._cursor = path, newest, 0
         self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
+        #: The ranks of each attempt.
+        self._ranks: dict[int, set[int]] = defaultdict(set)
         self._sending: dict[int, tuple[int, int]] = {}
         self._gradients = 0
         #: Microseconds of backward passes, in how many steps.
@@ -232,6 +234,7 @@ class StepTimesReader:
 
     def _take(self, one: dict[str, Any]) -> None:
         attempt, first, size = one["attempt"], one["first"], one["size"]
+        self._ranks[attempt].add(one["rank"])
         for at, record in enumerate(one["records"]):
             self._records.setdefault((attempt, first + at * size, size), {})[one["rank"]] = record
         self._gradients = one.get("gradients") or self._gradients
@@ -245,11 +248,20 @@ class StepTimesReader:
                 del self._records[place]
 
     def times(self, hosts: Mapping[int, str] | None = None) -> StepTimes:
-        """Return what was read, in order of attempts, steps and ranks."""
-        rows = [row for place, found in sorted(self._records.items()) for row in _compared(*place, found)]
+        """Return what was read, in order of attempts, steps and ranks.
+
+        Ranks that wait for each other have made the same steps, but do not report them at the same moment: those which
+        a rank has yet to report are left out.
+        """
+        records = [(place, found) for place, found in sorted(self._records.items()) if self._is_whole(place[0], found)]
+        rows = [row for place, found in records or sorted(self._records.items()) for row in _compared(*place, found)]
         spent, steps = self._backward
         backward = spent * _MICRO / steps if steps else 0.0
         return StepTimes(rows, hosts or {}, self._sending, gradients=self._gradients, backward=backward)
+
+    def _is_whole(self, attempt: int, found: Mapping[int, Record]) -> bool:
+        waits = any(len(record) > HEAD for record in found.values())
+        return not waits or len(found) >= len(self._ranks[attempt])
 
 
 def _compared(attempt: int, step: int, size: int, found: dict[int, Record]) -> Iterable[StepTime]:

@@ -9,7 +9,7 @@ from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.views.schema import JobCheck
 
-_SIGNS = {"error": "\N{CROSS MARK}", "warning": "\N{WARNING SIGN}", "info": "\N{INFORMATION SOURCE}"}
+_SIGNS = {"error": "\N{BALLOT X}", "warning": "\N{WARNING SIGN}", "info": "\N{INFORMATION SOURCE}"}
 
 
 class ComparisonShown(Comparison):

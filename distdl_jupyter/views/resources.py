@@ -37,7 +37,8 @@ TITLES = {
     "disk": ("Disk", "bytes/s"),
     "network": ("Network", "bytes/s"),
 }
-HEAD = ("Rank", "Host", "CPU", "Memory", "Left", "GPU", "GPU memory", "Power", "Disk", "Network")
+HEAD = ("Rank", "Host", "CPU, of a core", "Memory", "GPU", "GPU memory", "Power", "Left on host", "Disk of host",
+        "Network of host")  # fmt: skip
 _NOT_YET = "No samples yet: the first comes a second after the first rank has started."
 _NONE = "No samples: the job ran for less than a second, before this was recorded, or on Azure ML."
 
@@ -68,16 +69,21 @@ class ResourceTable(Sequence[ResourceSample]):
         return self.book.marks()
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [HEAD, *(self._row(rank, sample, use) for rank, (sample, use) in sorted(self.book.ranks.items()))]
+        """Return a row for each rank; what its host has left and does stands once, beside the host's first rank."""
+        ranks, rows, node = sorted(self.book.ranks.items()), [HEAD], None
+        for rank, (sample, use) in ranks:
+            rows.append(self._row(rank, sample, use, first=sample.node != node))
+            node = sample.node
+        return rows
 
-    def _row(self, rank: int, sample: ResourceSample, use: RankUse) -> tuple[str, ...]:
+    def _row(self, rank: int, sample: ResourceSample, use: RankUse, *, first: bool) -> tuple[str, ...]:
         machine = sample.machine
         host = self.book.about.get(sample.node, About()).host
         disk = _both(machine.disk_read, machine.disk_written)
         return (
-            str(rank), host, _percent(use.cpu), _size(use.memory), left_text(machine), _percent(use.gpu),
-            _of(use.gpu_memory, use.gpu_limit), "" if use.power is None else f"{use.power:.0f} W", disk,
-            _both(machine.received, machine.sent),
+            str(rank), host, _percent(use.cpu), _size(use.memory), _percent(use.gpu),
+            _of(use.gpu_memory, use.gpu_limit), "" if use.power is None else f"{use.power:.0f} W",
+            *((left_text(machine), disk, _both(machine.received, machine.sent)) if first else ("", "", "")),
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -65,7 +65,8 @@ def test_steps_are_recorded_from_the_page(shared_page: Book, told: Callable[[str
     part.get_by_label("Steps to record").fill("5")
     part.get_by_role("button", name="Record").click()
     expect(part.get_by_role("status")).to_have_text("Asking the ranks")
-    wait_for(lambda: '"profile"' in story.folder.control.read_text(), 60, "the request")
+    control = story.folder.control
+    wait_for(lambda: control.exists() and '"profile"' in control.read_text(), 60, "the request")
     asked = {"number": 1, "steps": 5, "ranks": [0, 1, 2, 3]}
     story.event("profile", **asked, status="recording", recorded=2)
     expect(part.get_by_role("status")).to_have_text("Recording step 3 of 5")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import check, jobs, submit
+from distdl_jupyter import check, client, jobs, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
@@ -47,6 +47,10 @@ def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
     assert standing(several).found.to_json()["findings"][0]["code"] == "gradients-not-averaged"
     with pytest.raises(JobNotFound, match="is no check"):
         standing(single)
+    # A list has one row for both, and what removes it removes both.
+    assert [row.id for row in client.rows()] == [several.id]
+    several.remove()
+    assert not jobs()
 
 
 @pytest.mark.full

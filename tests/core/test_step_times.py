@@ -55,6 +55,14 @@ def test_report_that_another_supervisor_read_once_more_counts_once_and_a_restart
     assert [(row.attempt, row.seconds) for row in times.rows] == [(0, 0.01), (1, 0.02)]
 
 
+def test_steps_that_a_rank_has_yet_to_report_are_left_out_where_ranks_wait_for_each_other(tmp_path):
+    waits, alone = [10_000, 0, 0, 8, 1000], [10_000, 0, 0, 8]
+    times = write(tmp_path / "steps.jsonl", (0, [waits] * 5, {}), (1, [waits] * 3, {}))
+    assert [one.steps for one in times.ranks()] == [2, 2]  # without the first
+    times = write(tmp_path / "steps.jsonl", (0, [alone] * 5, {}), (1, [alone] * 3, {}))
+    assert [one.steps for one in times.ranks()] == [4, 2]
+
+
 def test_straggler_says_rank_host_cause_and_cost(tmp_path):
     found = both(tmp_path, [50_000, 1000, 0, 8, 40_000], [50_000, 40_000, 0, 8, 1000], times=20).straggler
     assert (found.rank, found.host, found.cause) == (1, "node-b", "data")
