@@ -87,6 +87,11 @@ class Checkpoint:
         return (template or "checkpoint = {path!r}").format(path=str(place), folder=str(place.parent), tag=place.name)
 
     @property
+    def moment(self) -> float | str:
+        """What it has in common with what was written at the same step: that, or its path where that is not known."""
+        return self.path if self.step is None else self.step
+
+    @property
     def order(self) -> tuple[float, float]:
         """Newer ones are larger: by step, then by time."""
         return (-1.0 if self.step is None else self.step, self.modified)
@@ -304,7 +309,7 @@ _MORE_IS_BETTER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many checkpoints a job keeps: the newest ones, and the best ones of a metric."""
+    """How many checkpoints of each kind a job keeps: the newest ones, and the best ones of a metric."""
 
     last: int
     best: int = 0
@@ -312,12 +317,24 @@ class Keep:
     highest: bool = False
 
     def superfluous(self, known: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
-        """Return those that may go: written to their end, and neither among the newest nor among the best ones."""
-        own = sorted((one for one in known if not one.is_alias), key=lambda one: one.order, reverse=True)
+        """Return those that may go: written to their end, and of their kind neither of the newest nor of the best steps.
+
+        Those of one kind differ in numbers alone: ``best.pt`` or a vocabulary beside ``step-400.pt`` stays, and what a
+        step has several files of goes or stays with all of them.
+        """
+        kinds: dict[str, list[Checkpoint]] = {}
+        for one in sorted(known, key=lambda one: one.order, reverse=True):
+            if not one.is_alias and one.path != ".":
+                kinds.setdefault(re.sub(r"\d+", "", one.path), []).append(one)
+        return [one for own in kinds.values() for one in self._superfluous(own) if one.modified < now - _SETTLED]
+
+    def _superfluous(self, own: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Return those beyond what is kept of one kind, the newest first."""
         rated = [one for one in own if self.metric in one.metrics]
         rated.sort(key=lambda one: one.metrics[self.metric], reverse=self.highest)
-        kept = {one.path for one in [*own[: self.last], *rated[: self.best]]}
-        return [one for one in own if one.path not in kept | {"."} and one.modified < now - _SETTLED]
+        newest, best = (list(dict.fromkeys(one.moment for one in found)) for found in (own, rated))
+        kept = {*newest[: self.last], *best[: self.best]}
+        return [one for one in own if one.moment not in kept]
 
 
 def more_is_better(metric: str) -> bool:

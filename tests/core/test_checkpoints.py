@@ -194,6 +194,17 @@ def test_the_newest_and_the_best_are_kept(job, book, text, kept):
     assert (job.checkpoints / "last.pt").exists()
 
 
+def test_what_is_no_step_of_a_series_stays_and_files_of_one_step_stay_together(job, book):
+    for name in ("vocabulary.pkl", "best.pt"):
+        write(job, name, at=1010.0)
+    for step in (10, 30, 60):
+        for name in (f"step-{step}.pt", f"optimizer-step-{step}.pt", f"generator/step-{step}.pt", f"part0-of-{step}.pt",
+                     f"part1-of-{step}.pt"):  # fmt: skip
+            write(job, name, at=1000.0 + step)
+    gone = {one.path for one in checkpoints.keep("last 2").superfluous(checkpoints.of_job(job, book), now=2100.0)}
+    assert gone == {"step-10.pt", "optimizer-step-10.pt", "generator/step-10.pt", "part0-of-10.pt", "part1-of-10.pt"}
+
+
 def test_a_checkpoint_that_may_still_be_written_is_not_deleted(job, book):
     write(job, "step-10.pt", at=2095.0)
     write(job, "step-20.pt", at=2099.0)
