@@ -1,14 +1,17 @@
 """``check`` with real jobs on this machine: right code has no findings, each mistake exactly its own."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import check, client, jobs, submit
+from distdl_jupyter import attach, check, client, jobs, submit
 from distdl_jupyter.cli import main
+from distdl_jupyter.core import correctness
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import new_id
 from distdl_jupyter.correctness import standing
 from tests.client import checked, scaled
 
@@ -49,8 +52,14 @@ def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
         standing(single)
     # A list has one row for both, and what removes it removes both.
     assert [row.id for row in client.rows()] == [several.id]
+    # But a note that names any other job removes nothing of it.
+    other = submit(scaled.returns)
+    other.wait()
+    copy = shutil.copytree(several.folder.path, several.folder.path.with_name(new_id()))
+    correctness.note(copy).write_text(json.dumps({"single": other.id}), encoding="utf-8")
+    attach(copy.name).remove()
     several.remove()
-    assert not jobs()
+    assert [job.id for job in jobs()] == [other.id]
 
 
 @pytest.mark.full
