@@ -317,7 +317,7 @@ class Keep:
     highest: bool = False
 
     def superfluous(self, known: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
-        """Return those that may go: written to their end, and of their kind neither of the newest nor of the best steps.
+        """Return those that may go: written to their end, and of none of the newest and best steps of their kind.
 
         Those of one kind differ in numbers alone: ``best.pt`` or a vocabulary beside ``step-400.pt`` stays, and what a
         step has several files of goes or stays with all of them.

@@ -7,6 +7,8 @@ the host is ever said.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import sys
 import time
@@ -63,18 +65,20 @@ def deliver(address: str, message: Message) -> str:
             why = f"{host} answered {error.code}"
             if error.code < 500 and error.code != 429:
                 break
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             why = f"{host} was not reached ({type(getattr(error, 'reason', error)).__name__})"
     raise CannotSend(why)
 
 
 def check_address(address: str) -> str:
     """Return the host of a webhook's address. Raises InvalidSpec, which does not repeat the address."""
-    split = urlsplit(address.removeprefix(_NTFY))
-    if split.scheme not in ("https", "http") or not split.hostname:
-        hint = "Slack, Teams and ntfy give one; of another ntfy server write ntfy+https://HOST/TOPIC."
-        raise InvalidSpec("webhook takes an https address.", field="webhook", hint=hint)
-    return split.hostname
+    with contextlib.suppress(ValueError):  # which may quote the address
+        split = urlsplit(address.removeprefix(_NTFY))
+        is_sound = address.isprintable() and " " not in address and split.port != 0
+        if is_sound and split.scheme in ("https", "http") and split.hostname:
+            return split.hostname
+    hint = "Slack, Teams and ntfy give one; of another ntfy server write ntfy+https://HOST/TOPIC."
+    raise InvalidSpec("webhook takes an https address.", field="webhook", hint=hint)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -1,6 +1,8 @@
 """Messages to a webhook, really sent to an endpoint of this machine: form, tries, and what stays secret."""
 
 import json
+import socket
+import threading
 
 import pytest
 
@@ -63,6 +65,33 @@ def test_a_message_is_tried_again_and_never_says_the_address(endpoint, monkeypat
     with pytest.raises(webhook.CannotSend, match=r"127\.0\.0\.1 was not reached"):
         webhook.deliver(f"{refused.address}/secret-path", MESSAGE)
     assert webhook.deliver(f"{endpoint.address}/secret-path", MESSAGE) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["[a/secret", "us:secret@ex\u2100mple.com/x", "127.0.0.1:9/secret x", "127.0.0.1:secret/x", "127.0.0.1:0/secret",
+     "127.0.0.1:99999/secret", "127.0.0.1:9/secret\x01"],
+)  # fmt: skip
+def test_an_address_that_is_none_is_refused_without_being_quoted(place):
+    with pytest.raises(InvalidSpec, match="webhook takes an https address") as refused:
+        webhook.deliver(f"https://{place}", MESSAGE)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_what_answers_no_http_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(webhook, "_WAITS", (0.0,))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"SSH-2.0-hello\r\n")
+
+        threading.Thread(target=answer).start()
+        with pytest.raises(webhook.CannotSend, match=r"^127\.0\.0\.1 was not reached \(BadStatusLine\)$"):
+            webhook.deliver(f"http://127.0.0.1:{server.getsockname()[1]}/secret", MESSAGE)
 
 
 def test_settings_are_checked_kept_privately_and_shown_without_the_address(endpoint, capsys):
