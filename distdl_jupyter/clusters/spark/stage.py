@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.clusters.spark.options import LOOK_AT_MASTER, Order, SparkOptions, addresses
+from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import LaunchFailed
 
 #: The variable that the process with the session and all of its children have: the job's id.
@@ -235,10 +236,12 @@ class _Kernel(_Driver):
     """The process that has submitted the job (``session``)."""
 
     def __init__(self, path: str, given: dict[str, Any]) -> None:
-        """Raises OSError."""
+        """Raises OSError, also where the kernel has ended and somebody else listens in its place."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(path)
+            if sockets.peer_uid(self._socket) != os.getuid():
+                raise ConnectionRefusedError(path)
         except OSError:
             self._socket.close()
             raise

@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
 
 from distdl_jupyter import attach, submit
 from distdl_jupyter.clusters.spark import session, stage
-from distdl_jupyter.clusters.spark.options import SparkOptions
+from distdl_jupyter.clusters.spark.options import Order, SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import waits
@@ -149,3 +150,26 @@ def test_session_that_was_stopped_is_told_with_the_remedy(monkeypatch):
         stage.nodes(options)
     assert caught.value.message == "The notebook's Spark session has been stopped."
     assert "spark = SparkSession.builder.getOrCreate()" in caught.value.hint
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_somebody_else_at_the_place_of_a_kernel_that_has_ended_is_told_nothing():
+    """What is said there holds the secret with which the job's code and variables could be had."""
+    words = """
+import os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+print("listens", flush=True)
+print(server.accept()[0].recv(1000))
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, 65534, 65534)
+        path = f"{folder}/session"
+        with subprocess.Popen([sys.executable, "-c", words, path], stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout.readline() == "listens\n"
+            with pytest.raises(LaunchFailed, match=r"The kernel that has the job's Spark session has ended\."):
+                stage.Stage(SparkOptions(session=path, host="127.0.0.1"), Order(name="job"))
+            assert other.stdout.read() == "b''\n"
