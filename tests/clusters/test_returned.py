@@ -1,6 +1,7 @@
 """Values from other machines are unpickled here: only those of the ranks that ran there are taken, none without end."""
 
 import io
+import os
 import tarfile
 from pathlib import PurePath
 
@@ -76,9 +77,10 @@ def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()
     assert node.notices == [
-        "node-b: results/rank-0.pkl is the value of a rank that did not run there. It stayed there.",
-        "node-b: results/planted.pkl is no rank's value. It stayed there.",
+        "node-b: results/rank-0.pkl is the value of a rank that did not run there. It stayed there, in /there.",
+        "node-b: results/planted.pkl is no rank's value. It stayed there, in /there.",
     ]
+    assert node.keeps
 
 
 def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):
@@ -96,6 +98,49 @@ def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):
     assert len(stayed) == 3
     assert "rank-1.pkl stayed there: may be written by others" in stayed[1]
     assert "rank-2.pkl stayed there: results/rank-2.pkl is the value of a rank that did not run there." in stayed[2]
+    remove(site)
+    assert (site.job / "results" / "rank-2.pkl").exists()
+
+
+def remove(site):
+    site.run.mkdir(mode=0o700)
+    (site.run / "start").touch()
+    site.remove()
+
+
+def test_slurm_s_folder_replaces_what_an_earlier_attempt_has_left_and_writes_through_no_link(folder, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "last.pt").symlink_to("step-1.pt")
+    (folder.outputs / "model.pt").symlink_to(tmp_path / "mine")
+    (folder.outputs / "log").mkdir()
+    site = SlurmSite(folder, str(tmp_path / "scratch"))
+    for name in ("results", "outputs/checkpoints"):
+        (site.job / name).mkdir(parents=True)
+    (site.job / "outputs" / "checkpoints" / "last.pt").symlink_to("step-2.pt")
+    (site.job / "outputs" / "model.pt").write_text("new")
+    (site.job / "outputs" / "log").write_text("new")
+    os.mkfifo(site.job / "outputs" / "pipe")
+    (site.job / "results" / "rank-0.pkl").write_text("value")
+    assert site.collect(folder, 1) == []
+    assert (folder.checkpoints / "last.pt").readlink().name == "step-2.pt"
+    assert [(folder.outputs / name).read_text() for name in ("model.pt", "log")] == ["new", "new"]
+    assert (folder.result(0).read_text(), (tmp_path / "mine").read_text()) == ("value", "precious")
+    remove(site)
+    assert not site.job.exists()
+
+
+def test_what_cannot_be_brought_from_slurm_s_folder_stays_there(folder, tmp_path):
+    site = SlurmSite(folder, str(tmp_path / "scratch"))
+    for name in ("results", "outputs"):
+        (site.job / name).mkdir(parents=True)
+    (site.job / "outputs" / "model.pt").write_text("new")
+    folder.outputs.rmdir()
+    folder.outputs.write_text("no folder")
+    with pytest.raises(OSError, match="outputs"):
+        site.collect(folder, 1)
+    remove(site)
+    assert (site.job / "outputs" / "model.pt").read_text() == "new"
 
 
 def test_checkpoints_behind_a_link_are_not_the_job_s(folder, tmp_path):

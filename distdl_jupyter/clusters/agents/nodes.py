@@ -73,6 +73,7 @@ class AgentNodes(Nodes[AgentNode]):
                 missing.append(f"{node.host} ({node.folder}): {getattr(error, 'says', error.message)}")
         if not missing and len(apart) == len(self.nodes):
             staging.forget_checkpoints(self._job, brought)
+        self._uncollected |= {node.host for node in self.nodes if node.keeps}
         for node in self.nodes:
             self.notices += [Notice("warning", text, "collected") for text in node.notices]
         if missing:

@@ -55,6 +55,8 @@ class AgentNode(Node):
     data: dict[str, str] = field(default_factory=dict)
     #: What came back and what did not, for the user.
     notices: list[str] = field(default_factory=list)
+    #: Whether values were left there, so that the folder stays.
+    keeps: bool = False
 
 
 class Job(NamedTuple):
@@ -202,7 +204,8 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             return True
         why = returned.refusal(path.relative_to(RESULTS), bytes_, ranks)
         if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
-            node.notices.append(f"{node.host}: {why}. It stayed there.")
+            node.notices.append(f"{node.host}: {why}. It stayed there, in {node.folder}.")
+            node.keeps = True
         return not why
 
     channel, end = node.connection.pipe()

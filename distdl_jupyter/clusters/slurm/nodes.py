@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -187,6 +188,7 @@ class SlurmNodes(AgentNodes):
     ) -> None:  # fmt: skip
         super().__init__(job, placement, context, nodes)
         self._slurm = slurm
+        slurm.site.keeps = True  # until all is collected
         self._seen: dict[int, float] = {}
         self._printed = Tail(slurm.site.output, lambda: slurm.watch.ended, position)
         self.streams = (Stream(self._printed.pipe(), None, "out"),)
@@ -270,7 +272,11 @@ class SlurmNodes(AgentNodes):
         try:
             stayed = self._slurm.site.collect(self._context.folder, len(self._placement.ranks))
         except OSError as error:
-            raise LaunchFailed(f"Results cannot be brought from {self._slurm.site.job}: {error}.") from error
+            first = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
+            raise LaunchFailed(
+                f"Results cannot be brought from {self._slurm.site.job}: {first[0]}: {first[2]}.",
+                hint="What ranks have written stays in that folder.",
+            ) from error
         self.notices += [Notice("warning", text, "collected") for text in stayed]
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ class Site:
         #: Each attempt has its own: of the one before, agents may still write their last frames.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.output = self.run / "job.out"
+        #: Whether ranks may have written there what is nowhere else: ``remove`` leaves it.
+        self.keeps = False
 
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
         """Put everything there. Raises LaunchFailed."""
@@ -75,19 +77,19 @@ class Site:
                 shutil.copytree(source, self.job / name, dirs_exist_ok=True)
             elif source.exists():
                 shutil.copy2(source, self.job / name)
+        shutil.rmtree(self.job / "results", ignore_errors=True)  # values of an attempt before this one
         for name in ("results", "outputs"):
             (self.job / name).mkdir(mode=0o700, exist_ok=True)
-        if folder.has_checkpoints:
-            shutil.copytree(
-                folder.checkpoints, self.job / "outputs" / folder.checkpoints.name, dirs_exist_ok=True, symlinks=True
-            )
+        laid_out = self.job / "outputs" / folder.checkpoints.name
+        if folder.has_checkpoints and not laid_out.exists():  # else it is what could not be brought, and newer
+            shutil.copytree(folder.checkpoints, laid_out, symlinks=True)
 
     def collect(self, folder: JobFolder, ranks: int) -> list[str]:
         """Bring results and outputs into the job's own folder; return why values stayed there. Raises OSError."""
         if not self.copied:
             return []
-        shutil.copytree(self.job / "outputs", folder.path / "outputs", dirs_exist_ok=True, symlinks=True)
-        stayed = []
+        self.keeps = True
+        stayed = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             seen = path.lstat()
             why = owned.refusal(seen) or returned.refusal(PurePath(path.name), seen.st_size, range(ranks))
@@ -95,13 +97,33 @@ class Site:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
                 stayed.append(f"{path} stayed there: {why}.")
+        _bring(self.job / "outputs", folder.outputs)
+        self.keeps = bool(stayed)
         return stayed
 
     def remove(self) -> None:
         """Take away what only the nodes needed; of a folder below ``directory`` only one in which ``write`` was."""
-        folder = self.job if self.copied else self.run
+        folder = self.job if self.copied and not self.keeps else self.run
         if permissions.is_own(folder) and (not self.copied or (self.run / _START).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bring(source: Path, target: Path) -> None:
+    """Copy a folder into another one that may have some of it already, through no link there. Raises OSError."""
+    for place, folders, names in os.walk(source):
+        for new in (Path(place, name) for name in (*folders, *names)):
+            old = target / new.relative_to(source)
+            if old.is_symlink() or old.is_file():
+                old.unlink()
+            elif old.is_dir() and (new.is_symlink() or not new.is_dir()):
+                shutil.rmtree(old)
+    shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_no_content)
+
+
+def _no_content(place: str, names: list[str]) -> list[str]:
+    """Return sockets and pipes, which cannot be copied."""
+    found = [Path(place, name) for name in names]
+    return [one.name for one in found if not (one.is_symlink() or one.is_dir() or one.is_file())]
 
 
 def _private(path: Path, text: str, mode: int = 0o600) -> None:
