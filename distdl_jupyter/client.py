@@ -347,16 +347,21 @@ class Job:
         """
         from distdl_jupyter import rerun
 
-        begun = rerun.again(self.folder, new_id(), {**options, "compute_target": compute_target})
-        self._check_waits()
-        self.cancel(reason=f"It was moved to {compute_target}.")
-        self.wait()
-        self._check_waits()
-        return Job(_begin(*begun))
+        spec, secrets, code = rerun.moved(self.folder, new_id(), {**options, "compute_target": compute_target})
+        with control.alone(self.folder.control):  # of two that move it at the same moment one does
+            self._check_waits()
+            return Job(_begin(spec, secrets, _Moved(code, lambda: self._give_up_place(compute_target))))
 
     def _check_waits(self) -> None:
-        view = self.view()
-        if view.started is not None or view.state not in (State.QUEUED, State.CANCELED):
+        if (view := self.view()).state is not State.QUEUED:
+            raise waits_no_more(self.id, view.state)
+
+    def _give_up_place(self, compute_target: str) -> None:
+        self._check_waits()
+        reason = f"It was moved to {compute_target}."
+        self.cancel(reason=reason)
+        view = self.wait().view()
+        if view.started is not None or view.reason != reason:
             raise waits_no_more(self.id, view.state)
 
     def resume(self, **options: Any) -> Job:
@@ -622,6 +627,19 @@ class Code(Protocol):
 
     def summary(self) -> str:
         """Return what travels in one line."""
+
+
+class _Moved:
+    """What a job runs that takes the place of another one, which gives that up when all else has been written."""
+
+    def __init__(self, code: Code, give_up: Callable[[], None]) -> None:
+        self._code, self._give_up = code, give_up
+        self.heading, self.summary = code.heading, code.summary
+
+    def write(self, folder: JobFolder) -> None:
+        """Put everything there, then take the place. Raises JobNotRunning."""
+        self._code.write(folder)
+        self._give_up()
 
 
 def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:

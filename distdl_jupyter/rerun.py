@@ -20,6 +20,9 @@ from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.follow import SummaryReader
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
@@ -133,9 +136,34 @@ def again(
     Raises InvalidSpec when one is missing or an option is wrong, PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
-    spec, secrets = _changed(folder, earlier, options, id_) if options else (earlier, secrets_of(earlier))
-    spec = _as_own(spec, earlier, id_, resumed_from="", forked_at=None, after=())
-    return spec, secrets, EarlierCode(folder, earlier)
+    spec, secrets = _changed(folder, earlier, options, id_) if options else _unchanged(earlier)
+    return _as_own(spec, earlier, id_, resumed_from="", forked_at=None), secrets, EarlierCode(folder, earlier)
+
+
+def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
+    """Return spec, secret values and code of a job that takes the place of the one in ``folder``, which has not begun.
+
+    It goes on from the same checkpoints and waits for the same jobs. Raises as ``resumed`` does, and InvalidSpec for a
+    run of a study.
+    """
+    earlier = folder.spec()
+    if earlier.group is not None:
+        raise InvalidSpec(f"Job {folder.id} is a run of {earlier.group.name}, which counts on it where it is.",
+                          field="compute_target", hint="Start all of its runs there with compute_target.")  # fmt: skip
+    spec, secrets = _changed(folder, earlier, options, id_)
+    spec = _as_own(spec, earlier, id_, resumed_from=earlier.resumed_from, forked_at=earlier.forked_at,
+                   check=earlier.check, after=spec.after or _awaited(earlier))  # fmt: skip
+    if not folder.has_checkpoints:
+        return spec, secrets, EarlierCode(folder, earlier)
+    _check_can_go_on(folder, spec)
+    return spec, secrets, ResumedCode(folder, earlier)
+
+
+def _awaited(spec: JobSpec) -> tuple[str, ...]:
+    """Return the jobs that have to complete before one that waits; those that have completed may be gone by now."""
+    found = (JobStore().folder(id_) for id_ in spec.after)
+    return tuple(one.id for one in found if one.path.exists()
+                 and SummaryReader(one).catch_up().state is not State.COMPLETED)  # fmt: skip
 
 
 def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
@@ -163,17 +191,19 @@ def _continued(
     folder: JobFolder, id_: str, options: Mapping[str, Any], chosen: Checkpoint | None
 ) -> tuple[JobSpec, dict[str, str], EarlierCode]:
     earlier = folder.spec()
-    cluster = registry.get("clusters", earlier.cluster)
+    spec, secrets = _changed(folder, earlier, options, id_) if options else _unchanged(earlier)
+    _check_can_go_on(folder, spec)
+    forked_at = chosen.step if chosen else None
+    spec = _as_own(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at)
+    return spec, secrets, ResumedCode(folder, earlier, chosen)
+
+
+def _check_can_go_on(folder: JobFolder, spec: JobSpec) -> None:
+    """Raise InvalidSpec where a job that begins cannot be given checkpoints."""
+    cluster = registry.get("clusters", spec.cluster)
     if not cluster.can_restart:
         raise InvalidSpec(f"{cluster.title or cluster.name} cannot lay out checkpoints for a job.", field="resume",
                           hint=f"Rerun it, and let it read {folder.checkpoints} as a data source.")  # fmt: skip
-    if options:
-        spec, secrets = _changed(folder, earlier, options, id_)
-    else:
-        spec, secrets = earlier, secrets_of(earlier)
-    forked_at = chosen.step if chosen else None
-    spec = _as_own(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at, after=())
-    return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 
 def checked(
@@ -204,6 +234,11 @@ def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})
             hint="Set it in the environment of this process, or submit the job from its notebook again.",
         )  # fmt: skip
     return {name: str(given[name]) if name in given else os.environ[name] for name in earlier.secret_variables}
+
+
+def _unchanged(earlier: JobSpec) -> tuple[JobSpec, dict[str, str]]:
+    """Return the earlier job's spec, but that it waits for no job any more, and its secret values."""
+    return dataclasses.replace(earlier, after=()), secrets_of(earlier)
 
 
 def _changed(

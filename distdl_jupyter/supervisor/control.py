@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.events import read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from distdl_jupyter.core.events import JobLock
@@ -97,6 +98,16 @@ def request(control: Path, action: str, **fields: Any) -> None:
             if not disk_reserve.give_half(control.with_name("reserve")):
                 raise
             _append(control, line)
+
+
+@contextlib.contextmanager
+def alone(control: Path) -> Iterator[None]:
+    """Wait until nobody else asks a job for what it can do once only, and keep others from it. Raises DiskRefused."""
+    with disk.writing(control):
+        file = control.open("ab")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _append(control: Path, line: bytes) -> None:

@@ -1,5 +1,6 @@
 """Jobs that wait for their turn on this machine: their order, what is said of it, and what may happen meanwhile."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,13 +8,15 @@ import time
 
 import pytest
 
+import distdl_jupyter
 from distdl_jupyter import add_cluster, attach, cli, jobs, queue, submit
 from distdl_jupyter.core import events
-from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
 from distdl_jupyter.job_queue import prioritize
 from distdl_jupyter.node import processes
+from distdl_jupyter.supervisor.launch import BackgroundCall
 from tests.conftest import wait_for
 
 
@@ -116,6 +119,40 @@ def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_n
     assert view.state is State.CANCELED
     assert view.reason == f"bad ({bad.id[-5:]}), after which it was to start, has failed."
     assert len(jobs()) == 5
+
+
+def saves():
+    (distdl_jupyter.checkpoint_dir() / "step-1.pt").write_text("x")
+
+
+@pytest.mark.full
+def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
+    add_cluster("spare", "local")
+    first = begin(tmp_path, "first", cores=None)
+    saved = submit(saves, name="saved", distributed_backend="plain").wait(60)
+    waiting = saved.resume(after=first)
+    waits(waiting)
+
+    waiting.folder.payload.chmod(0o666)
+    with pytest.raises(JobNotFound, match="may be written by others"):
+        waiting.move("spare")
+    assert waiting.state is State.QUEUED
+    waiting.folder.payload.chmod(0o600)
+
+    moves = [BackgroundCall(lambda: attach(waiting.id).move("spare")) for _ in range(2)]
+    wait_for(lambda: all(one.done(0.1) for one in moves), 60, "both answers")
+    answers = []
+    for one in moves:
+        with contextlib.suppress(JobNotRunning):
+            answers.append(one.result())
+    (moved,) = answers
+    assert [job.name for job in jobs()] == ["saved", "saved", "saved", "first"]
+    assert (moved.spec.after, moved.spec.resumed_from) == ((first.id,), saved.id)
+    assert [one.path for one in moved.checkpoints()] == ["step-1.pt"]
+    waits(moved)
+    (tmp_path / "first").touch()
+    assert moved.wait(60).state is State.COMPLETED
 
 
 @pytest.mark.parametrize(
