@@ -147,7 +147,8 @@ class Driver:
         )  # fmt: skip
         self._distributions = distributions(self._plan.parameters)
         self._going: dict[int, _Going] = {}
-        self._losses = 0
+        #: Trials that were lost in a row, each begun after the one before was seen to be lost, and when that was.
+        self._losses, self._lost_at = 0, 0.0
 
     def run(self) -> State:
         """Start, follow and end trials until all are done, or the sweep is stopped. Raises Broken, DistDLError."""
@@ -280,7 +281,8 @@ class Driver:
             self._study.tell(going.trial, state=optuna.trial.TrialState.FAIL)
 
     def _lost(self, number: int, going: _Going) -> None:
-        self._losses += 1
+        if going.reader.spec.created > self._lost_at:  # else the machine took it together with the last one
+            self._losses, self._lost_at = self._losses + 1, time.time()
         self._again(number, going)
         if self._losses >= _LOSSES:
             self._stop()

@@ -7,6 +7,7 @@ and ``sweep(id)`` opens it anywhere.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib.util
 import time
@@ -95,12 +96,15 @@ class Sweep(SweepShown):
         if lock is None and folder.path.exists():
             control.request(folder.control, "cancel")
             return self
-        for one in self.study.trials:
-            if not one.has_ended:
-                client.attach(one.id).cancel(reason=STOPPED)
-        if lock is not None:
-            studies.ended(folder, State.CANCELED)
-            lock.release()
+        try:
+            for one in [one for one in self.study.trials if not one.has_ended]:
+                with contextlib.suppress(JobNotRunning):
+                    client.attach(one.id).cancel(reason=STOPPED)
+            if lock is not None:
+                studies.ended(folder, State.CANCELED)
+        finally:
+            if lock is not None:
+                lock.release()
         return self
 
     def remove(self) -> None:
@@ -122,15 +126,17 @@ class Sweep(SweepShown):
         folder = sweep_study.folder(self.id)
         spec = folder.spec()
         secrets, study = rerun.secrets_of(spec), self.study
-        if study.state.ended and study.done >= _count(trials or study.plan.trials, "trials"):
-            raise JobNotRunning(f"All {study.done} trials of sweep {self.id} have ended.",
-                                hint=f"Give more: resume(trials={2 * study.done}).")  # fmt: skip
+        most = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
+        wanted = study.plan.trials if trials is None else min(_count(trials, "trials"), most or MAX_PROCESSES)
+        if study.state.ended and study.done >= wanted:
+            more = "" if study.done == most else f"Give more: resume(trials={2 * study.done})."
+            raise JobNotRunning(f"All {study.done} trials of sweep {self.id} have ended.", hint=more)
         lock = JobLock.acquire(folder.lock)
         if lock is None:
             raise JobStillRunning(f"Sweep {self.id} goes on already.")
         try:
             if trials is not None:
-                _extend(folder, trials)
+                _extend(folder, wanted)
             studies.begin_anew(folder)
             control.start_supervisor(folder, lock, secrets, python=spec.python, module=studies.DRIVER)
         except BaseException:

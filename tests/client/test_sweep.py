@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from distdl_jupyter import client, jobs, loguniform, studies, sweep, sweep_study, sweeps
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import (
+    DiskRefused,
     DistDLError,
     InvalidSpec,
     JobFailed,
@@ -126,6 +128,8 @@ def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
         found.stop()
     with pytest.raises(JobNotRunning, match=r"resume\(trials=8\)"):
         found.resume()
+    with pytest.raises(InvalidSpec, match="trials is 0"):
+        found.resume(trials=0)
     assert len(found.figure().data) == 4
     assert len(found.figure("parameters").data[0].dimensions) == 3
     assert found.trials.to_pandas().shape == (4, 6)
@@ -214,32 +218,42 @@ def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
 @pytest.mark.full
 @pytest.mark.fault("sweep", "without a secret variable it is lost and names it; who has the variable goes on by a look")
 def test_what_drives_a_sweep_with_a_secret_is_killed(distdl_home, monkeypatch):
-    found = sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 20, "seconds": 0.1},
+    found = sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 50, "seconds": 0.1},
                   environment_variables={"HUB_TOKEN": "abcdefgh123"})  # fmt: skip
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
     kill(driver(found))
     wait_for(lambda: found.state is State.LOST, what="the loss of the driver")
     assert "HUB_TOKEN was given to job" in found.study.problem
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(DiskRefused):
+            found.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found.state is State.LOST, "who could not stop it does not hold its lock"
     monkeypatch.setenv("HUB_TOKEN", "abcdefgh123")
     assert found.wait(60).state is State.COMPLETED
     assert trial_numbers() == {0: 1, 1: 1}
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "a look at it afterwards drives it on; the lost trial is run again with its values")
-def test_what_drives_a_sweep_is_killed_with_the_supervisor_of_its_trial(distdl_home):
-    found = sweep(swept.trains, LR, trials=3, pruner="none", kwargs={"epochs": 40, "seconds": 0.1})
-    wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
-    lost = jobs()[0]
-    values = lost.spec.parameters
+@pytest.mark.fault("sweep", "a look at it afterwards drives it on; lost trials are run again with their values")
+def test_what_drives_a_sweep_is_killed_with_the_supervisors_of_its_trials(distdl_home):
+    """All of them end at once, as with their machine: these are no losses in a row."""
+    found = sweep(swept.trains, LR, trials=4, parallel=3, pruner="none", kwargs={"epochs": 40, "seconds": 0.1})
+    wait_for(lambda: len(jobs()) == 3 and all(job.view().metrics for job in jobs()), what="three trials at work")
+    lost = jobs()
     kill(driver(found))
-    kill(supervisor(lost))
-    wait_for(lambda: jobs()[0].state is State.LOST, what="the loss of the job")
-    found.wait(120)
-    assert len(jobs()) == 4
+    for job in lost:
+        kill(supervisor(job))
+    for job in lost:
+        wait_for(lambda job=job: job.state is State.LOST, what="the loss of the job")
+    assert found.wait(120).state is State.COMPLETED
+    assert len(jobs()) == 7
     study = found.study
-    assert len(study.trials) == 3
-    assert values in [one.params for one in study.trials]
+    assert len(study.trials) == 4
+    assert all(job.spec.parameters in [one.params for one in study.trials] for job in lost)
     assert {one.state for one in study.trials} == {"completed"}
 
 
