@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -154,6 +155,22 @@ def parsed(name: str, text: str) -> Range | Choice:
         raise InvalidSpec(f"{name}={text} leaves nothing to choose.", field="parameters",
                           hint=f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.")  # fmt: skip
     return _choice(values, name)
+
+
+#: A name with its values, at the start of what is left of a line: a call may hold blanks.
+_PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|'[^']*'|\"[^\"]*\")(?=\s|$)")
+
+
+def of_line(line: str) -> tuple[Space, str]:
+    """Return what a line begins with, ``lr=uniform(0,1) width=64,128``, and what follows. Raises InvalidSpec."""
+    found: dict[str, Any] = {}
+    while said := _PARAMETER.match(line):
+        found[said[1]] = parsed(said[1], said[2].strip("'\""))
+        line = line[said.end() :]
+    if not found:
+        raise InvalidSpec("A sweep says first what is varied.", field="parameters",
+                          hint="Example: lr=loguniform(1e-4,1e-1) width=64,128.")  # fmt: skip
+    return checked(found), line
 
 
 def _word(word: str) -> Any:

@@ -11,10 +11,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core import space
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.form import arguments, magic
 from distdl_jupyter.form import defaults as presets
-from distdl_jupyter.form.celltext import MAGICS, CellText, split
+from distdl_jupyter.form.celltext import MAGICS, SWEEP, CellText, split
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import USUAL, Form, Timeouts, state
@@ -23,10 +24,14 @@ from distdl_jupyter.form.subject import CachedSubject, CellSubject, Look, Subjec
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What the magic line of a cell says: options with a field, words without one, and what cannot be read."""
+    """What the magic line of a cell says: options with a field, words without one, and what cannot be read.
+
+    ``own`` are words without a field that only this magic takes.
+    """
 
     given: Defaults
     kept: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     variable: str = "job"
     problem: DistDLError | None = None
 
@@ -51,12 +56,14 @@ def cell_state(
     """Return the form of a text. ``directory`` is the folder that local paths begin in, "" for this process's own."""
     text = split(request.code)
     line = read_line(text, kernel.defaults if kernel else {})
+    varied = request.chosen.sweep if request.chosen else line.given.chosen.get("sweep", "")
     form = Form(
-        subject=_subject(request, text, kernel),
+        subject=_subject(request, text, kernel, varied),
         given=line.given,
         magic=_word(text, kernel),
         variable=line.variable,
         kept=line.kept,
+        own={text.magic == SWEEP: line.own},
         problem=line.problem,
         code=text.body,
         directory=directory,
@@ -65,11 +72,11 @@ def cell_state(
     return state(form, request)
 
 
-def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None) -> Subject:
+def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None, varied: str) -> Subject:
     nobody: dict[str, Any] | None = {} if request.own else None
     subject = CellSubject(
         text,
-        kernel.namespace if kernel else nobody,
+        {**kernel.namespace, **_values(varied)} if kernel else nobody,
         notebook=request.notebook,
         cell_id=request.cell_id,
         execution_count=request.execution_count,
@@ -79,13 +86,21 @@ def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None)
         return subject
     if request.again:
         kernel.looks.clear()
-    return CachedSubject(subject, kernel.looks, (text.body, kernel.count, request.cell_id))
+    return CachedSubject(subject, kernel.looks, (text.body, kernel.count, request.cell_id, varied))
+
+
+def _values(varied: str) -> dict[str, Any]:
+    """Return values that the names of a sweep may have, none where they cannot be read."""
+    try:
+        return space.sample(space.of_line(varied)[0])
+    except InvalidSpec:
+        return {}
 
 
 def _word(text: CellText, kernel: KernelContext | None) -> str:
     """Return the magic to write: that of the cell, unless it belongs to somebody else in this kernel."""
     free = kernel.magic if kernel else MAGICS[0]
-    return text.magic if text.ours and free == MAGICS[0] else free
+    return text.magic if text.magic in MAGICS and free == MAGICS[0] else free
 
 
 def read_line(text: CellText, defaults: Mapping[str, Any]) -> Line:
@@ -96,13 +111,31 @@ def read_line(text: CellText, defaults: Mapping[str, Any]) -> Line:
     try:
         if not text.ours:
             return Line(presets.read(arguments.job_options(argparse.Namespace(), defaults)))
+        if text.magic == SWEEP:
+            return _read_sweep(text.line, defaults)
         chosen = arguments.cell_parser(text.magic.lstrip("%")).parse(text.line)
-        options = arguments.job_options(chosen, defaults, value=_unknown)
-        given = {name: value for name, value in options.items() if name in presets.names()}
-        rest = {name: value for name, value in options.items() if name not in given}
-        return Line(presets.read(given), tuple(_words(rest, chosen)), getattr(chosen, "out", ""))
+        given, rest = _parted(arguments.job_options(chosen, defaults, value=_unknown))
+        kept, own = _words(rest, chosen, "wait"), _words({}, chosen, "panel")
+        return Line(presets.read(given), kept, own, getattr(chosen, "out", ""))
     except DistDLError as error:
         return Line(Defaults(), problem=error)
+
+
+def _read_sweep(line: str, defaults: Mapping[str, Any]) -> Line:
+    _, rest = space.of_line(line)
+    chosen = arguments.sweep_parser().parse(rest)
+    given, others = _parted(arguments.job_options(chosen, defaults, value=_unknown))
+    shown = {name: getattr(chosen, name) for name in ("trials", "metric", "parallel") if hasattr(chosen, name)}
+    own = _words({}, chosen, *(name for name in arguments.SWEEP if name not in shown))
+    read = presets.read(given)
+    varied = Defaults({**read.chosen, "sweep": line.removesuffix(rest).strip(), **shown}, read.environment_variables)
+    return Line(varied, _words(others, chosen, "wait"), own, getattr(chosen, "out", ""))
+
+
+def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options that have a field, and the others."""
+    given = {name: value for name, value in options.items() if name in presets.names()}
+    return given, {name: value for name, value in options.items() if name not in given}
 
 
 def _unknown(_: str) -> str:
@@ -110,6 +143,6 @@ def _unknown(_: str) -> str:
     return ""
 
 
-def _words(rest: Mapping[str, Any], chosen: argparse.Namespace) -> list[str]:
-    own = {name: value for name, value in vars(chosen).items() if name in ("wait", "panel")}
-    return [word for name, value in {**rest, **own}.items() for word in magic.flag_words(name, value)]
+def _words(rest: Mapping[str, Any], chosen: argparse.Namespace, *names: str) -> tuple[str, ...]:
+    own = {name: value for name, value in vars(chosen).items() if name in names}
+    return tuple(word for name, value in {**rest, **own}.items() for word in magic.flag_words(name, value))

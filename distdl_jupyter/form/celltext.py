@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 #: The magics that run a cell as a job; the first is the one that is written.
 MAGICS = ("%%distributed", "%%distdl")
+#: The magic that runs it as many jobs, with other values of some names.
+SWEEP = "%%sweep"
 _MAGIC = re.compile(r"(%%\S*)[ \t]*(.*)")
 
 
@@ -27,8 +29,8 @@ class CellText:
 
     @property
     def ours(self) -> bool:
-        """Whether the cell already runs as a job."""
-        return self.magic in MAGICS
+        """Whether the cell already runs as a job, or as the trials of a sweep."""
+        return self.magic in (*MAGICS, SWEEP)
 
     @property
     def foreign(self) -> str:

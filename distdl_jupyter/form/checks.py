@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import cluster_configs, jobspec, preflight, registry
+from distdl_jupyter.core import space
 from distdl_jupyter.core.data import DataSource, sources
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import check_name
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.form.schema import FormCheck, FormChecks
@@ -97,6 +98,20 @@ def _named(options: Mapping[str, Any]) -> list[Check]:
     except DistDLError as error:
         return [_refused("Name", error)]
     return []
+
+
+def sweep(varied: str) -> list[Check]:
+    """Check what a sweep varies, as it was typed; "" for no sweep."""
+    if not varied.strip():
+        return []
+    try:
+        parameters, rest = space.of_line(varied)
+    except InvalidSpec as error:
+        return [_FieldCheck("Sweep", "", (Finding("error", "refused", error.message, error.hint),), "sweep")]
+    if rest.strip():
+        text, remedy = f"{rest.split()[0]} cannot be read.", "Write NAME=VALUES, such as width=64,128."
+        return [_FieldCheck("Sweep", "", (Finding("error", "refused", text, remedy),), "sweep")]
+    return [Check("Sweep", f"{listing([*parameters])} can be varied")]
 
 
 def _place(options: Mapping[str, Any]) -> Check:

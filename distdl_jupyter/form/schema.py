@@ -69,6 +69,12 @@ class Chosen(Request, frozen=True, kw_only=True):
     #: Where outputs go besides, and what a node costs in an hour, both as they were typed.
     outputs: str = ""
     price_per_hour: str = ""
+    #: What a sweep varies, as it was typed: lr=loguniform(1e-4,1e-1) width=64,128; "" for one job. Of a sweep the rest
+    #: counts: how many trials, the metric that they are compared by, how many run at a time.
+    sweep: str = ""
+    trials: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0
+    metric: str = ""
+    parallel: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0
 
     @property
     def process_count(self) -> int:

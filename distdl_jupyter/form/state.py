@@ -6,7 +6,7 @@ Nothing is kept between two calls but what was seen elsewhere (clusters, prices,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import magic as magics
 from distdl_jupyter.form import place as places
 from distdl_jupyter.form import shown as wording
-from distdl_jupyter.form.celltext import MAGICS
+from distdl_jupyter.form.celltext import MAGICS, SWEEP
 from distdl_jupyter.form.schema import Chosen, CostNow, DataNow, FormChoices, FormRequest, FormState, FormTitle
 from distdl_jupyter.form.subject import Look, Subject
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles.cached_status import CachedStatus
     from distdl_jupyter.form.defaults import Defaults
 
+#: The variable of a job, and of a sweep, where the cell names none.
+_JOB, _FOUND = "job", "found"
 _USE_GPU = {"": None, "yes": True, "no": False}
 
 
@@ -59,8 +61,10 @@ class Form:
     given: Defaults
     #: The magic that is written, the variable that it gives the job to, and words of the line that it keeps.
     magic: str = MAGICS[0]
-    variable: str = "job"
+    variable: str = _JOB
     kept: tuple[str, ...] = ()
+    #: The same that only a sweep takes (True), or only one job (False).
+    own: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
     #: Why the cell's line cannot be read.
     problem: DistDLError | None = None
     code: str = ""
@@ -83,7 +87,7 @@ def state(form: Form, request: FormRequest) -> FormState:
     costs = _cost(form, chosen)
     data = _data(form, chosen, look, request)
     options = submit_options(chosen, variables, look)
-    checked = checks.run(look.draft, look.error, options, datanow.checks(data))
+    checked = checks.run(look.draft, look.error, options, (*datanow.checks(data), *checks.sweep(chosen.sweep)))
     problems = wording.problems(checked.items)
     if form.problem:
         problems["line"] = f"{form.problem} Submit replaces the line."
@@ -218,7 +222,14 @@ def _magic(form: Form, chosen: Chosen, options: Mapping[str, Any]) -> str:
     """Return the line that asks for the same; what cannot be read does not stand in it."""
     readable = {"data": datarows.readable(chosen.data), "outputs": datarows.readable_target(chosen.outputs)}
     said = {**options, **readable, "plugin_options": _backend_options(chosen)}
-    return magics.line(said, form.variable, form.magic, form.kept)
+    varied = " ".join(chosen.sweep.split())
+    kept = [*form.kept, *form.own.get(bool(varied), ())]
+    if not varied:
+        return magics.line(said, {_FOUND: _JOB}.get(form.variable, form.variable), form.magic, kept)
+    plan = {"trials": chosen.trials, "metric": chosen.metric.strip(), "parallel": chosen.parallel}
+    words = [word for name, value in plan.items() if value for word in magics.flag_words(name, value)]
+    variable = {_JOB: _FOUND}.get(form.variable, form.variable)
+    return magics.line(said, variable, f"{SWEEP} {varied}", [*words, *kept])
 
 
 def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advice]:

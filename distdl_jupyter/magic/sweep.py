@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from distdl_jupyter.core import space
-from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.arguments import SWEEP, job_options, sweep_parser, without_secrets
 from distdl_jupyter.magic.cell import captured, identifier
 from distdl_jupyter.magic.session import Session, short_errors, shown_as
-
-#: A name with its values, at the start of what is left of the line: a call may hold blanks.
-_PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|'[^']*'|\"[^\"]*\")(?=\s|$)")
 
 
 class SweepMagic:
@@ -37,7 +32,7 @@ class SweepMagic:
         """Start the sweep of a cell and show it."""
         from distdl_jupyter import sweeps
 
-        parameters, rest = parameters_of(line)
+        parameters, rest = space.of_line(line)
         chosen = sweep_parser().parse(rest)
         out = identifier(getattr(chosen, "out", None))
         options = job_options(chosen, self._session.defaults)
@@ -55,15 +50,3 @@ class SweepMagic:
             except KeyboardInterrupt as error:
                 shown_as(error, [sweeps.stopped_hint(found)])
                 raise
-
-
-def parameters_of(line: str) -> tuple[space.Space, str]:
-    """Return what is varied, and the flags behind it. Raises InvalidSpec."""
-    found: dict[str, Any] = {}
-    while said := _PARAMETER.match(line):
-        found[said[1]] = space.parsed(said[1], said[2].strip("'\""))
-        line = line[said.end() :]
-    if not found:
-        raise InvalidSpec("%%sweep takes first what is varied.", field="parameters",
-                          hint="Example: %%sweep lr=loguniform(1e-4,1e-1) width=64,128 --metric loss.")  # fmt: skip
-    return space.checked(found), line

@@ -72,3 +72,35 @@ def test_a_sweep_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     expect(book.page.locator(".dd-document").last.locator(".dd-title").first).to_contain_text("digits, best")
     expect(row).to_have_count(2)
     assert not book.errors
+
+
+def test_the_launch_form_of_a_cell_starts_a_sweep(desk: Callable[..., Book]) -> None:
+    book = desk(["%load_ext distdl_jupyter", SWEEP.partition("\n")[2]], width=1100)
+    book.run(0)
+    book.page.locator(".jp-CodeCell").last.locator(".cm-content").click()
+    book.page.get_by_role("button", name="Run distributed").click()
+    form = book.page.locator(".dd-form")
+    form.get_by_role("button", name="Fewer processes").click()
+    form.get_by_role("button", name="Sweep try many values").click()
+    values = form.get_by_role("textbox", name="Values to try")
+    values.fill("lr=0.1")
+    values.press("Tab")
+    expect(form.get_by_role("alert").filter(has_text="lr=0.1 leaves nothing to choose.")).to_be_visible()
+    expect(form.locator(".dd-submit")).to_be_disabled()
+    values.fill("lr=loguniform(1e-4,1e-1) width=32,64 dropout=0,0.2")
+    values.press("Tab")
+    for name, value in (("Trials", "4"), ("At a time", "2"), ("Compared by", "val_loss")):
+        form.get_by_role("textbox", name=name, exact=True).fill(value)
+        form.get_by_role("textbox", name=name, exact=True).press("Tab")
+    expect(form.locator(".dd-form-foot")).to_contain_text("--trials 4 --metric val_loss --parallel 2 -o found")
+    expect(form.locator(".dd-submit-part")).to_contain_text("in each of 4 trials on local")
+    values.scroll_into_view_if_needed()
+    form.get_by_role("button", name="More options").click()
+    book.page.set_viewport_size({"width": 1400, "height": 2100})
+    book.picture("sweep-form", form)
+    form.locator(".dd-submit").click()
+    panel = book.page.locator(".dd-sweep")
+    expect(panel.locator(".dd-sweepprogress")).to_contain_text("4 of 4 trials")
+    expect(form).to_have_count(0)
+    expect(book.page.locator(".jp-CodeCell").last.locator(".cm-content")).to_contain_text("%%sweep lr=loguniform")
+    assert not book.errors

@@ -88,3 +88,35 @@ def test_a_named_cluster_can_be_chosen(tmp_path: Any, monkeypatch: pytest.Monkey
 def test_a_process_of_another_python_answers_the_same() -> None:
     text = f"{LINE}\n{BODY}"
     assert answered_apart(text) == asked(text)
+
+
+VARIED = "lr=loguniform(1e-4,1e-1) width=64,128"
+SWEPT = f"%%sweep {VARIED} -p 1 --name digits --trials 5 --metric acc --sampler random -o best\nprint(lr, width)\n"
+
+
+def test_a_sweep_is_read_from_the_line_and_written_into_it() -> None:
+    kernel = KernelContext({})
+    found = asked(SWEPT, kernel)
+    assert (found["sweep"], found["trials"], found["metric"], found["parallel"]) == (VARIED, 5, "acc", 0)
+    assert found["checks"]["errors"] == 0, "the names that are varied are there"
+    options = "-N 1 -p 1 -b plain --name digits"
+    assert found["magic"] == f"%%sweep {VARIED} {options} --trials 5 --metric acc --sampler random -o best"
+    assert asked(found["cell"], kernel)["magic"] == found["magic"]
+    # Without anything to vary it is one job again, and words that only a sweep takes are left out.
+    one = asked(SWEPT, kernel, chosen={**found["chosen"], "sweep": ""})
+    assert one["magic"] == f"%%distributed {options} -o best"
+    job = "%%distributed -p 1 --no-panel -o job\nprint(lr, width)\n"
+    swept = asked(job, kernel, chosen={**found["chosen"], "parallel": 2})
+    assert swept["magic"] == f"%%sweep {VARIED} {options} --trials 5 --metric acc --parallel 2 -o found"
+
+
+@pytest.mark.parametrize(
+    ("varied", "says"),
+    [("lr", "A sweep says first what is varied."), ("lr=0.1", "lr=0.1 leaves nothing to choose."),
+     ("lr=uniform(0,1) width", "width cannot be read.")],
+)  # fmt: skip
+def test_what_cannot_be_varied_is_said_beside_its_field(varied: str, says: str) -> None:
+    chosen = {**asked("x = 1\n", KernelContext({}))["chosen"], "sweep": varied}
+    found = asked("x = 1\n", KernelContext({}), chosen=chosen)
+    assert found["problems"]["sweep"].startswith(says)
+    assert found["checks"]["level"] == "error"

@@ -7,11 +7,10 @@ from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.space import Choice, Range
 from distdl_jupyter.form.arguments import SWEEP, sweep_parser
-from distdl_jupyter.magic.sweep import parameters_of
 
 
 def test_what_is_varied_stands_before_the_flags():
-    found, rest = parameters_of("lr=loguniform(1e-4, 1e-1) width=64,128 opt='adam,sgd' --trials 5 -p 2 --env A=1")
+    found, rest = space.of_line("lr=loguniform(1e-4, 1e-1) width=64,128 opt='adam,sgd' --trials 5 -p 2 --env A=1")
     assert found == {"lr": Range(1e-4, 1e-1, log=True), "width": Choice((64, 128)), "opt": Choice(("adam", "sgd"))}
     chosen = sweep_parser().parse(rest)
     assert (chosen.trials, chosen.process_count_per_node, chosen.environment_variables) == (5, 2, ["A=1"])
@@ -20,12 +19,12 @@ def test_what_is_varied_stands_before_the_flags():
 
 
 @pytest.mark.parametrize(("line", "says"), [
-    ("--trials 5", "takes first what is varied"), ("lr=3", "leaves nothing to choose"),
+    ("--trials 5", "says first what is varied"), ("lr=3", "leaves nothing to choose"),
     ("lr=1,2 width", "stands alone"), ("lr=1,2 --trails 3", "--trials"),
 ])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_refused(line, says):
     with pytest.raises(InvalidSpec, match=says):
-        sweep_parser().parse(parameters_of(line)[1])
+        sweep_parser().parse(space.of_line(line)[1])
 
 
 @pytest.mark.parametrize(("cell", "says"), [

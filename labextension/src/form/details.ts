@@ -34,6 +34,57 @@ export class Details implements Part {
   }
 }
 
+/** How many trials a sweep has where nobody says it (`sweeps.py`). */
+export const TRIALS = 20;
+
+/** What a sweep varies, and how: with that, Submit starts many jobs and finds the best. */
+export class SweepOptions implements Part {
+  readonly element: HTMLElement;
+  readonly #fold: Fold;
+  readonly #problem: Problem;
+  readonly #varied: TextField;
+  readonly #metric: TextField;
+  readonly #numbers: Record<'trials' | 'parallel', TextField>;
+
+  constructor(private readonly store: Store) {
+    this.#problem = new Problem(store, ['sweep']);
+    const [varied, metric, trials, parallel] = [freshId('varied'), freshId('metric'), freshId('trials'), freshId('parallel')];
+    this.#varied = new TextField({ 'aria-labelledby': varied, placeholder: 'lr=loguniform(1e-4,1e-1) width=64,128', class: 'dd-mono' }, (text) => store.set({ sweep: text.trim() }));
+    this.#metric = new TextField({ 'aria-labelledby': metric, placeholder: 'loss' }, (text) => store.set({ metric: text.trim() }));
+    this.#numbers = { trials: this.#number('trials', trials, TRIALS), parallel: this.#number('parallel', parallel, 1) };
+    this.#fold = new Fold(__('Sweep'), null,
+      h('div', { class: 'dd-more-row' }, labelled(__('Values to try'), varied, this.#varied.element, note(__('Names that the cell uses and does not set. Each trial is a job with other values of them: from uniform, loguniform or integers(low,high), or from a list.')), this.#problem.element)),
+      h('div', { class: 'dd-more-row' }, h('div', { class: 'dd-settings' },
+        labelled(__('Trials'), trials, this.#numbers.trials.element),
+        labelled(__('At a time'), parallel, this.#numbers.parallel.element),
+        labelled(__('Compared by'), metric, this.#metric.element))));
+    this.element = this.#fold.element;
+    this.element.hidden = !store.canSweep;
+  }
+
+  update(): void {
+    const [varied, wrong] = [this.store.get('sweep'), this.#problem.update()];
+    const names = [...varied.matchAll(/(?:^|\s)([A-Za-z_]\w*)=/g)].map(([, name = '']) => name).join(', ');
+    this.#fold.update(varied ? __('%1 trials, varying %2', this.store.get('trials') || TRIALS, names) : __('try many values, and find the best'), varied !== '', wrong);
+    this.#varied.show(varied);
+    this.#metric.show(this.store.get('metric'));
+    for (const name of ['trials', 'parallel'] as const) this.#numbers[name].show(String(this.store.get(name) || ''));
+  }
+
+  #number(name: 'trials' | 'parallel', id: string, usual: number): TextField {
+    const field = new TextField({ 'aria-labelledby': id, inputmode: 'numeric', placeholder: String(usual) }, (text) => {
+      const count = Number(text);
+      const kept = Number.isInteger(count) && count >= 0 && count <= MOST_TRIALS ? count : this.store.get(name);
+      field.input.value = String(kept || '');
+      this.store.set({ [name]: kept });
+    });
+    return field;
+  }
+}
+
+/** As `form/schema.py` has it. */
+const MOST_TRIALS = 10_000;
+
 /** Experiment trackers by the names that the option takes. */
 const TRACKERS = [['mlflow', 'MLflow'], ['tensorboard', 'TensorBoard'], ['wandb', 'Weights & Biases']];
 /** Seconds that are offered for a hang; 0 is never. */
@@ -48,7 +99,7 @@ export class MoreOptions implements Part {
   readonly #problems: [Problem, Problem, Problem, Problem, Problem, Problem, Problem];
   readonly #rehearse: TextField;
   readonly #rehearsal: HTMLElement;
-  readonly #queue = h('div', { class: 'dd-more-row dd-settings' });
+  readonly #queue = h('div', { class: 'dd-settings' });
   readonly #queueFields = new Map<QueueField['name'], TextField>();
   readonly #restarts: TextField;
   readonly #hang: Select;
@@ -73,7 +124,7 @@ export class MoreOptions implements Part {
       h('div', { class: 'dd-more-row' },
         labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('All ranks start anew, up to so many times. What a rank keeps in checkpoint_dir() is there again.')), this.#problems[2].element),
         labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
-      this.#queue,
+      h('div', { class: 'dd-more-row' }, this.#queue),
       this.#problems[5].element,
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
       h('div', { class: 'dd-more-row' },

@@ -12,7 +12,7 @@ import { AdviceList, CapturedNames, Submit } from './sidepanel';
 import { Problem, freshId, link } from './controls';
 import { Cost } from './cost';
 import { Data } from './data';
-import { Details, MoreOptions } from './details';
+import { Details, MoreOptions, SweepOptions } from './details';
 import type { NamedClusterActions } from './namedclusters';
 import { Packages } from './packages';
 import { Place } from './place';
@@ -53,11 +53,11 @@ export class Form {
   #look: ReturnType<typeof setTimeout> | undefined;
 
   constructor(given: Store, private readonly place: FormPlace) {
-    const store: Store = { canCheck: given.canCheck ?? false, get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
+    const store: Store = { canCheck: given.canCheck ?? false, canSweep: given.canSweep ?? false, get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
     this.#store = given;
     const submit = new Submit(store);
     this.#advice = new AdviceList(store);
-    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Packages(store), new Details(store), new Cost(store), new MoreOptions(store)];
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Packages(store), new Details(store), new Cost(store), new SweepOptions(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice];
     const [head, foot] = [new Head(store, place.close), new Foot(store)];
     this.#parts = [head, ...left, ...right, submit, foot];

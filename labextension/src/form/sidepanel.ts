@@ -4,6 +4,7 @@ import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { count, processes } from '../ui/format';
+import { TRIALS } from './details';
 import { heading, link, setLine } from './controls';
 import type { Advice, Part, Store } from './state';
 
@@ -119,7 +120,9 @@ export class Submit implements Part {
     setText(this.#total, processes(this.store.get('node_count'), this.store.get('process_count_per_node')));
     const batch = this.store.get('global_batch');
     const target = this.store.get('compute_target');
-    setText(this.#where, batch ? __('on %1, global batch %2', target, count(batch)) : __('on %1', target));
+    const trials = this.store.get('sweep').trim() ? this.store.get('trials') || TRIALS : 0;
+    if (trials) setText(this.#where, _n('in %1 trial on %2', 'in each of %1 trials on %2', trials, target));
+    else setText(this.#where, batch ? __('on %1, global batch %2', target, count(batch)) : __('on %1', target));
     setLine(this.#refused, status.level === 'error' ? (status.text ?? '') : '');
     this.#showDone();
   }

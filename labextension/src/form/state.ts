@@ -33,6 +33,8 @@ export type Message =
 export interface Store {
   /** Whether the text can be checked instead of submitted. */
   readonly canCheck?: boolean;
+  /** Whether it can run as the trials of a sweep. */
+  readonly canSweep?: boolean;
   get<K extends keyof Fields>(name: K): Fields[K];
   set(changes: Partial<Chosen>): void;
   send(message: Message): void;

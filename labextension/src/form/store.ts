@@ -12,6 +12,8 @@ export interface Text {
   submit(form: FormState, secrets: Record<string, string>, check?: boolean): Promise<Status>;
   /** Whether `submit` can check the text instead. */
   readonly canCheck?: boolean;
+  /** Whether it can run as the trials of a sweep. */
+  readonly canSweep?: boolean;
 }
 
 /** Clicks in quick succession are one question. */
@@ -50,6 +52,10 @@ export class FormStore implements Store {
 
   get canCheck(): boolean {
     return this.text.canCheck ?? false;
+  }
+
+  get canSweep(): boolean {
+    return this.text.canSweep ?? false;
   }
 
   get<K extends keyof Fields>(name: K): Fields[K] {

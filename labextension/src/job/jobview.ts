@@ -70,8 +70,8 @@ export interface JobHost {
   resume(): Promise<unknown>;
   /** Let a job that waits start before others; left out where that cannot be asked. */
   raise?(): Promise<unknown>;
-  /** Where a job that waits could start now, and start it there instead; left out where that cannot be asked. */
-  elsewhere?(): Promise<Offer[]>;
+  /** Be told where a job that waits could start now, and start it there instead; left out where that cannot be asked. */
+  elsewhere?(told: (found: Offer[]) => void): Watch;
   move?(target: string): Promise<unknown>;
   /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
   askStacks(): Promise<unknown>;
@@ -217,6 +217,7 @@ export class JobView {
     this.#observer.disconnect();
     this.#steady?.dispose();
     this.#drawing?.dispose();
+    this.#setup.dispose();
     this.#curve.dispose();
     this.#stacks.dispose();
     this.#pictures.dispose();

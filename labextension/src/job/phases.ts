@@ -38,6 +38,10 @@ export class Phases {
     this.tick();
   }
 
+  dispose(): void {
+    this.#queue.dispose();
+  }
+
   /** Redraw the time of the phase that lasts. */
   tick(): void {
     if (!this.#card) return;

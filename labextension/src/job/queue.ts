@@ -4,6 +4,7 @@
  */
 import type { Cluster } from '../api/schema';
 import type { Card, Clock } from './card';
+import type { Watch } from './jobview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { bytes, clock as time, duration, shortId } from '../ui/format';
 import { icon } from '../ui/icons';
@@ -22,12 +23,11 @@ export interface Offer {
 /** What a reader can do about a job that waits; left out is what cannot be asked here. */
 export interface QueueActions {
   raise?(): void;
-  elsewhere?(): Promise<Offer[]>;
+  /** Be told where it could start, at once and whenever that changes. */
+  elsewhere?(told: (found: Offer[]) => void): Watch;
   move?(target: string): void;
 }
 
-/** Seconds between two looks for a place elsewhere. */
-const LOOK = 30;
 /** Seconds that the figure shows at least, and lines of it at most. */
 const [SHORTEST, MOST_LINES] = [60, 12];
 /** Seconds between two marks on the axis of time. */
@@ -50,7 +50,7 @@ export class QueuePart {
   readonly #offer = h('div', { class: 'dd-row dd-queue-offer', hidden: true });
   #name = '';
   #target = '';
-  #looked = -Infinity;
+  #watch: Watch | null = null;
 
   constructor(private readonly clock: Clock, private readonly actions: QueueActions) {
     const { raise, move } = actions;
@@ -64,6 +64,8 @@ export class QueuePart {
     const queue = card.state === 'queued' ? ((card.queue as Card['queue'] | undefined) ?? null) : null;
     show(this.root, queue !== null);
     this.#queue = queue;
+    if (queue) this.#watch ??= this.actions.elsewhere?.((found) => this.#offered(found)) ?? null;
+    else this.dispose();
     this.#name = card.name;
     this.#target = card.compute_target;
     if (queue) {
@@ -82,7 +84,6 @@ export class QueuePart {
     const queue = this.#queue;
     if (!queue) return;
     const now = this.clock.now();
-    this.#look(now);
     setText(this.#start, queue.start === null ? '' : startWords(queue.start - now));
     show(this.#holders, queue.holding.length > 0);
     const bars = lines(queue).slice(0, MOST_LINES);
@@ -95,12 +96,10 @@ export class QueuePart {
     ]);
   }
 
-  /** Look now and then whether the job could start elsewhere at once. */
-  #look(now: number): void {
-    const { elsewhere } = this.actions;
-    if (!elsewhere || now - this.#looked < LOOK) return;
-    this.#looked = now;
-    void elsewhere().then((found) => this.#offered(found), () => this.#offered([]));
+  /** Look no more where the job could start. */
+  dispose(): void {
+    this.#watch?.dispose();
+    this.#watch = null;
   }
 
   #offered(found: readonly Offer[]): void {

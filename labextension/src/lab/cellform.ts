@@ -18,7 +18,7 @@ import { clusterActions } from './clusteractions';
 import { askKernel, askServer, keepSecrets } from './formsource';
 import { __ } from '../ui/trans';
 
-const JOB = 'application/vnd.distdl.job+json';
+const SHOWN = ['application/vnd.distdl.job+json', 'application/vnd.distdl.sweep+json'];
 /** The text is asked about again when nobody has typed for so many milliseconds. */
 const TYPING = 700;
 
@@ -39,6 +39,7 @@ export function openForm(panel: NotebookPanel, cell: CodeCell, commands: Command
 
 class CellForm extends Widget implements Text {
   readonly frame: FormFrame;
+  readonly canSweep = true;
   #magic: string;
   #typing: ReturnType<typeof setTimeout> | undefined;
   /** The kernel had no time for the last question. */
@@ -111,7 +112,7 @@ class CellForm extends Widget implements Text {
     const { content } = this.panel;
     const { outputs } = this.cell.model;
     const shown = (): void => {
-      if (everyOutput(outputs).some((output) => JOB in output.data)) this.#close();
+      if (everyOutput(outputs).some(({ data }) => SHOWN.some((type) => type in data))) this.#close();
     };
     content.activeCellIndex = content.widgets.indexOf(this.cell);
     content.deselectAll();
