@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from tests.benchmarks import results
 
-#: Name -> section, the beginning of the table's title, the row, the peer. ``NAME`` is the ratio, ``NAME_time`` ours.
+#: Name -> section, the beginning of the table's title, the row, its peer or "". ``NAME`` is the ratio, ``NAME_time``
+#: ours.
 ROWS = {
+    "first_curve": ("first_curve", "From", "all of it", ""),
+    "first_curve_pip": ("first_curve", "From", "pip install", ""),
     "warm_horovod": ("first_step", "Warm", "warm horovod", "horovodrun"),
     "warm_torch": ("first_step", "Warm", "warm torch", "notebook_launcher"),
     "cold_horovod": ("first_step", "Cold", "cold horovod, same script", "horovodrun"),

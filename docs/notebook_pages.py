@@ -55,11 +55,19 @@ def write(folder: Path, static: Path) -> None:
         notebook = nbformat.read(kept / path.name if kept else path, as_version=4)
         if kept:
             for file in kept.glob("jobs.js/*.js"):
-                (static / file.name).write_bytes(file.read_bytes())
+                (static / file.name).write_text(of_any_machine(file.read_text(), kept))
         text = nbformat.writes(page(notebook, path.name, (kept / "run.txt").read_text() if kept else ""))
+        text = of_any_machine(text, kept) if kept else text
         target = folder / path.name
         if not target.exists() or target.read_text() != text:
             target.write_text(text)
+
+
+def of_any_machine(text: str, kept: Path) -> str:
+    """Return a text with a reader's directories in place of those of the machine that built the site."""
+    for here, there in ((kept / "home", "~/.local/share/jupyter/distdl"), (sys.prefix, ".venv"), (ROOT, "~/distdl")):
+        text = text.replace(str(here), there)
+    return text
 
 
 def view_script(name: str) -> str:

@@ -45,8 +45,8 @@ class Installation:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment variables to start programs with: no settings of the user or of the tests."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "JPY", "DISTDL", "PYTHON"))}
-        return {**kept, "HOME": str(self.prefix.parent), "PATH": self.path, "VIRTUAL_ENV": str(self.prefix), **more}
+        own = {"HOME": str(self.prefix.parent), "PATH": self.path, "VIRTUAL_ENV": str(self.prefix)}
+        return {**plain_environment(), **own, **more}
 
     def run(self, *command: str, **more: str) -> str:
         """Run a program of the environment outside the source tree; return what it printed, or fail with it."""
@@ -61,13 +61,18 @@ class Installation:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel: the one in ``dist``, built anew when a source is newer."""
+    return copied_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def copied_wheel(folder: Path) -> Path:
+    """Copy the wheel into a folder, built anew when a source is newer; return the copy."""
     with _alone():
         built = _built()
         if built is None or built.stat().st_mtime < max(file.stat().st_mtime for file in sources()):
             _build()
             built = _built()
         assert built is not None, "the build left no wheel in dist"
-        return Path(shutil.copy2(built, tmp_path_factory.mktemp("wheel")))
+        return Path(shutil.copy2(built, folder))
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +83,23 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installa
     _mirror(Path(sys.prefix), prefix, own=_own_files())
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(prefix / "bin" / "python")]
     _checked([*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel)])
-    return Installation(prefix, f"{prefix / 'bin'}{os.pathsep}{_programs(home / 'programs')}")
+    return Installation(prefix, f"{prefix / 'bin'}{os.pathsep}{programs(home / 'programs')}")
+
+
+def plain_environment() -> dict[str, str]:
+    """Return this process's environment variables without those that set up Python, Jupyter or this package."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "JPY", "DISTDL", "PYTHON"))}
+
+
+def programs(folder: Path) -> Path:
+    """Make a folder of all programs on PATH but Node.js, its package managers and those of this environment."""
+    folder.mkdir()
+    own = Path(sys.prefix) / "bin"
+    for place in map(Path, os.get_exec_path()):
+        for program in place.iterdir() if place.is_dir() and place != own else ():
+            if program.name not in _NODE and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
+    return folder
 
 
 def sources() -> Iterator[Path]:
@@ -152,14 +173,3 @@ def _is_script(file: Path) -> bool:
 def _for(script: Path, folder: Path) -> bytes:
     """Return a script with the Python of another environment in its first line."""
     return script.read_bytes().replace(bytes(Path(sys.prefix) / "bin"), bytes(folder), 1)
-
-
-def _programs(folder: Path) -> Path:
-    """Make a folder that holds all programs on PATH except Node.js and its package managers."""
-    folder.mkdir()
-    own = Path(sys.prefix) / "bin"
-    for place in map(Path, os.get_exec_path()):
-        for program in place.iterdir() if place.is_dir() and place != own else ():
-            if program.name not in _NODE and not (folder / program.name).is_symlink():
-                (folder / program.name).symlink_to(program)
-    return folder

@@ -215,6 +215,13 @@ def own_lab(installed: Installation, tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
+    with open_chromium() as browser:
+        yield browser
+
+
+@contextmanager
+def open_chromium() -> Iterator[Browser]:
+    """Start Chromium. Raises RuntimeError where there is none."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
         raise RuntimeError("The browser tests need Chromium. Install Debian's package chromium.")

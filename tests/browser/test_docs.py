@@ -21,6 +21,9 @@ def site(tmp_path_factory):
 
 def test_the_site_is_built_without_a_warning(site):
     assert "This page was run on" in (site / "notebooks" / "quickstart.html").read_text()
+    files = [path for path in site.rglob("*") if path.suffix in {".html", ".js"}]
+    named = [path.name for path in files if str(ROOT) in path.read_text(errors="ignore")]
+    assert named == [], "nothing names a place of this machine"
     assert "### " not in (site / "reference" / "troubleshooting.html").read_text()
 
 

@@ -23,8 +23,8 @@ from tests.docs.blocks import ROOT, blocks, pages
 TAKE_OPTIONS = {"submit", "scale", "check", "launcher"}
 #: Pages of which these Python blocks run here as they stand, in one kernel; the others need a cluster or another tool.
 RUN = {
-    "docs/tutorial/first-job.md": range(5),
-    "docs/tutorial/cluster.md": [0],
+    "docs/tutorial/first-job.md": range(9),
+    "docs/tutorial/cluster.md": range(2),
     "docs/coming-from/notebook-launcher.md": [1],
     "docs/coming-from/torch-distributor.md": [1],
     "docs/coming-from/horovod-runner.md": [1, 2],
@@ -77,7 +77,7 @@ def test_commands_are_known(block, monkeypatch):
 
     monkeypatch.setattr(argparse.ArgumentParser, "error", refused)
     commands = [shlex.split(line, comments=True) for line in block.text.splitlines()]
-    assert {words[0] for words in commands if words} <= {"distdl", "pip", "make", "jupyter"}
+    assert {words[0] for words in commands if words} <= {"distdl", "pip", "make", "jupyter", "python3", "."}
     for words in commands:
         if words[:1] == ["distdl"]:
             cli._parser().parse_args(words[1:])
@@ -103,7 +103,7 @@ def test_readme_fits_on_a_page():
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_what_a_page_links_to_is_there(page):
     text = (ROOT / page).read_text()
-    linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", text) + re.findall(r' src(?:set)?="([^"]+)"', text)
     assert linked
     assert [name for name in linked if not (ROOT / name).exists()] == []
     assert [name for name in re.findall(r"`((?:tests|labextension/src|docs)/(?!artifacts)[\w./-]+\w)`", text)
