@@ -42,6 +42,8 @@ def ask(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | Non
 
 
 def _checked(ranks: Sequence[int], size: int) -> Sequence[int]:
+    if isinstance(ranks, int):
+        raise InvalidSpec(f"ranks is {ranks}, but it takes a list.", field="ranks", hint=f"Example: [{ranks}].")
     if not ranks:
         raise InvalidSpec("ranks is empty, but a profile has at least one rank.", field="ranks")
     for rank in ranks:

@@ -91,10 +91,14 @@ class ResumedCode(EarlierCode):
         if self._chosen is None:
             shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True, copy_function=_copy)
             return
-        checkpoints.copy(self._chosen, folder.checkpoints, _copy)
-        if not checkpoints.is_unchanged(self._chosen):
-            raise InvalidSpec(f"{self._chosen.path} of job {self._folder.id} is being written.", field="step",
-                              hint="Fork once more in a moment, or from an earlier checkpoint.")  # fmt: skip
+        try:
+            checkpoints.copy(self._chosen, folder.checkpoints, _copy)
+            is_whole = checkpoints.is_unchanged(self._chosen)
+        except FileNotFoundError:  # training, or keep_checkpoints, deletes just now
+            is_whole = False
+        if not is_whole:
+            says = f"{self._chosen.path} of job {self._folder.id}, or what lies beside it, is being written or deleted."
+            raise InvalidSpec(says, field="step", hint="Fork once more in a moment, or from a later checkpoint.")
 
 
 class TrialCode(EarlierCode):

@@ -179,7 +179,11 @@ def _check_line(line: str, field: str) -> None:
 def _check_reachable(text: str, field: str) -> None:
     """Refuse passwords: what a job asks for is kept with it and shown."""
     for address in _ADDRESS.findall(text):
-        split = urlsplit(address)
+        try:
+            split = urlsplit(address)
+        except ValueError:  # which may quote a password
+            raise InvalidSpec(f"{field} has an address that cannot be read.", field=field,
+                              hint="Correct what stands behind its ://.") from None  # fmt: skip
         if split.password or (split.username and not split.scheme.endswith("ssh")) or mask(address) != address:
             raise InvalidSpec(
                 f"{field}: the address at {split.hostname} holds a password, and what a job asks for is kept with it.",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,8 +62,9 @@ def choice(values: Sequence[Any]) -> Choice:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidSpec(f"{name} takes two numbers, and {value!r} is none.", field="parameters",
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max:  # no infinity, nor what is none
+        raise InvalidSpec(f"{name} takes two numbers, and {value!r:.40} is none.", field="parameters",
                           hint=f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).")  # fmt: skip
     return value
 
@@ -80,6 +82,8 @@ def _checked(one: Range, name: str) -> Range:
 
 
 def _choice(values: Any, name: str) -> Choice:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidSpec(f"{name} is {values!r}, which is no list.", field="parameters", hint=_EXAMPLE)
     found = tuple(values)
     if not 1 <= len(found) <= MOST:
         raise InvalidSpec(f"{name} has {len(found)} values, but it takes 1 to {MOST}.", field="parameters")

@@ -2,9 +2,11 @@
 
 import pytest
 
-from distdl_jupyter import submit
+from distdl_jupyter import client, rerun, submit
+from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore, new_id
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.timeout(200)
@@ -59,5 +61,9 @@ def test_a_job_forks_from_one_of_its_checkpoints_while_it_runs_and_afterwards():
     assert "step-40.bin" in repr(job.checkpoints())
     with pytest.raises(InvalidSpec, match="keep_checkpoints is '2'"):
         job.fork(keep_checkpoints="2")
+    chosen = rerun.forked(job.folder, new_id(), checkpoints.choose(job.checkpoints(), step=0), {})
+    (job.folder.checkpoints / "step-0.bin").unlink()
+    with pytest.raises(InvalidSpec, match=r"step-0.bin of job .* is being written or deleted"):
+        client.publish(JobStore(), *chosen[::2], lambda *_: None)
     job.remove()
     assert fork.figure("loss") is not None

@@ -47,6 +47,12 @@ def test_no_password_is_kept_with_a_job(address, tmp_path):
     assert "hunter22" not in refused(packages.requirements, "requirements.txt", tmp_path)
 
 
+def test_an_address_that_is_none_is_refused_without_being_quoted():
+    said = refused(packages.check_packages, ["tool @ https://me:hunter22@[example/tool.whl"], "pip_packages")
+    assert "pip_packages has an address that cannot be read" in said
+    assert "hunter22" not in said
+
+
 def test_no_token_of_a_conda_channel_is_kept_with_a_job():
     channel = "https://conda.anaconda.org/t/ab-12345678-aaaa/lab"
     said = refused(packages.check_packages, [f"{channel}::torch"], "conda_packages")

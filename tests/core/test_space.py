@@ -52,10 +52,18 @@ def test_what_is_no_space_is_refused(given, says):
 
 
 @pytest.mark.parametrize("text", ["1", "normal(0,1)", "loguniform(0,1)", "uniform(2,1)", "integers(1,2.5)",
-                                  "uniform(1)", "uniform(a,b)"])  # fmt: skip
+                                  "uniform(1)", "uniform(a,b)",
+                                  "choice(5)", f"uniform(1,1{400 * '0'})"])  # fmt: skip
 def test_a_line_that_says_nothing_is_refused(text):
     with pytest.raises(InvalidSpec):
         space.parsed("lr", text)
+
+
+@pytest.mark.parametrize("make", [lambda: space.choice(5), lambda: space.choice("adam"),
+                                  lambda: space.uniform(1, 10**400)])  # fmt: skip
+def test_what_gives_no_values_is_refused(make):
+    with pytest.raises(InvalidSpec):
+        make()
 
 
 def rows(steps):
