@@ -13,7 +13,7 @@ import errno
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
+from distdl_jupyter import permissions, registry
 from distdl_jupyter.core import disk_reserve, events, logfile, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
@@ -35,6 +35,10 @@ POLL = 0.1
 _LOOK = 8 * 1024 * 1024
 #: Last events, in which several supervisors that died in a row can be told.
 _LATEST = 100
+
+
+class Untrusted(PermissionError):
+    """Another user could have written a job's folder: nothing that stands there is started, signaled or ended."""
 
 
 class _Reader:
@@ -81,7 +85,7 @@ class _Reader:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
             # Where nobody can write, nobody can end it either; it is asked again later.
-            if error.errno == errno.EROFS and self.folder.supervisor().is_dead:
+            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
                 self.fold(_unwritten(error))
             ended = False
         self._note_writer()
@@ -161,10 +165,12 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
     """End a job that has no writer any more; True when this call wrote its end.
 
     Nothing happens while a writer lives, or may live on another host: unless that is the one that is known to be
-    ``gone``.
+    ``gone``. Raises OSError, Untrusted.
     """
     if not folder.path.exists():
         return False
+    if reason := permissions.refusal(folder.path.stat()):
+        raise Untrusted(f"{folder.path} {reason}")
     lock = JobLock.acquire(folder.lock, of_other_host=gone is not None)
     if lock is None:
         return False
@@ -196,10 +202,11 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
 
 
 def _unwritten(error: OSError) -> Event:
-    """Return the end, which stands nowhere, of a job without a writer on a file system that is read-only by now."""
+    """Return the end, which stands nowhere, of a job without a writer in whose folder nothing is written any more."""
+    why = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
     reason = (
-        f"The job's supervisor has gone, and how the job ended could not be written ({error.strerror}: "
-        f"{error.filename}). What stands in its log before that is kept."
+        f"The job's supervisor has gone, and how the job ended could not be written ({why}). What stands in its log "
+        "before that is kept."
     )
     return {"v": events.VERSION, "t": time.time(), "type": "state", "state": State.LOST.value, "reason": reason}
 

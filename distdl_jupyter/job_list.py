@@ -11,6 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.ended_cache import Ended, Listed, listed
@@ -79,8 +80,8 @@ class Listing:
             if one is None and (more or id_ in self._readers):
                 with self._lock:
                     one = ended.rows.get(id_) or self._follow(id_)
-                if one is not None and not one.active:
-                    new.append(one)
+                if one is not None and not one.active and permissions.is_own(self._store.folder(id_).path):
+                    new.append(one)  # of others' folders an end may be of this view alone
                 more = time.monotonic() < until
             if one is not None:
                 found.append(one)

@@ -21,6 +21,7 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import disk, disk_reserve, limits, locks
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.events import read_file
@@ -47,8 +48,11 @@ def start_supervisor(
 
     ``module`` is another one that is started so, in a folder of the same kind: that which drives a sweep.
 
-    Raises LaunchFailed when it cannot be started, and OSError when the job's folder cannot be written.
+    Raises LaunchFailed when it cannot be started, or another user could have written what it would start, and OSError
+    when the job's folder cannot be written.
     """
+    if reason := permissions.refusal(folder.path.stat()):
+        raise LaunchFailed(f"{folder.path} {reason}: nothing is started there.")
     with folder.supervisor_log.open("ab") as log:
         try:
             process = _spawn(folder, lock.fd, log, python if os.access(python, os.X_OK) else sys.executable, module)

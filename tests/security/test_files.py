@@ -6,14 +6,19 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import client, permissions
+from distdl_jupyter import client, jobs, permissions, sweep
+from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
-from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.spec import Group, JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.sweep import Plan
 from distdl_jupyter.node import run_dir
 from distdl_jupyter.rerun import EarlierCode, ResumedCode
 from distdl_jupyter.worker import owned
@@ -125,6 +130,30 @@ def finished():
 
 def _pair():
     return "a", 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_home, tmp_path):
+    """Whoever finds a job that nothing drives any more starts what goes on with it, by the Python in its spec."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    plan = Plan(parameters=space.checked({"lr": [1, 2]}), trials=2, metric="loss").to_json()
+    for kind in ("jobs", "sweeps"):
+        store = JobStore(kind=kind)
+        folder = store.publish(store.prepare(new_id()))
+        group = Group(kind="sweep", id=folder.id, name="n", size=2, plan=plan) if kind == "sweeps" else None
+        spec = JobSpec(id=folder.id, name="n", cluster="ssh", compute_target="ssh", python=str(program), group=group)
+        folder.spec_file.write_text(spec.dumps())
+        EventWriter(folder.events).write("state", state="queued", reason="")
+        os.chown(folder.path, 4321, 4321)
+    view, study = jobs()[0].view(), sweep(folder.id).study
+    for state, why in ((view.state, view.reason), (study.state, study.problem)):
+        assert state is State.LOST
+        assert "belongs to the user with number 4321 and not to you" in why
+    time.sleep(0.5)
+    assert not (tmp_path / "started").exists()
+    assert not (JobStore().jobs.parent / "ended.jsonl").exists()
 
 
 def test_a_value_that_others_may_have_written_is_not_opened(tmp_path):
