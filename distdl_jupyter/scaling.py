@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import capture, client, registry, scaling_study
 from distdl_jupyter.core import scaling
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
-from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.form.code import Training, inspect_cell, inspect_training
+from distdl_jupyter.node.processes import mark
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -96,7 +98,7 @@ def of_draft(
     about = training or inspect_cell(draft.source.code, name=name, numbers=draft.numbers)
     plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds,
             "epoch_samples": epoch_samples, "learning_rate": about.learning_rate or _flag_rate(draft),
-            "scales_rate": about.scales_rate}  # fmt: skip
+            "scales_rate": about.scales_rate, "driver": mark()}  # fmt: skip
     group = Group(kind=scaling_study.KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
     output = _output(group.id)
@@ -110,6 +112,9 @@ def of_draft(
                     job = client.launch(draft, group, **given)
                     runs.append(_measure(job, seconds, output.update))
                     output.measured(backend, count, runs)
+    except BaseException:  # an interrupt may have come while a run was started
+        _end_runs(group.id)
+        raise
     finally:
         output.settle()
     return scaling_study.find(group.id)
@@ -176,6 +181,17 @@ def _flag_rate(draft: CapturedCode) -> float | None:
             except ValueError:
                 return None
     return None
+
+
+def _end_runs(study: str) -> None:
+    """End what still runs of a study; a run whose supervisor had yet to be started was none."""
+    for row in client.rows():
+        if row.group is not None and row.group.id == study:
+            job = client.attach(row.id)
+            with contextlib.suppress(JobNotRunning):
+                job.cancel()
+            if job.wait().state is State.LOST:
+                job.remove()
 
 
 def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:

@@ -11,6 +11,8 @@ import time
 import torch
 from torch import nn
 
+from distdl_jupyter import log
+
 #: Numbers of a ResNet-50 for 1,000 classes; torchvision's has as many.
 PARAMETERS = 25_557_032
 
@@ -104,6 +106,7 @@ def train(steps=60, batch=None, pixels=None):
     warm_up = min(5, steps - 1)
     begun = time.perf_counter()
     for step in range(steps):
+        log(samples=batch)  # no DataLoader says it
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(network(images), labels)
         loss.backward()

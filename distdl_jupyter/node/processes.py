@@ -210,6 +210,18 @@ def other_host(text: str) -> str:
     return "" if not own_host or host == own_host or run == own_run else host
 
 
+def has_ended(text: str) -> bool:
+    """Say whether the process that wrote a mark is proven to have ended: on this host, in this boot."""
+    try:
+        said = json.loads(text)
+        pid, started, machine = int(said["pid"]), int(said["started"]), f"{said['host']}/{said['boot']}"
+    except (ValueError, TypeError, KeyError):
+        return False
+    if not started or not boot() or machine != boot():
+        return False
+    return _started(pid) != started or stat(pid)[:1] == [b"Z"]
+
+
 def send_marked(text: str, number: int) -> bool:
     """Signal the process that wrote a mark. False, and no signal, unless it is proven that it lives here still."""
     try:

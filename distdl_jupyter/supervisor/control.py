@@ -25,6 +25,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import disk, disk_reserve, limits, locks
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.events import read_file
+from distdl_jupyter.node import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -123,13 +124,22 @@ def _append(control: Path, line: bytes) -> None:
         os.close(fd)
 
 
-class ControlReader:
-    """The supervisor's side: returns each request once; reading is the heartbeat that other hosts see."""
+#: Seconds between two looks at the process that drives a job.
+_LOOK = 1.0
 
-    def __init__(self, control: Path, lock: Path | None = None) -> None:
+
+class ControlReader:
+    """The supervisor's side: returns each request once; reading is the heartbeat that other hosts see.
+
+    ``driver`` is the mark (``processes.mark``) of a process that ends the job when it has what it started it for; when
+    that process has ended, a request to cancel is returned in its place.
+    """
+
+    def __init__(self, control: Path, lock: Path | None = None, driver: str = "") -> None:
         self._control = control
         self._lock = lock
-        self._beat = time.monotonic()
+        self._driver = driver
+        self._beat = self._look = time.monotonic()
         self._cursor = 0
 
     def read(self) -> list[dict[str, Any]]:
@@ -139,4 +149,9 @@ class ControlReader:
             with contextlib.suppress(OSError):
                 os.utime(self._lock)
         requests, self._cursor = read_file(self._control, self._cursor)
+        if self._driver and time.monotonic() >= self._look:
+            self._look = time.monotonic() + _LOOK
+            if processes.has_ended(self._driver):
+                self._driver = ""
+                requests.append({"type": "cancel", "reason": "The process that measured it has ended."})
         return requests

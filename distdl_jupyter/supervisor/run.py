@@ -64,7 +64,8 @@ class Supervisor:
                 self._recorder.fold(line)
         self._recorder.go_on(self._history)
         self._wake = wake
-        self._control = ControlReader(folder.control, folder.lock)
+        driver = self._spec.group.plan.get("driver", "") if self._spec.group else ""
+        self._control = ControlReader(folder.control, folder.lock, str(driver))
         kept = self._spec.keep_checkpoints
         self._checkpoints = CheckpointKeeper(folder, kept) if kept else None
         self._clock = Clock(self._spec.max_run_duration_seconds)

@@ -1,6 +1,8 @@
 """``scale`` with real jobs on this machine."""
 
 import _thread
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -110,3 +112,20 @@ def test_what_was_measured_until_an_interrupt_is_kept_and_nothing_is_left_runnin
     found = scaling_study.find(over=True)
     assert (found.facts.state, found.facts.size) == (State.CANCELED, 2)
     assert found.points[0].processes == 1
+
+
+@pytest.mark.full
+def test_a_driver_that_is_killed_leaves_what_was_measured_and_no_run(distdl_home):
+    code = ("from distdl_jupyter import scale\nfrom tests.client import scaled\n"
+            "scale(scaled.sleeps, [1, 2], (0.02,), backends='torch', seconds=1)")  # fmt: skip
+    driver = subprocess.Popen([sys.executable, "-c", code], cwd=Path.cwd())
+    try:
+        wait_for(lambda: len(jobs()) == 3 and jobs()[0].folder.steps.exists(), 120, what="steps of the third run")
+    finally:
+        driver.kill()
+        driver.wait()
+    newest = jobs()[0].wait(30)
+    assert (newest.state, newest.view().reason) == (State.CANCELED, "The process that measured it has ended.")
+    found = scaling_study.find(over=True)
+    assert (found.facts.state, found.points[0].processes) == (State.CANCELED, 1)
+    assert len(jobs()) == found.facts.runs == 3

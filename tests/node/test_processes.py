@@ -1,5 +1,6 @@
 """What the process table says: which processes belong to a job, and which no signal reaches."""
 
+import json
 import os
 import subprocess
 import sys
@@ -80,3 +81,16 @@ def test_the_process_table_is_the_same_without_proc(monkeypatch, tmp_path):
 def test_signals_have_their_names():
     assert (processes.signal_name(9), processes.signal_name(250)) == ("KILL", "250")
     assert [processes.signal_number(name) for name in ("KILL", "34", "odd")] == [9, 34, 0]
+
+
+def test_the_writer_of_a_mark_has_ended_only_when_that_is_proven():
+    code = "from distdl_jupyter.node import processes; import time; print(processes.mark(), flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
+        mark = writer.stdout.readline()
+        assert not processes.has_ended(mark)
+        writer.kill()
+        wait_for(lambda: processes.has_ended(mark), what="its end, also before it is waited for")
+    assert processes.has_ended(mark)
+    elsewhere = {**json.loads(mark), "host": "node-b", "boot": "6f0c2c0e"}
+    for other in (json.dumps(elsewhere), "", "no mark", processes.mark()):
+        assert not processes.has_ended(other)
