@@ -69,7 +69,10 @@ class Sweep(SweepShown):
         study = self.study
         if study.best is None:
             more = " ".join(filter(None, (study.problem, study.hint)))
-            raise ResultUnavailable("No trial has completed yet.", hint=more)
+            says = "No trial has completed yet."
+            if any(one.state == "completed" for one in study.trials):
+                says = f"No trial came to a number as its {study.plan.metric}."
+            raise ResultUnavailable(says, hint=more)
         assert isinstance(study.best, SweepTrial)
         return study.best
 

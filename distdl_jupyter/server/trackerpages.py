@@ -15,6 +15,7 @@ from jupyter_core.utils import ensure_async
 from jupyter_server_proxy.handlers import SuperviseAndProxyHandler
 from tornado import web
 
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.monitoring import settings, trackers
 from distdl_jupyter.monitoring.viewer import log_folder
@@ -94,9 +95,13 @@ class TrackerPages(SuperviseAndProxyHandler):  # type: ignore[misc]  # without t
 
 
 def _command(key: str) -> tuple[str, ...]:
-    """Return what shows it. Raises HTTPError for a job that is not here, and for an MLflow that is elsewhere."""
+    """Return what shows it. Raises HTTPError for a job that is not here, an MLflow elsewhere, and broken settings."""
     if key == "mlflow":
-        if trackers.mlflow_address(settings.read()).startswith(("http", "databricks", "azureml")):
+        try:
+            address = trackers.mlflow_address(settings.read())
+        except DistDLError as error:
+            raise web.HTTPError(409, str(error)) from error
+        if address.startswith(("http", "databricks", "azureml")):
             raise web.HTTPError(404, "MLflow has pages of its own")
         return ("mlflow",)
     folder = JobStore().folder(key).path if is_id(key) else None

@@ -146,6 +146,14 @@ def test_a_metric_that_is_never_reported_ends_the_sweep_with_the_remedy(distdl_h
 
 
 @pytest.mark.full
+def test_where_no_trial_came_to_a_number_none_is_the_best(distdl_home):
+    found = sweep(swept.diverges, LR, trials=1).wait(60)
+    assert found.state is State.COMPLETED
+    with pytest.raises(ResultUnavailable, match="No trial came to a number as its loss"):
+        found.best  # noqa: B018
+
+
+@pytest.mark.full
 def test_trials_that_all_fail_end_the_sweep(distdl_home):
     with pytest.raises(JobFailed, match=r"The first 3 trials failed: ValueError: no data for .* distdl logs"):
         sweep(swept.fails, LR, trials=20).wait(60)
