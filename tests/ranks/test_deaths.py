@@ -11,6 +11,9 @@ import pytest
 
 from distdl_jupyter import add_cluster, client, ranks
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning
+from distdl_jupyter.core.state import State
+from distdl_jupyter.ranks import request
+from distdl_jupyter.worker.serving.listener import NOTES
 from tests.conftest import wait_for
 from tests.written import all_written
 
@@ -79,6 +82,15 @@ def test_the_trace_of_a_crash_is_in_the_log(started):
 
 
 @pytest.mark.fault("rank", "named by the next cell")
+@pytest.mark.full
+def test_ranks_that_no_kernel_could_meet_end_with_the_reason():
+    job = client.launch(request.session(), distributed_backend="plain")
+    (job.folder.path / NOTES).touch()  # no folder can be made there
+    view = job.wait(60).view()
+    assert view.state is State.FAILED
+    assert view.reason.startswith("Where rank 0 is met could not be written: File exists")
+
+
 def test_a_rank_that_is_killed_between_cells_is_named_by_the_next_one(started):
     session = started()
     os.kill(session.run("import os\nos.getpid()").values[1], signal.SIGKILL)

@@ -20,6 +20,7 @@ from distdl_jupyter.worker.serving.listener import NOTES, listening, note_of, wr
 from distdl_jupyter.worker.serving.peer import peer_uid
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from distdl_jupyter.clusters.agents.connection import Connection
@@ -38,19 +39,29 @@ class RankRelay:
         self._lifeline = run_dir.lifeline(self._folder)
         self._servers: list[asyncio.Server] = []
 
-    def offer(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
-        """Make a rank's socket, and then its note, when its host has answered where it listens."""
+    def offer(
+        self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
+    ) -> None:
+        """Make a rank's socket, and then its note, when its host has answered where it listens.
+
+        ``failed`` hears on the loop why that cannot be.
+        """
         answer.add_done_callback(
-            lambda found: asyncio.run_coroutine_threadsafe(self._offer(connection, rank, found), wire.loop())
+            lambda found: asyncio.run_coroutine_threadsafe(self._offer(connection, rank, found, failed), wire.loop())
         )
 
-    async def _offer(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
+    async def _offer(
+        self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
+    ) -> None:
         with contextlib.suppress(DistDLError):  # the host is gone, or the rank has ended: its end is told elsewhere
             note = answer.result()
             path = self._folder / f"rank-{rank}.sock"
             carry = functools.partial(self._carry, connection, rank)
-            self._servers.append(await asyncio.start_unix_server(carry, sock=listening(path), limit=_PIECE))
-            write_note(note_of(self._notes, rank), {**note, "socket": str(path)})
+            try:
+                self._servers.append(await asyncio.start_unix_server(carry, sock=listening(path), limit=_PIECE))
+                write_note(note_of(self._notes, rank), {**note, "socket": str(path)})
+            except OSError as error:
+                failed(error)
 
     async def _carry(
         self, connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

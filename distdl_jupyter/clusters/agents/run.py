@@ -77,6 +77,8 @@ class AgentRun(Run):
         self._clocks: dict[Node, ClockOffset] = {}
         self._served: set[int] = set()
         self._rank_relay: RankRelay | None = None
+        #: What has failed on another thread.
+        self._failure: LaunchFailed | None = None
 
     # start ------------------------------------------------------------------------------------
 
@@ -199,7 +201,12 @@ class AgentRun(Run):
         return found
 
     def poll(self) -> list[Exit]:
-        """Return the exits since the last call, each when all that its rank has said can be read."""
+        """Return the exits since the last call, each when all that its rank has said can be read.
+
+        Raises LaunchFailed where no kernel could ever speak to a rank that stays.
+        """
+        if self._failure is not None:
+            raise self._failure
         self._nodes.poll()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -301,14 +308,26 @@ class AgentRun(Run):
         node = self._nodes.of(self._placement.ranks[rank])
         self._served.add(rank)
         answer = node.connection.begin("serving", rank=rank)
-        if not node.host:
-            write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
-            return
+        try:
+            if node.host:
+                self._relay(node, rank, answer)
+            else:
+                with contextlib.suppress(HostFailed):  # the rank has ended, which is told elsewhere
+                    write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
+        except OSError as error:
+            raise _unserved(rank, error) from error
+
+    def _relay(self, node: Node, rank: int, answer: Future[dict[str, Any]]) -> None:
+        """Let a socket here lead to a rank elsewhere. Raises OSError; what fails later ``poll`` raises."""
+
+        def failed(error: OSError) -> None:
+            self._failure = _unserved(rank, error)
+
         if self._rank_relay is None:
             from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # asyncio is for ranks elsewhere
 
             self._rank_relay = RankRelay(self._context.folder)
-        self._rank_relay.offer(node.connection, rank, answer)
+        self._rank_relay.offer(node.connection, rank, answer, failed)
 
     def measure_clocks(self) -> None:
         """Ask every machine for its time: the shortest of some round trips says it best."""
@@ -368,7 +387,8 @@ class AgentRun(Run):
         if self._rank_relay is not None:
             self._rank_relay.close()
         for rank in self._served:
-            note_of(self._context.folder.path / NOTES, rank).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                note_of(self._context.folder.path / NOTES, rank).unlink()
         self._nodes.close()
         for stream in self._streams:
             with contextlib.suppress(OSError):
@@ -400,6 +420,10 @@ class DirectRun(AgentRun):
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
         if end["process"] < SERVICES:
             self.ended(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
+
+
+def _unserved(rank: int, error: OSError) -> LaunchFailed:
+    return limits.launch_failed(f"Where rank {rank} is met could not be written", error)
 
 
 def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> Run:
