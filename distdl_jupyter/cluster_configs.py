@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import atomic_write, redact
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from distdl_jupyter.core.spec import looks_secret
@@ -117,6 +117,7 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
                           hint="Put it into the environment.")  # fmt: skip
     checked = registry.check_options("clusters", kind, dict(options))
     registry.get("clusters", kind).validate(checked)
+    redact.refuse(options)
     return {name: getattr(checked, name) for name in options}
 
 

@@ -118,6 +118,7 @@ def build(
     if not cluster.far and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _with_ready_python(spec)
     dry_run(spec, cluster, cluster_options, backend, backend_options)
+    redact.refuse({**cluster_given, **backend_given})
     known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
     return _written(redact.spec(_with_findings(spec, draft), known), frames), secret
 

@@ -67,6 +67,16 @@ def test_what_is_wrong_is_refused_before_it_is_kept(rack, config):
         cluster_configs.add("mini", "rack", {"wheels": 4})
     with pytest.raises(InvalidSpec, match="password looks like a secret"):
         cluster_configs.add("mini", "rack", {"password": "hunter2"})
+    for kind, name, value in (("slurm", "setup", "export HF_TOKEN=hunter2hunter2hunter2"),
+                              ("spark", "remote", "sc://host:15002/;x-api-key=hunter2hunter2")):  # fmt: skip
+        with pytest.raises(InvalidSpec, match=f"{name} holds a secret .*=•••") as refused:
+            cluster_configs.add("mini", kind, {name: value})
+        assert "hunter2" not in str(refused.value)
+        with pytest.raises(InvalidSpec, match=f"{name} holds a secret|not on the PATH|not installed") as refused:
+            submit(print, compute_target=kind, **{name: value})
+        assert "hunter2" not in str(refused.value)
+    cluster_configs.add("mini", "slurm", {"setup": "module load cuda/12.4; export HF_TOKEN=$(cat ~/.hf)"})
+    cluster_configs.remove("mini")
     cluster_configs.add("mini", "rack", {})
     with pytest.raises(ClusterRefused, match="A cluster named mini is there already"):
         cluster_configs.add("mini", "rack", {})

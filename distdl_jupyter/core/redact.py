@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec, looks_secret
 from distdl_jupyter.worker import secret_patterns
 from distdl_jupyter.worker.secret_patterns import MASK
@@ -50,6 +51,19 @@ def text(given: str) -> str:
 def is_secret(name: str, value: str) -> bool:
     """Say whether a variable is a secret: by its name, or because its value has the form of one."""
     return _names_one(name, value) or secret_patterns.mask(value) != value
+
+
+def refuse(options: Mapping[str, Any]) -> None:
+    """Raise InvalidSpec where an option of a cluster or backend holds a secret: they are kept, and shown."""
+    for name, value in options.items():
+        if isinstance(value, str) and text(value) != value:
+            raise InvalidSpec(f"{name} holds a secret ({_around(text(value))}), and options are kept.", field=name,
+                              hint="Take it out, and give it as an environment variable.")  # fmt: skip
+
+
+def _around(masked: str) -> str:
+    """Return the word in which something is masked."""
+    return next(word for word in masked.split() if MASK in word)
 
 
 def _names_one(name: str, value: str) -> bool:
