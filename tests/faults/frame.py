@@ -9,13 +9,15 @@ fault several times takes the fixture ``injected`` and calls it after each one t
 table together.
 
 ``make test`` runs a quick selection among all other tests (``tests.selection``). ``make test-faults`` runs every test
-that is marked and writes ``RESULTS.md`` beside this file; its head says which of the two it is of. A fault that is
-tested elsewhere is marked there and not written a second time.
+that is marked and writes ``RESULTS.md`` beside this file; its head says which of the two it is of. With arguments
+(``make test-faults PYTEST=tests/client/test_sweep.py``) only the lines of the tests that ran are written anew. A fault
+that is tested elsewhere is marked there and not written a second time.
 """
 
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -58,13 +60,14 @@ watchdog are killed in the same moment.
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-page", default="", help="write the table of faults and promises into this file")
+    parser.addoption("--faults-part", action="store_true", help="leave the lines of tests that do not run as they are")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(row, promise): injects a fault; row is a key of tests.faults.frame.ROWS")
     page = config.getoption("--faults-page")
     if page and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Table(Path(page)), "faults-table")
+        config.pluginmanager.register(Table(Path(page), part=config.getoption("--faults-part")), "faults-table")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -115,19 +118,21 @@ class Line:
 class Table:
     """Collects how every marked test went and writes the page at the end."""
 
-    def __init__(self, page: Path) -> None:
+    def __init__(self, page: Path, *, part: bool = False) -> None:
         self._page = page
+        self._known = known(page.read_text(encoding="utf-8")) if part and page.exists() else {}
         self._lines: dict[str, Line] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         fault = dict(report.user_properties).get("fault")
         if fault is not None:
-            test = report.nodeid.split("[", 1)[0]
+            file, name = report.nodeid.split("[", 1)[0].split("::", 1)
+            test = f"{file.removeprefix('tests/').removesuffix('.py')}::{name.rsplit('::', 1)[-1]}"
             self._lines.setdefault(test, Line(*fault)).add(report)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._lines:
-            self._page.write_text(page(self._lines), encoding="utf-8")
+            self._page.write_text(page({**self._known, **self._lines}), encoding="utf-8")
 
 
 def page(lines: dict[str, Line]) -> str:
@@ -143,6 +148,23 @@ def page(lines: dict[str, Line]) -> str:
     return "\n".join(parts)
 
 
+def known(text: str) -> dict[str, Line]:
+    """Return the lines of a page that was written before."""
+    found: dict[str, Line] = {}
+    row = ""
+    for line in text.splitlines():
+        row = next((key for key, words in ROWS.items() if line == f"## {words}"), row)
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if row and line.startswith("| ") and len(cells) == 4 and cells != ["fault", "promise", "held", "in `tests`"]:
+            fault, promise, how, where = cells
+            one = found[f"{where}::test_{fault.replace(' ', '_')}"] = Line(row, promise)
+            if said := re.fullmatch(r"(\d+) of (\d+)", how):
+                one.held, one.failed = int(said[1]), int(said[2]) - int(said[1])
+            else:
+                one.skipped.add(how.removeprefix("not run: "))
+    return found
+
+
 def _table(lines: dict[str, Line]) -> str:
     rows = [
         "| fault | promise | held | in `tests` |",
@@ -154,9 +176,8 @@ def _table(lines: dict[str, Line]) -> str:
 
 def _cells(test: str, line: Line) -> str:
     how = f"{line.held} of {line.made}" if line.made else f"not run: {'; '.join(sorted(line.skipped))}"
-    file, name = test.split("::", 1)
-    where = file.removeprefix("tests/").removesuffix(".py")
-    cells = (name.rsplit("::", 1)[-1].removeprefix("test_").replace("_", " "), line.promise, how, where)
+    where, name = test.split("::", 1)
+    cells = (name.removeprefix("test_").replace("_", " "), line.promise, how, where)
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 

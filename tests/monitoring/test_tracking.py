@@ -25,6 +25,7 @@ from distdl_jupyter.monitoring import settings, trackers
 from distdl_jupyter.monitoring.points import PointFold, parameters, tags
 from distdl_jupyter.views.job_page import spec_rows
 from tests.conftest import wait_for
+from tests.faults.disks import fill, free, mount, unmount
 from tests.monitoring.packages import installed
 from tests.node.test_port_check import free_port
 
@@ -349,6 +350,7 @@ def offline_rows(path, name):
     return rows
 
 
+@pytest.mark.fault("trackers", "the job goes on and says it; back again, the tracker gets all of it, once")
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_server_that_is_down_at_first_and_in_the_middle_misses_nothing(server, tmp_path):
@@ -371,6 +373,31 @@ def test_a_server_that_is_down_at_first_and_in_the_middle_misses_nothing(server,
     assert server.runs(job)[1][0].info.status == "FINISHED"
 
 
+@pytest.mark.fault("trackers", "a full disk is told and holds up no job; with room the tracker gets all of it")
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_tracker_whose_disk_is_full(server, tmp_path):
+    mount(server.folder, "size=64m")
+    try:
+        server.start()
+        settings.change(mlflow=server.address)
+        go_on = tmp_path / "go-on"
+        job = tracked(until=go_on)
+        wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].run, timeout=120)
+        fill(server.folder)
+        go_on.touch()
+        assert job.wait(60).state is State.COMPLETED, "the job waits for no tracker"
+        wait_for(lambda: records(job)["mlflow"].trouble, timeout=200, what="the trouble")
+        assert not records(job)["mlflow"].done
+        free(server.folder)
+        complete(job, "mlflow", timeout=300)
+        assert server.history(job) == EXPECTED
+    finally:
+        server.stop()
+        unmount(server.folder)
+
+
+@pytest.mark.fault("trackers", "what writes the run is killed, then the supervisor: one run, nothing twice")
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_deaths_of_tracker_and_supervisor_make_no_second_run(server, tmp_path):
@@ -406,6 +433,7 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.fault("trackers", "refused: one sentence without the token; with a right one it gets all of it")
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, packages):

@@ -17,6 +17,7 @@ from distdl_jupyter.node import processes, slots
 from distdl_jupyter.node.schedule import Need
 from distdl_jupyter.node.slots import Slot
 from tests.conftest import wait_for
+from tests.faults.disks import fill, free, mount, unmount
 
 GPUS = ("GPU-a", "GPU-b", "MIG-GPU-c/1/0")
 
@@ -184,6 +185,7 @@ def test_gpus_are_free_although_a_forked_process_has_inherited_the_lock(slot):
 # what goes wrong --------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("queue", "the queue's folder is deleted: its files come back before anything is given twice")
 def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_twice(slot, folder, monkeypatch):
     holder, waiting = slot("holder"), slot("waiting")
     holder.ask(gpus(3))
@@ -203,16 +205,16 @@ def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_
 
 
 @pytest.mark.fault("queue", "a full disk keeps jobs waiting, with the reason, and they start when there is room")
-def test_a_folder_that_cannot_be_written_is_a_reason_to_wait(slot, monkeypatch):
-    def full(*_args, **_more):
-        raise OSError(28, "No space left on device")
-
-    one = slot("one")
-    with monkeypatch.context() as patched:
-        patched.setattr(slots, "_write_all", full)
-        turn = one.ask(gpus(1))
-        assert turn.problem.startswith("The queue cannot be written: No space left on device")
-    assert takes(one, gpus(1)) == ("GPU-a",)
+def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
+    mount(folder, "size=64k,mode=1777")
+    try:
+        fill(folder)
+        one = slot("one")
+        assert one.ask(gpus(1)).problem.startswith("The queue cannot be written: No space left on device")
+        free(folder)
+        assert takes(one, gpus(1)) == ("GPU-a",)
+    finally:
+        unmount(folder)
 
 
 def test_a_file_is_written_over_without_more_room(slot, folder):
