@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.correctness import check
     from distdl_jupyter.job_queue import queue
+    from distdl_jupyter.monitoring.webhook import notifications
     from distdl_jupyter.retention import prune
     from distdl_jupyter.scaling import scale
     from distdl_jupyter.sweeps import sweep
@@ -52,6 +53,7 @@ _HOMES = {
     "launcher": "widgets",
     "log": "worker.report",
     "loguniform": "core.space",
+    "notifications": "monitoring.webhook",
     "panel": "widgets",
     "progress": "worker.report",
     "prune": "retention",
@@ -88,6 +90,7 @@ __all__ = [
     "launcher",
     "log",
     "loguniform",
+    "notifications",
     "panel",
     "progress",
     "prune",

@@ -20,6 +20,7 @@ from distdl_jupyter.cli import (
     azure,
     batchai,
     clusters,
+    notify,
     profile,
     prune,
     queue,
@@ -149,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
 
     queue.add_to(commands, _find)
+    notify.add_to(commands)
     prune.add_to(commands)
     _add_script_flags(_command(commands, "submit", _submit, "run a script on many processes"))
     one = _command(commands, "sweep", _sweep, "run a script with many values of its flags, and find the best")

@@ -12,6 +12,7 @@
       NotSignedIn          Azure is wanted and nobody is signed in
       AzureRefused         Azure was asked and said no
       DataUnavailable      a data source cannot be read, or outputs cannot be written
+      MessageNotSent       a webhook did not take a message
       DiskRefused          the data directory cannot be written: full, read-only, somebody else's
       LaunchFailed         carries the tail of what the launcher printed
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line; its
@@ -99,6 +100,10 @@ class AzureRefused(DistDLError):
 
 class DataUnavailable(DistDLError):
     """A data source cannot be read, or the outputs cannot be written where they should go."""
+
+
+class MessageNotSent(DistDLError):
+    """A webhook did not take a message; of its address only the host is said."""
 
 
 class DiskRefused(DistDLError):

@@ -14,10 +14,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, MessageNotSent
 from distdl_jupyter.monitoring import settings
 
 #: Seconds that an endpoint has to answer, and before each try.
@@ -120,6 +121,37 @@ def _card(message: Message) -> dict[str, Any]:
     card = {"type": "AdaptiveCard", "version": "1.4", "body": lines}
     kind = "application/vnd.microsoft.card.adaptive"
     return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Notifications:
+    """Where messages about jobs go: the ``host`` of the webhook, "" for nowhere; and what for, separated by commas."""
+
+    host: str
+    notify: str
+
+    def __str__(self) -> str:
+        return f"{self.host or 'nowhere'}, for {self.notify}"
+
+
+def notifications(webhook: str | None = None, notify: str | None = None, *, test: bool = False) -> Notifications:
+    """Say where messages about jobs go and what for, after setting what is given ("" takes it back).
+
+    With ``test`` a message is sent now. Raises InvalidSpec, MessageNotSent.
+    """
+    given = {name: value for name, value in (("webhook", webhook), ("notify", notify)) if value is not None}
+    known = settings.change(settings.MONITORING, **given) if given else settings.read()
+    host = check_address(known.webhook) if known.webhook else ""
+    if test:
+        if not host:
+            raise InvalidSpec("No webhook is set, so no message can be sent.", field="webhook",
+                              hint="Set one: distdl notify --set, or notifications(webhook=ADDRESS).")  # fmt: skip
+        try:
+            deliver(known.webhook, HELLO)
+        except CannotSend as error:
+            hint = "Look whether the address is whole and still valid, and whether this machine reaches the host."
+            raise MessageNotSent(f"No message could be sent: {error}.", hint=hint) from None
+    return Notifications(host, known.notify)
 
 
 def main() -> None:

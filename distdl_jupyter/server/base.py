@@ -48,6 +48,7 @@ STATUS: dict[type[Exception], int] = {
     errors.AzureRefused: 502,
     errors.DataUnavailable: 502,
     errors.LaunchFailed: 502,
+    errors.MessageNotSent: 502,
     errors.DiskRefused: 507,
     errors.DistDLError: 500,
 }

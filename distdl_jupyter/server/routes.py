@@ -33,6 +33,7 @@ from distdl_jupyter.server.jobs import (
 from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
 from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
+from distdl_jupyter.server.notifications import NotificationsOfUser, TestNotification
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
@@ -75,6 +76,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/metrics", JobMetrics),
     ("/jobs/{id}/outputs", Outputs),
     ("/jobs/{id}/outputs/{path}", OutputFile),
+    ("/notifications", NotificationsOfUser),
+    ("/notifications/test", TestNotification),
     ("/queue", QueueOfJobs),
     ("/compare", Compare),
     ("/scaling/{id}", ScalingById),

@@ -1,12 +1,13 @@
 """Messages to a webhook, really sent to an endpoint of this machine: form, tries, and what stays secret."""
 
+import io
 import json
 import socket
 import threading
 
 import pytest
 
-from distdl_jupyter import submit, sweep
+from distdl_jupyter import cli, notifications, submit, sweep
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.magic import topics
 from distdl_jupyter.monitoring import settings, webhook
@@ -92,6 +93,26 @@ def test_what_answers_no_http_is_one_sentence(monkeypatch):
         threading.Thread(target=answer).start()
         with pytest.raises(webhook.CannotSend, match=r"^127\.0\.0\.1 was not reached \(BadStatusLine\)$"):
             webhook.deliver(f"http://127.0.0.1:{server.getsockname()[1]}/secret", MESSAGE)
+
+
+def test_a_webhook_is_set_tried_and_taken_back_without_its_address_anywhere(endpoint, capsys, monkeypatch):
+    with pytest.raises(InvalidSpec, match="No webhook is set, so no message can be sent"):
+        notifications(test=True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{endpoint.address}/secret-path\n"))
+    assert cli.main(["notify", "--set", "--for", "failure", "--test"]) == 0
+    assert capsys.readouterr().out == "Messages go to 127.0.0.1, for failure.\nA message was sent.\n"
+    assert json.loads(endpoint.posts[0][2])["text"] == webhook.HELLO.text
+    assert repr(notifications()) == "Notifications(host='127.0.0.1', notify='failure')"
+    monkeypatch.setattr(webhook, "_WAITS", (0.0,))
+    broken = Endpoint(503)
+    notifications(f"{broken.address}/secret-path")
+    assert cli.main(["notify", "--test"]) == 2
+    said = capsys.readouterr().err
+    assert "No message could be sent: 127.0.0.1 answered 503. Look whether the address is whole" in said
+    assert "secret-path" not in said
+    broken.close()
+    assert cli.main(["notify", "--off"]) == 0
+    assert capsys.readouterr().out == "Messages go to nowhere, for failure.\n"
 
 
 def test_settings_are_checked_kept_privately_and_shown_without_the_address(endpoint, capsys):
