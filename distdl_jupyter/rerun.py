@@ -156,7 +156,7 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
                           field="compute_target", hint="Start all of its runs there with compute_target.")  # fmt: skip
     spec, secrets = _changed(folder, earlier, options, id_)
     spec = _as_own(spec, earlier, id_, resumed_from=earlier.resumed_from, forked_at=earlier.forked_at,
-                   check=earlier.check, after=spec.after or _awaited(earlier))  # fmt: skip
+                   check=earlier.check, after=spec.after or _awaited(earlier), moved_from=folder.id)  # fmt: skip
     if not folder.has_checkpoints:
         return spec, secrets, EarlierCode(folder, earlier)
     _check_can_go_on(folder, spec)
@@ -226,7 +226,7 @@ def checked(
 def _as_own(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
     """Return the spec of a new job, of no study, with the code of an earlier one and the values it was run with."""
     return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, group=None, trial=None,
-                               parameters=earlier.parameters, **more)  # fmt: skip
+                               **{"moved_from": "", "parameters": earlier.parameters, **more})  # fmt: skip
 
 
 def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:

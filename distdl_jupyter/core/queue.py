@@ -15,6 +15,8 @@ from distdl_jupyter.core.state import State
 ORDER = "order"
 #: The word of what is lacking where a job waits for the end of another.
 AFTER = "after"
+#: What the reason of a job's end begins with that gave its place to one on another cluster.
+MOVED = "It was moved to "
 
 
 @dataclass(frozen=True, slots=True)

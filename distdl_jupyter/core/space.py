@@ -62,8 +62,7 @@ def choice(values: Sequence[Any]) -> Choice:
 
 
 def _number(value: Any, name: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= sys.float_info.max:  # no infinity, nor what is none
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise InvalidSpec(f"{name} takes two numbers, and {value!r:.40} is none.", field="parameters",
                           hint=f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).")  # fmt: skip
     return value

@@ -85,6 +85,8 @@ class JobSpec(JobOptions):
     resumed_from: str = ""
     #: The step of the checkpoint with which this job leaves that one's curve, None where it goes on from all of them.
     forked_at: float | None = None
+    #: The job whose place in a queue this one took, "" for none: who waited for that one waits for this one.
+    moved_from: str = ""
     #: The study that it is a run of, None for a job of its own.
     group: Group | None = None
     #: Of a trial of a sweep: its number, from 0, and the values with which its code runs.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.queue import AFTER, QueueView, reason
+from distdl_jupyter.core.queue import AFTER, MOVED, QueueView, reason
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
@@ -117,10 +119,24 @@ class _Predecessor:
         for event in found:
             self._view.apply(event)
         state = self._view.state
+        if state is State.CANCELED and self._view.reason.startswith(MOVED) and self._follow():
+            return
         if state.ended and state is not State.COMPLETED:
             self.failure = f"{self.name}, after which it was to start, {_ENDS[state]}."
         elif not state.ended and self._is_abandoned(found=bool(found)):
             self.failure = f"{self.name}, after which it was to start, was lost: its supervisor has gone."
+
+    def _follow(self) -> bool:
+        """Wait for the job that has taken its place from now on; say whether there is one, or may be in a moment."""
+        store = JobStore(self._folder.path.parent.parent)
+        for folder in takewhile(lambda one: one.id > self._folder.id, store.folders()):
+            with contextlib.suppress(DistDLError):
+                if folder.spec().moved_from == self._folder.id:
+                    self._folder, self._view, self._cursor, self._silent = folder, None, 0, None
+                    self.name = short_id(folder.id)
+                    return True
+        self._silent = self._silent or time.monotonic()
+        return time.monotonic() - self._silent < _TAKEOVER
 
     def _is_abandoned(self, *, found: bool) -> bool:
         """Say whether it has had no supervisor for a while, and no other one can take it over."""

@@ -133,6 +133,8 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
     saved = submit(saves, name="saved", distributed_backend="plain").wait(60)
     waiting = saved.resume(after=first)
     waits(waiting)
+    later = begin(tmp_path, "later", cores=None, after=waiting)
+    (tmp_path / "later").touch()
 
     waiting.folder.payload.chmod(0o666)
     with pytest.raises(JobNotFound, match="may be written by others"):
@@ -147,12 +149,14 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
         with contextlib.suppress(JobNotRunning):
             answers.append(one.result())
     (moved,) = answers
-    assert [job.name for job in jobs()] == ["saved", "saved", "saved", "first"]
+    assert [job.name for job in jobs()] == ["saved", "later", "saved", "saved", "first"]
     assert (moved.spec.after, moved.spec.resumed_from) == ((first.id,), saved.id)
     assert [one.path for one in moved.checkpoints()] == ["step-1.pt"]
     waits(moved)
+    wait_for(lambda: later.view().queue.names == (f"saved ({moved.id[-5:]})",), 20, "who waits for it to follow")
     (tmp_path / "first").touch()
     assert moved.wait(60).state is State.COMPLETED
+    assert later.wait(60).state is State.COMPLETED
 
 
 @pytest.mark.parametrize(
