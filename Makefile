@@ -30,6 +30,7 @@ WHEEL := dist/.built
 SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
 	-o -path distdl_jupyter/widgets/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
 SITE := docs/_build/html
+GALLERY := tests/artifacts/gallery
 NOTEBOOK := notebooks/quickstart.ipynb
 
 # Without compiled files each of many processes would compile what it imports anew.
@@ -40,7 +41,7 @@ export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-faults lab bench lint schema docs docs-serve build wheel clean
+.PHONY: help demo test test-all test-faults lab bench lint schema docs docs-serve pictures build wheel clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -74,6 +75,11 @@ schema: $(STAMPS)/test ## Write the OpenAPI file anew, of which each build makes
 docs: $(STAMPS)/horovod $(STAMPS)/docs ## Build the site in docs/_build/html (some of its notebooks run first, when they changed)
 	@$(STEP) "Building the site" $(PY) -m sphinx -W --keep-going -q -b html docs $(SITE)
 	@printf 'The site: %s\n' "$(SITE)/index.html"
+
+pictures: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Make the pictures of README and of the site anew, from real jobs in JupyterLab
+	@rm -rf $(GALLERY)
+	@DISTDL_TESTS=all $(PY) -m pytest -n0 -q tests/browser/test_gallery.py tests/browser/test_machines.py
+	@cp $(GALLERY)/* notebooks/images/
 
 docs-serve: docs ## Build the site and serve it on this machine
 	@$(PY) -m http.server --bind 127.0.0.1 --directory $(SITE) 8000

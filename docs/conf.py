@@ -9,6 +9,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import figures  # noqa: E402
 import links  # noqa: E402
 import notebook_pages  # noqa: E402
+import pictures  # noqa: E402
 import reference  # noqa: E402
 
 from distdl_jupyter import __version__  # noqa: E402
@@ -57,5 +58,6 @@ notebook_pages.write(HERE / "notebooks", HERE / "_static" / "jobs")
 
 
 def setup(app):
-    """Check the links of the pages when all are written."""
+    """Show pictures of the reader's theme; check the links of the pages when all are written."""
+    app.add_transform(pictures.DarkPictures)
     app.connect("build-finished", links.check)

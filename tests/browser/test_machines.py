@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Locator, expect
 
 from distdl_jupyter.azure import settings
+from tests.browser import gallery
 from tests.browser.conftest import Book, Lab
 from tests.standin.computes import Computes
 from tests.standin.prices import Prices
@@ -40,6 +42,16 @@ def field(form: Locator, label: str) -> Locator:
 def choose(form: Locator, label: str, value: str) -> None:
     field(form, label).get_by_role("button", name="Choose").click()
     form.locator(f'.dd-choice[data-value="{value}"]').click()
+
+
+def looks(book: Book, side: Locator) -> dict[bool, Image.Image]:
+    """Return the upper part of the sidebar in the light theme and in the dark one."""
+    pictures = {}
+    for dark in (True, False):
+        book.theme(dark=dark)
+        picture = gallery.picture_of(side)
+        pictures[dark] = picture.crop((0, 0, picture.width, 740))
+    return pictures
 
 
 @pytest.mark.full
@@ -74,6 +86,7 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     choose(form, "VM size", "Standard_NC4as_T4_v3")
     form.get_by_label("Max nodes", exact=True).fill("2")
     book.picture("machines-create", side)
+    created = looks(book, side)
     form.get_by_role("button", name="Create", exact=True).click()
     question = form.locator(".dd-question")
     expect(question).to_contain_text("At most 2 nodes of Standard_NC4as_T4_v3, westeurope.")
@@ -90,6 +103,8 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     expect(gpu.locator(".dd-node[data-billed]")).to_have_count(2)
     book.page.mouse.move(900, 900)
     book.picture("machines-up", side)
+    for dark, up in looks(book, side).items():
+        gallery.paste("azure", [created[dark], up], dark=dark)
     for width, dark in ((250, True), (330, False)):
         bar.widen(width)
         book.theme(dark=dark)

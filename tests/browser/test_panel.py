@@ -165,7 +165,7 @@ def test_a_panel_is_live_after_a_reload_and_says_when_its_kernel_has_died(notebo
     assert curve["y"] == log["y"]
     book.picture("panel-paused")
     # The job goes on: a new kernel finds it, and the output that needs no kernel cancels it.
-    id_ = panel.locator(".dd-id-long").inner_text()
+    id_ = panel.locator(".dd-id-long").text_content()
     said = kernel_says(book, f"from distdl_jupyter import attach; job = attach('{id_}'); print(job.state.value)")
     assert said.strip() == "running"
     output.get_by_role("button", name="Cancel").click()

@@ -1,0 +1,86 @@
+"""The pictures of README and of the site: ``make pictures`` keeps what the tests put here, made from real runs.
+
+A picture is ``NAME.png`` and ``NAME-dark.png``; a moving one ``NAME.webp``. Pages show the one of the reader's theme.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+from PIL import Image
+from playwright.sync_api import FloatRect, Locator, Page
+
+from tests.browser.conftest import ARTIFACTS
+
+FOLDER = ARTIFACTS / "gallery"
+#: Of a moving picture: pixels, and milliseconds between two looks.
+_WIDTH, _PAUSE_MS = 800, 400
+#: The most that a moving picture may weigh: a README is read on the road as well.
+MOST_BYTES = 1_500_000
+
+
+def keep(name: str, *shown: Locator, dark: bool) -> None:
+    """Keep a picture of what one element, or several together, take of the page."""
+    paste(name, [picture_of(*shown)], dark=dark)
+
+
+def picture_of(*shown: Locator) -> Image.Image:
+    """Return what the page looks like where some elements are."""
+    return _opened(shown[0].page.screenshot(clip=around(*shown), animations="disabled"))
+
+
+def paste(name: str, pictures: list[Image.Image], *, dark: bool) -> None:
+    """Keep pictures beside each other as one."""
+    gap = 40 * (len(pictures) > 1)
+    size = sum(one.width + gap for one in pictures) - gap, max(one.height for one in pictures)
+    sheet = Image.new("RGB", size, "#111111" if dark else "white")
+    left = 0
+    for one in pictures:
+        sheet.paste(one, (left, 0))
+        left += one.width + gap
+    colours = sheet.getcolors(sheet.width * sheet.height) or []
+    assert len(colours) > 20, f"{name} shows nothing"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{name}{'-dark' if dark else ''}.png"
+    sheet.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def film(name: str, page: Page, clip: FloatRect, until: Callable[[], bool], *, dark: bool) -> None:
+    """Keep a moving picture of a part of the page: a frame each half second in which something changed."""
+    frames: list[Image.Image] = []
+    seen: list[float] = []
+    done = False
+    while not done:
+        done = until()
+        frame = _opened(page.screenshot(clip=clip, scale="css"))
+        frame = frame.resize((_WIDTH, round(frame.height * _WIDTH / frame.width)), Image.Resampling.LANCZOS)
+        if not frames or frame.tobytes() != frames[-1].tobytes():
+            frames.append(frame)
+            seen.append(time.monotonic())
+        page.wait_for_timeout(_PAUSE_MS)
+    lasted = [min(1.0, later - earlier) for earlier, later in pairwise(seen)]
+    assert len(frames) > 10, f"{name} does not move"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{name}{'-dark' if dark else ''}.webp"
+    times = [round(1000 * one) for one in [*lasted, 4.0]]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=60, method=4)
+    assert path.stat().st_size < MOST_BYTES, f"{path} weighs {path.stat().st_size:,} bytes"
+
+
+def around(*shown: Locator) -> FloatRect:
+    """Return where elements are in the page."""
+    page = shown[0].page
+    boxes = [box for one in shown if (box := one.bounding_box())]
+    left, top = (min(box[name] for box in boxes) for name in ("x", "y"))
+    right = max(box["x"] + box["width"] for box in boxes)
+    bottom = max(box["y"] + box["height"] for box in boxes)
+    assert page.viewport_size is not None
+    assert bottom <= page.viewport_size["height"], "all of it is seen"
+    return {"x": left, "y": top, "width": right - left, "height": bottom - top}
+
+
+def _opened(content: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(content)).convert("RGB")

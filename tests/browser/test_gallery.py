@@ -1,0 +1,184 @@
+"""Every picture of README and of the site, made from real jobs, in the light and in the dark theme.
+
+``make pictures`` keeps them. The machines of Azure ML are pictured by ``test_machines.py``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from tests.browser import gallery, pages
+from tests.browser.conftest import Book, Lab, new_book
+from tests.browser.test_four_ranks import PREPARE, TRAIN
+from tests.docs.blocks import ROOT
+
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(900)]
+
+SMALL = TRAIN.replace("-N 2 -p 2", "-p {ranks}").replace("digits -o job", "{name} --wait").replace("60", "{epochs}")
+#: A batch whose labels have another name on one rank.
+WRONG = """%%distributed -N 2 -p 2 -b horovod-gloo --name digits -o job
+import torch, torch.nn.functional as F, horovod.torch as hvd
+from distdl_jupyter import log, progress
+
+hvd.init()
+model = DigitsCNN()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02 * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+for step, (epoch, x, y) in enumerate(batches(hvd.rank(), hvd.size(), epochs=3)):
+    name = "target" if hvd.rank() == 2 and step > 30 else "label"
+    batch = {"image": x, name: y}
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(batch["image"]), batch["label"])
+    loss.backward(); optimizer.step()
+    log(step=step, loss=loss.item()); progress(step + 1, 3 * 14)
+"""
+FORM = """import horovod.torch as hvd
+from distdl_jupyter import launcher
+batch_size, lr, epochs = 32, 0.01, 3
+
+def train():
+    hvd.init()
+    return DigitsCNN, images.shape, batch_size, lr, epochs
+
+launcher(train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto", name="digits")
+"""
+SCALE = """import torch
+from distdl_jupyter import scale
+
+def train(lr=0.01):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(DigitsCNN())
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    data = torch.utils.data.TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
+    while True:
+        for x, y in torch.utils.data.DataLoader(data, batch_size=32, drop_last=True):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+
+scale(train, [1, 2], backends="torch", seconds=5, epoch_samples=50_000, price_per_hour="3 USD", name="digits")
+"""
+
+
+@pytest.fixture
+def lab(own_lab: Lab) -> Lab:
+    """A list of jobs that holds those of one picture only."""
+    own_lab.settings("distdl-jupyter:plugin", {"notifications": "none"})
+    own_lab.start()
+    return own_lab
+
+
+@pytest.fixture
+def opened(lab: Lab, chromium: Browser) -> Iterator[Callable[..., Book]]:
+    """Return a function that opens the notebook ``digits.ipynb`` of some cells."""
+    books: list[Book] = []
+
+    def opened_(cells: list[str], *, dark: bool = False, width: int = 1000, height: int = 1700) -> Book:
+        lab.set_theme(f"JupyterLab {'Dark' if dark else 'Light'}")
+        book = new_book(chromium, lab, width, height)
+        books.append(book)
+        lab.write("digits.ipynb", cells)
+        (book.open_desk if width > 1300 else book.open)("digits.ipynb")
+        return book
+
+    yield opened_
+    for book in books:
+        assert not book.errors
+        book.page.context.close()
+
+
+def both(book: Book, name: str, *shown: Locator) -> None:
+    """Keep a picture in either theme."""
+    for dark in (False, True):
+        book.theme(dark=dark)
+        book.page.mouse.move(0, 0)
+        gallery.keep(name, *shown, dark=dark)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_cell_that_trains(opened: Callable[..., Book], dark: bool) -> None:
+    book = opened([PREPARE, TRAIN], dark=dark, width=1180, height=1160)
+    book.run(0)
+    cell = book.cell(1)
+    cell.evaluate("cell => cell.scrollIntoView({ block: 'start' })")
+    clip = gallery.around(cell)
+    clip["height"] = 1130 - clip["y"]  # above the status bar
+    kept = False
+
+    def completed() -> bool:
+        nonlocal kept
+        state, done = cell.locator(".dd-pill"), cell.get_by_role("progressbar")
+        if not kept and done.count() and int(done.first.get_attribute("aria-valuenow") or 0) >= 45:
+            gallery.keep("panel", cell, dark=dark)
+            kept = True
+        return state.count() > 0 and state.first.inner_text() == "Completed"
+
+    book.choose(1)
+    book.page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell'); }")
+    gallery.film("moving", book.page, clip, completed, dark=dark)
+    assert kept
+
+
+def test_the_whole_of_jupyterlab_and_jobs_compared(opened: Callable[..., Book]) -> None:
+    smaller = [(2, "digits-smoke", 10), (1, "digits", 40), (2, "digits", 40)]
+    cells = [SMALL.replace("{ranks}", str(r)).replace("{name}", n).replace("{epochs}", str(e)) for r, n, e in smaller]
+    book = opened([PREPARE, *cells, TRAIN], width=1440, height=980)
+    for number in range(4):
+        book.run(number)
+    book.sidebar().widen(345)
+    book.run(4)
+    rows = book.page.locator(".dd-job[role=row]")
+    expect(rows).to_have_count(4)
+    id_ = rows.first.get_attribute("data-id")
+    assert id_
+    page = book.open_job(id_)
+    bar = page.get_by_role("progressbar").first
+    book.page.wait_for_function("bar => Number(bar.getAttribute('aria-valuenow')) >= 35", arg=bar.element_handle())
+    both(book, "lab", book.page.locator("#main"))
+    pages.says(page, "Completed")
+    others = rows.evaluate_all("rows => rows.slice(0, 3).map(row => row.dataset.id)")
+    book.command("distdl:compare", ids=others[::-1])
+    compared = book.page.locator(".dd-comparing")
+    expect(pages.curves(compared)).to_have_count(3)
+    both(book, "compare", compared)
+
+
+def test_a_rank_that_fails(opened: Callable[..., Book]) -> None:
+    book = opened([PREPARE, WRONG])
+    book.run_all()
+    shown = book.output(1)
+    pages.says(shown, "Failed")
+    expect(shown).to_contain_text("Rank 2 of 4 failed first")
+    both(book, "failure", shown)
+
+
+def test_the_launch_form(opened: Callable[..., Book]) -> None:
+    book = opened([PREPARE, FORM], width=1240)
+    for number in (0, 1):
+        book.run(number)
+    form = pages.form(book.output(1))
+    expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
+    expect(form).to_contain_text("checks passed")
+    both(book, "launcher", form)
+
+
+def test_a_scaling_study(opened: Callable[..., Book]) -> None:
+    book = opened([PREPARE, SCALE], width=1300)
+    book.run_all()
+    panel = book.page.locator(".dd-scaling")
+    expect(panel.locator(".dd-pill")).to_have_text("Completed", timeout=400_000)
+    both(book, "scaling", panel)
+
+
+def test_cells_on_ranks(opened: Callable[..., Book]) -> None:
+    book = opened(["1"])
+    shutil.copy(ROOT / "notebooks" / "ranks.ipynb", book.lab.root)
+    book.open("ranks.ipynb")
+    for number in range(8):
+        book.run(number)
+    book.choose(0)
+    both(book, "ranks", *[book.cell(number) for number in range(4, 8)])
