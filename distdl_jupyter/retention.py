@@ -1,8 +1,8 @@
 """Which ended jobs are old enough to be deleted, and their deletion, for every surface.
 
 A job goes only when it has ended, is older than the age (counted from its end) and is not among the newest ``keep`` of
-all jobs. A job that has not ended, one whose supervisor is still at work, here or on another host, and one of another
-user are never touched. ``client.Job.remove`` deletes each.
+all jobs. A job that has not ended, one whose supervisor is still at work, here or on another host, a trial of a sweep
+that runs, and one of another user are never touched. ``client.Job.remove`` deletes each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, Jo
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.views import table
-from distdl_jupyter.views.job_table import StateName
+from distdl_jupyter.views.job_table import JobRow, StateName
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -166,7 +166,7 @@ def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
         row, folder = one.row, store.folder(one.row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:
-            reason = _untouchable(folder, row.state)
+            reason = _untouchable(folder, row.state) or _of_running_sweep(row)
         except FileNotFoundError:  # somebody else has deleted it
             continue
         if reason:
@@ -190,6 +190,15 @@ def _untouchable(folder: JobFolder, state: str) -> Reason | None:
     if not ended:
         return "active"
     return "busy" if holder.held else None
+
+
+def _of_running_sweep(row: JobRow) -> Reason | None:
+    """Return that a sweep, which goes on or can be driven on, still compares its trials with this one."""
+    folder = JobStore(kind="sweeps").folder(row.group.id) if row.group is not None else None
+    if folder is None or not folder.path.exists():
+        return None
+    has_ended = (folder.path / "end.json").exists() and not folder.supervisor().held
+    return None if has_ended else "busy"
 
 
 def _deleted(job: OldJob) -> OldJob:

@@ -13,6 +13,7 @@ import distdl_jupyter
 from distdl_jupyter import cli, jobs, prune, retention
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from tests import finished
@@ -45,6 +46,17 @@ def test_prune_deletes_a_job_that_is_old_and_not_among_the_newest():
     assert left() == {folder.id for folder in folders[2:]}
     assert not done.failed
     assert not any(JobStore().jobs.glob(".old-*"))
+
+
+def test_trials_of_a_sweep_that_runs_stay():
+    sweep = JobStore(kind="sweeps").publish(JobStore(kind="sweeps").prepare("20261125-010203-abcde"))
+    trial = aged(40, 0, group=Group(kind="sweep", id=sweep.id, name="n", size=9))
+    assert (prune(older="30d").jobs, kept(prune(older="30d"))) == ((), {"busy": 1})
+    (sweep.path / "end.json").write_text("{}")
+    lock = JobLock.acquire(sweep.lock)  # it goes on
+    assert prune(older="30d").jobs == ()
+    lock.release()
+    assert [job.id for job in prune(older="30d").jobs] == [trial.id]
 
 
 @pytest.mark.parametrize(
