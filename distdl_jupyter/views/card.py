@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from distdl_jupyter.core import humanize
@@ -370,7 +371,8 @@ def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
         TimelineEntry(failure.when, _first_failure_text(view, failure), bad=True),
         *_other_entries(view, failure),
     ]
-    if view.process_count > 1 and view.ended is not None and all(rank.status == "ended" for rank in view.ranks):
+    known = all(rank.status == "ended" and not is_lost(rank) for rank in view.ranks)
+    if view.process_count > 1 and view.ended is not None and known:
         entries[-1] = dataclasses.replace(entries[-1], text=f"{entries[-1].text}; no process left")
     return entries
 
@@ -408,13 +410,26 @@ def _other_entries(view: JobView, failure: Failure) -> list[TimelineEntry]:
             groups[-1][2].append(other["rank"])
         else:
             groups.append((how, after, [other["rank"]]))
-    return [
-        TimelineEntry(failure.when + after, f"{humanize.ranks(sorted(ranks)).capitalize()} {how}", bad=False)
-        for how, after, ranks in groups
-    ]
+    return [TimelineEntry(failure.when + after, _group_text(view, how, sorted(ranks)), bad=False)
+            for how, after, ranks in groups]  # fmt: skip
+
+
+def _group_text(view: JobView, how: str, ranks: Sequence[int]) -> str:
+    """Return how some ranks ended; ``how`` is "" for those that were lost with their machines."""
+    who = humanize.ranks(ranks).capitalize()
+    if how:
+        return f"{who} {how}"
+    hosts = list(dict.fromkeys(view.ranks[rank].host for rank in ranks if view.ranks[rank].host))
+    were = "was" if len(ranks) == 1 else "were"
+    if not hosts:
+        return f"{who} {were} lost"
+    return f"{who} {were} lost with {hosts[0] if len(hosts) == 1 else humanize.plural(len(hosts), 'node')}"
 
 
 def _other_text(rank: RankView, first: int) -> str:
+    """Return how a rank ended after the first one, "" for one that was lost."""
+    if is_lost(rank):
+        return ""
     if is_echo(rank.error):
         return f"lost rank {first}"
     if rank.error and not crash(rank):

@@ -381,6 +381,15 @@ class PlayedNode:
     def _stuck(self, asked):
         return {"pids": []}
 
+    def _expect(self, asked):
+        return {}
+
+    def _clock(self, asked):
+        return {"t_ns": time.time_ns()}
+
+    def _profile(self, asked):
+        return {}
+
     def _drain(self, asked):
         return {"evidence": ""}
 

@@ -87,6 +87,19 @@ def test_a_failure_is_told_in_order(seen):
     assert failure.frames[failure.values_at].cell == 7
 
 
+def test_ranks_that_are_lost_with_many_nodes_are_one_entry():
+    view = JobView.of(JobSpec(id="20261121-024912-k3f9x", name="x", node_count=5, process_count_per_node=2))
+    for rank in range(10):
+        view.apply({"t": 1.0, "type": "rank", "rank": rank, "status": "started", "host": f"node-{rank // 2}", "pid": 1})
+    for rank in range(10):
+        view.apply({"t": 2.0 + rank / 100, "type": "rank", "rank": rank, "status": "ended", "code": None,
+                    "signal": None, "evidence": "It does not answer."})  # fmt: skip
+    view.apply({"t": 2.2, "type": "state", "state": "failed"})
+    assert [entry.text for entry in failure_card(view).timeline] == [
+        "Rank 0 was lost with node-0", "9 ranks were lost with 5 nodes",
+    ]  # fmt: skip
+
+
 def test_a_killed_rank_tells_what_is_known_of_it(seen):
     failure = failure_card(seen("killed"))
     assert failure.what == "ended by SIGKILL"

@@ -42,6 +42,8 @@ export interface Extras {
 
 /** A job younger than this is canceled without a question, in seconds. */
 const YOUNG = 60;
+/** Hosts that are each shown by name at most. */
+const HOSTS = 16;
 const SETUP = new Set(['queued', 'preparing', 'starting']);
 
 export class Header {
@@ -446,9 +448,17 @@ function drawHosts(element: HTMLElement, hosts: Host[], odd: number[]): void {
   show(element, hosts.length > 0);
   assign(element, { 'aria-label': hosts.map(hostLabel).join('; ') });
   fill(element, key, () => [
-    h('span', { class: 'dd-hosts-all' }, ...hosts.map((host) => hostElement(host, odd))),
+    h('span', { class: 'dd-hosts-all' }, ...hostElements(hosts, odd)),
     h('span', { class: 'dd-hosts-few dd-nw' }, rankCount(hosts.reduce((sum, host) => sum + sizeOf(host), 0))),
   ]);
+}
+
+/** Of many hosts only those have a place of their own on which a rank is not ready. */
+function hostElements(hosts: Host[], odd: number[]): Child[] {
+  if (hosts.length <= HOSTS) return hosts.map((host) => hostElement(host, odd));
+  const others = hosts.filter((host) => (host.counts.ready ?? 0) < sizeOf(host));
+  const ready = __('%1 of %2 nodes ready', count(hosts.length - others.length), count(hosts.length));
+  return [...others.slice(0, HOSTS).map((host) => hostElement(host, odd)), h('span', { class: 'dd-sub dd-nw' }, ready)];
 }
 
 const sizeOf = (host: Host): number => Object.values(host.counts).reduce((sum, many) => sum + many, 0);
