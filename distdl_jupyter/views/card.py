@@ -420,10 +420,10 @@ def _group_text(view: JobView, how: str, ranks: Sequence[int]) -> str:
     if how:
         return f"{who} {how}"
     hosts = list(dict.fromkeys(view.ranks[rank].host for rank in ranks if view.ranks[rank].host))
-    were = "was" if len(ranks) == 1 else "were"
     if not hosts:
-        return f"{who} {were} lost"
-    return f"{who} {were} lost with {hosts[0] if len(hosts) == 1 else humanize.plural(len(hosts), 'node')}"
+        return f"{who} lost"
+    where = hosts[0] if len(hosts) == 1 else humanize.plural(len(hosts), "node")
+    return f"{who} was lost with {where}" if len(ranks) == 1 else f"{who} were lost with {where}"
 
 
 def _other_text(rank: RankView, first: int) -> str:
