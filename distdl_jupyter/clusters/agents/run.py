@@ -29,6 +29,7 @@ from distdl_jupyter.worker.serving.listener import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Node, Nodes, PipeReader
+    from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.agents.rank_relay import RankRelay
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.core.plan import Placement, RankSlot, Service
@@ -310,14 +311,14 @@ class AgentRun(Run):
         answer = node.connection.begin("serving", rank=rank)
         try:
             if node.host:
-                self._relay(node, rank, answer)
+                self._lead_to(node.connection, rank, answer)
             else:
                 with contextlib.suppress(HostFailed):  # the rank has ended, which is told elsewhere
                     write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
         except OSError as error:
             raise _unserved(rank, error) from error
 
-    def _relay(self, node: Node, rank: int, answer: Future[dict[str, Any]]) -> None:
+    def _lead_to(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
         """Let a socket here lead to a rank elsewhere. Raises OSError; what fails later ``poll`` raises."""
 
         def failed(error: OSError) -> None:
@@ -327,7 +328,7 @@ class AgentRun(Run):
             from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # asyncio is for ranks elsewhere
 
             self._rank_relay = RankRelay(self._context.folder)
-        self._rank_relay.offer(node.connection, rank, answer, failed)
+        self._rank_relay.offer(connection, rank, answer, failed)
 
     def measure_clocks(self) -> None:
         """Ask every machine for its time: the shortest of some round trips says it best."""
