@@ -243,7 +243,8 @@ def forecast_on(found: Scaling, size: VmSize | None) -> str:
         return ""
     link, forecast = one
     share, error = 100 * forecast.efficiency, epoch_price.spread(forecast)
-    return f"Forecast for {count(processes)} on {size.name} ({link.text}): {share:.0f} % ± {error:.0f}."
+    over = link.text if link.latency_seconds else f"{link.text}, its latency left out"
+    return f"Forecast for {count(processes)} on {size.name} ({over}): {share:.0f} % ± {error:.0f}."
 
 
 def _rehearsal(found: Scaling, facts: Facts, size: VmSize | None) -> ScalingAction | None:

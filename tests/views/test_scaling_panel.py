@@ -50,6 +50,12 @@ def test_nothing_is_warned_of_where_all_is_well():
     assert {row.slow for row in shown.rows} == {""}
 
 
+def test_forecast_for_a_size_says_that_a_latency_is_left_out():
+    points = [replace(made(n), gradients=1e6, backward=0.01) for n in (1, 2)]
+    shown = panel(Scaling("digits", points), replace(FACTS, vm_size="Standard_NC64as_T4_v3"))
+    assert " on NC64as_T4_v3 (32 Gb/s, its latency left out): " in shown.detail
+
+
 def test_own_work_that_grows_is_told_from_communication():
     shown = panel(Scaling("digits", [made(1), made(2, own=0.08)]), FACTS)
     assert shown.reason.startswith("39.0 of 82.0 ms a step are own work that takes longer than with 1 process")
