@@ -76,7 +76,10 @@ def _keep_identity(user: int, group: int) -> None:
 
 def _login_shell() -> str:
     """Return the shell for the command line: Open MPI words it for the user's login shell, csh or like sh."""
-    chosen = pwd.getpwuid(os.getuid()).pw_shell
+    try:
+        chosen = pwd.getpwuid(os.getuid()).pw_shell
+    except KeyError:  # a container may know no user of this number
+        chosen = ""
     return chosen if Path(chosen).name in ("csh", "tcsh") else "/bin/sh"
 
 

@@ -5,8 +5,6 @@ Many Slurms have none, and it can be down while Slurm itself works: then nothing
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
 import time
 from dataclasses import dataclass
@@ -131,7 +129,7 @@ def allowed(partition: str = "") -> Allowed | None:
     if enforced in ("none", "") or shutil.which("sacctmgr") is None:
         return None
     said = commands.run("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "associations", "where",
-                        f"user={pwd.getpwuid(os.getuid()).pw_name}", f"cluster={config.get('ClusterName', '')}",
+                        f"user={commands.user()}", f"cluster={config.get('ClusterName', '')}",
                         "format=Account,Partition,QOS", timeout=_TIMEOUT)  # fmt: skip
     found: dict[str, tuple[str, ...]] = {}
     for account, where, qos in (line.split("|")[:3] for line in said.splitlines() if line.count("|") >= 2):

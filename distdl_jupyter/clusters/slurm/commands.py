@@ -6,6 +6,7 @@ They print for people, so each is asked for fields by name, and a job's name is 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -79,6 +80,14 @@ def absent() -> str:
         return ""
     return (f"Slurm's {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not on the PATH: run this on a login "
             "node of the cluster, or install its client (Debian: apt-get install slurm-client).")  # fmt: skip
+
+
+def user() -> str:
+    """Return this user as Slurm names him, by the number where no name is known here, as in a container."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import time
 from collections.abc import Sequence
@@ -47,7 +45,7 @@ def job(line: str) -> QueuedJob:
     return QueuedJob(
         id=number,
         name=name,
-        user="" if user == pwd.getpwuid(os.getuid()).pw_name else user,
+        user="" if user == commands.user() else user,
         runs=runs,
         why="" if runs else words.waiting(waits),
         start=_moment(start),

@@ -1,5 +1,7 @@
 """What Slurm prints, read and put into words; no Slurm is needed."""
 
+import os
+
 import pytest
 
 from distdl_jupyter import registry
@@ -276,3 +278,16 @@ def test_options_of_requeue_and_containers_are_checked(options, field):
     with pytest.raises(InvalidSpec) as refused:
         registry.check_options("clusters", "slurm", options)
     assert refused.value.field == field
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_the_queue_is_read_by_a_user_without_a_name():
+    """As in a container that knows no user of this number."""
+    if (child := os.fork()) == 0:
+        try:
+            os.setuid(54321)
+            found = squeue.job("7|54321|RUNNING|None|N/A|N/A|1|1|2|N/A|debug|name")
+            os._exit(0 if (commands.user(), found.user) == ("54321", "") else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
