@@ -20,6 +20,7 @@ from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
+from distdl_jupyter.core.queue import AFTER
 from distdl_jupyter.core.state import State
 from distdl_jupyter.stager import packages
 from distdl_jupyter.supervisor import messages, resume
@@ -126,7 +127,10 @@ class Launch:
 
         This is no running, and no preparing yet.
         """
-        before = Predecessors(self._folder, () if self._recorder.view.restart_count else self._spec.after)
+        known = self._recorder.view
+        # An earlier supervisor may have seen that they have completed: they need not be there any more.
+        is_over = bool(known.restart_count) or (known.queue is not None and AFTER not in known.queue.lacks)
+        before = Predecessors(self._folder, () if is_over else self._spec.after)
         while True:
             names = before.waiting()
             if before.failure:
