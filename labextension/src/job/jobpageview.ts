@@ -57,6 +57,9 @@ export interface PageState {
   choice: Choice;
 }
 
+/** Milliseconds until the outputs are asked for again while a tracker is being written. */
+const AGAIN = 3000;
+
 export class JobPageView {
   readonly #banner = h('div', { class: 'dd-unreached dd-row', role: 'status', hidden: true });
   readonly #started = h('span', { class: 'dd-origin' });
@@ -76,6 +79,7 @@ export class JobPageView {
   readonly #ranks = new RanksTable(this.#ranksBox);
   readonly #place = { ...newLogViewState(), folded: false };
   readonly #timer: ReturnType<typeof setInterval>;
+  #again: ReturnType<typeof setTimeout> | undefined;
   readonly #tabs: Tabs;
   readonly #view: JobView;
   #detail: JobDetail | null = null;
@@ -131,6 +135,7 @@ export class JobPageView {
 
   dispose(): void {
     clearInterval(this.#timer);
+    clearTimeout(this.#again);
     this.#found.dispose();
     this.#view.dispose();
   }
@@ -210,11 +215,16 @@ export class JobPageView {
 
   #loadOutputs(): void {
     Promise.all([this.host.outputs(), this.host.checkpoints(), this.host.trackers()]).then(
-      ([files, table, trackers]) => fill(this.#outputs, JSON.stringify([files, table, trackers]), () => [
-        ...trackersPart(trackers, (tracker) => this.host.openTracker(tracker)),
-        ...checkpointsPart(table, (path) => this.#fork(path)),
-        ...outputsPart(files, (path) => this.host.outputAddress(path)),
-      ]),
+      ([files, table, trackers]) => {
+        fill(this.#outputs, JSON.stringify([files, table, trackers]), () => [
+          ...trackersPart(trackers, (tracker) => this.host.openTracker(tracker)),
+          ...checkpointsPart(table, (path) => this.#fork(path)),
+          ...outputsPart(files, (path) => this.host.outputAddress(path)),
+        ]);
+        if (trackers.every(({ done }) => done)) return;
+        clearTimeout(this.#again);
+        this.#again = setTimeout(() => this.#tabs.current === 'outputs' && this.root.isConnected && this.#loadOutputs(), AGAIN);
+      },
       (error: unknown) => this.#outputs.replaceChildren(problem(error)),
     );
   }

@@ -1,0 +1,57 @@
+"""Pages of TensorBoard and MLflow in tabs of a real JupyterLab, through its own port and login."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Book, Lab
+from tests.monitoring.packages import installed as tracker_packages
+
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
+
+TRAIN = """%%distributed -p 1 -b plain --name digits --track tensorboard,mlflow --wait
+from distdl_jupyter import log
+
+for step in range(20):
+    log(step=step, loss=1 / (step + 1))
+"""
+
+
+class TrackedLab(Lab):
+    """A JupyterLab whose environment has the packages of the trackers."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables, those packages among them."""
+        return {**super().variables, "PYTHONPATH": str(tracker_packages()), "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+@pytest.fixture
+def lab(own_lab: Lab) -> Lab:
+    own_lab.__class__ = TrackedLab
+    own_lab.start()
+    return own_lab
+
+
+def test_the_pages_of_both_trackers_open_in_tabs(desk: Callable[..., Book]) -> None:
+    book = desk(["%load_ext distdl_jupyter", TRAIN])
+    book.run_all()
+    expect(book.page.locator(".jp-OutputArea .dd-pill").first).to_have_text("Completed")
+    book.page.evaluate("window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    book.page.locator("#distdl-sidebar .dd-job[role=row]").dblclick()
+    page = book.page.locator(".dd-document").last
+    page.get_by_role("tab", name="Outputs").click()
+    expect(page.get_by_text("Complete", exact=True)).to_have_count(2)
+    page.get_by_role("button", name="Open TensorBoard").click()
+    board = book.page.frame_locator("iframe[src*='/tensorboard/']")
+    expect(board.get_by_text("loss", exact=True).first).to_be_visible()
+    book.picture("tracker-tensorboard")
+    book.page.locator(".lm-TabBar-tab").filter(has_text="digits").last.click()
+    page.get_by_role("button", name="Open MLflow").click()
+    runs = book.page.frame_locator("iframe[src*='/mlflow/']")
+    expect(runs.get_by_text("distdl_jupyter").first).to_be_visible()
+    expect(runs.get_by_text("loss").first).to_be_visible()
+    book.picture("tracker-mlflow")
