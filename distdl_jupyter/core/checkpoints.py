@@ -320,13 +320,16 @@ class Keep:
         """Return those that may go: written to their end, and of none of the newest and best steps of their kind.
 
         Those of one kind differ in numbers alone: ``best.pt`` or a vocabulary beside ``step-400.pt`` stays, and what a
-        step has several files of goes or stays with all of them.
+        step has several files of goes or stays with all of them. What a link beside them leads to stays.
         """
         kinds: dict[str, list[Checkpoint]] = {}
         for one in sorted(known, key=lambda one: one.order, reverse=True):
             if not one.is_alias and one.path != ".":
                 kinds.setdefault(re.sub(r"\d+", "", one.path), []).append(one)
-        return [one for own in kinds.values() for one in self._superfluous(own) if one.modified < now - _SETTLED]
+        found = [one for own in kinds.values() for one in self._superfluous(own) if one.modified < now - _SETTLED]
+        linked = _linked(found[0].root) if found else []
+        return [one for one in found if not any(target.is_relative_to(os.path.realpath(one.root / part))
+                                                for part in one.parts for target in linked)]  # fmt: skip
 
     def _superfluous(self, own: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Return those beyond what is kept of one kind, the newest first."""
@@ -335,6 +338,12 @@ class Keep:
         newest, best = (list(dict.fromkeys(one.moment for one in found)) for found in (own, rated))
         kept = {*newest[: self.last], *best[: self.best]}
         return [one for one in own if one.moment not in kept]
+
+
+def _linked(root: Path) -> list[Path]:
+    """Return what links in a folder lead to."""
+    places = (Path(place, name) for place, folders, files in os.walk(root) for name in (*folders, *files))
+    return [Path(os.path.realpath(place)) for place in places if place.is_symlink()]
 
 
 def more_is_better(metric: str) -> bool:

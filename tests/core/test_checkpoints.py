@@ -205,6 +205,18 @@ def test_what_is_no_step_of_a_series_stays_and_files_of_one_step_stay_together(j
     assert gone == {"step-10.pt", "optimizer-step-10.pt", "generator/step-10.pt", "part0-of-10.pt", "part1-of-10.pt"}
 
 
+def test_what_a_link_leads_to_stays(job, book):
+    for step in (10, 20, 30, 40):
+        write(job, f"step-{step}.pt")
+        write(job, f"global_step{step}/model.pt")
+    (job.checkpoints / "best.pt").symlink_to("step-10.pt")
+    (job.checkpoints / "links").mkdir()
+    (job.checkpoints / "links" / "best").symlink_to("../global_step20/model.pt")
+    (job.checkpoints / "links" / "round").symlink_to("round")
+    gone = {one.path for one in checkpoints.keep("last 1").superfluous(checkpoints.of_job(job, book), now=2100.0)}
+    assert gone == {"step-20.pt", "step-30.pt", "global_step10", "global_step30"}
+
+
 def test_a_checkpoint_that_may_still_be_written_is_not_deleted(job, book):
     write(job, "step-10.pt", at=2095.0)
     write(job, "step-20.pt", at=2099.0)
