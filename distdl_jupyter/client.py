@@ -19,7 +19,7 @@ from distdl_jupyter.core.errors import JobNotFound, JobNotRunning, JobStillRunni
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.queue import MOVED, waits_no_more
+from distdl_jupyter.core.queue import moved_to, waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.follow import POLL, Follower, SummaryReader, finalize_abandoned
@@ -358,7 +358,7 @@ class Job:
 
     def _give_up_place(self, compute_target: str) -> None:
         self._check_waits()
-        reason = f"{MOVED}{compute_target}."
+        reason = moved_to(compute_target)
         self.cancel(reason=reason)
         view = self.wait().view()
         if view.started is not None or view.reason != reason:

@@ -15,8 +15,6 @@ from distdl_jupyter.core.state import State
 ORDER = "order"
 #: The word of what is lacking where a job waits for the end of another.
 AFTER = "after"
-#: What the reason of a job's end begins with that gave its place to one on another cluster.
-MOVED = "It was moved to "
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +142,16 @@ def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str
         return f"waiting until {listing(who)} {'has' if len(who) == 1 else 'have'} completed"
     what = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a place"])
     return f"waiting for {what}" + (f", held by {listing(who)}" if who else "")
+
+
+def moved_to(target: str) -> str:
+    """Return the reason of the end of a job that gave its place to one on another cluster."""
+    return f"It was moved to {target}."
+
+
+def was_moved(reason: str) -> bool:
+    """Say whether a reason is one of ``moved_to``."""
+    return reason.startswith(moved_to("").rstrip("."))
 
 
 def waits_no_more(id_: str, state: State) -> JobNotRunning:

@@ -13,7 +13,7 @@ from distdl_jupyter import registry
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.queue import AFTER, MOVED, QueueView, reason
+from distdl_jupyter.core.queue import AFTER, QueueView, reason, was_moved
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
@@ -119,7 +119,7 @@ class _Predecessor:
         for event in found:
             self._view.apply(event)
         state = self._view.state
-        if state is State.CANCELED and self._view.reason.startswith(MOVED) and self._follow():
+        if state is State.CANCELED and was_moved(self._view.reason) and self._follow():
             return
         if state.ended and state is not State.COMPLETED:
             self.failure = f"{self.name}, after which it was to start, {_ENDS[state]}."
