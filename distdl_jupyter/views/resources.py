@@ -70,8 +70,9 @@ class ResourceTable(Sequence[ResourceSample]):
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Return a row for each rank; what its host has left and does stands once, beside the host's first rank."""
-        ranks, rows, node = sorted(self.book.ranks.items()), [HEAD], None
-        for rank, (sample, use) in ranks:
+        rows: list[tuple[str, ...]] = [HEAD]
+        node: int | None = None
+        for rank, (sample, use) in sorted(self.book.ranks.items()):
             rows.append(self._row(rank, sample, use, first=sample.node != node))
             node = sample.node
         return rows
