@@ -93,7 +93,7 @@ def _add(archive: tarfile.TarFile, root: Path, name: str) -> int | None:
     with file:
         about = os.fstat(file.fileno())
         info = tarfile.TarInfo(name)
-        info.size, info.mtime, info.mode = about.st_size, int(about.st_mtime), about.st_mode & 0o700
+        info.size, info.mtime, info.mode = about.st_size, about.st_mtime, about.st_mode & 0o700
         archive.addfile(info, _Exactly(file, info.size))
         return info.size
 

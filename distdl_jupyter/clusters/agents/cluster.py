@@ -143,6 +143,12 @@ class AgentCluster(Cluster):
         context.report("stage", f"copying {size(staging.size(job))} to {names}")
         with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), apart))
+        if job.spec.keep_checkpoints:
+            text = (
+                f"No folder is shared with {names}: all checkpoints stay there until the job has ended, then those "
+                f"beyond {job.spec.keep_checkpoints} are deleted."
+            )
+            context.note(Notice("info", text, "checkpoints"))
         lacking = [node.host for node in apart if node.work_is_empty]
         if lacking:
             text = placing.empty_work(lacking, job.spec.working_directory)

@@ -178,6 +178,28 @@ def test_without_a_shared_folder_values_and_files_come_back(lab_of, tmp_path, mo
     assert lab.hosts.ssh("node-b", "ls", str(base / "jobs")).stdout == ""
 
 
+def save_three():
+    from distdl_jupyter import checkpoint_dir, log
+
+    for step in (10, 20, 30):
+        log(step=step, loss=1.0 / step)
+        (checkpoint_dir() / f"model-step-{step}.pt").write_text(str(step))
+    return sorted(path.name for path in checkpoint_dir().iterdir())
+
+
+@pytest.mark.full
+def test_hosts_without_a_shared_folder_keep_all_checkpoints_until_the_end(lab_of, distdl_home, tmp_path):
+    lab = lab_of(1, private={"node-a": [str(tmp_path)]}, directory=str(tmp_path / "base"))
+    job = lab.submit(save_three, node_count=1, distributed_backend="plain", keep_checkpoints="last 1")
+    assert job.result() == ["model-step-10.pt", "model-step-20.pt", "model-step-30.pt"]
+    (said,) = [event["text"] for event in lab.events("note") if event.get("code") == "checkpoints"]
+    assert said == (
+        "No folder is shared with node-a: all checkpoints stay there until the job has ended, then those beyond last 1 "
+        "are deleted."
+    )
+    assert [(one.step, Path(one.path).name) for one in job.checkpoints()] == [(30, "model-step-30.pt")]
+
+
 @pytest.mark.full
 def test_a_secret_is_in_no_file_and_on_no_command_line(lab_of, distdl_home, tmp_path):
     base = tmp_path / "base"
