@@ -38,11 +38,13 @@ class Recorded:
 def offered(tmp_path):
     """A relay with one rank, the agent's end of it, and its note."""
     relay, agent, answer = rank_relay.RankRelay(JobFolder(tmp_path)), Recorded(), Future()
-    relay.offer(agent, 3, answer)
+    failures = []
+    relay.offer(agent, 3, answer, failures.append)
     answer.set_result({"socket": "/there/rank-3.sock", "token": "its own", "rank": 3, "pid": 7})
     note = tmp_path / "serving" / "rank-3.json"
     wait_for(note.exists)
     yield agent, json.loads(note.read_text())
+    assert not failures
     relay.close()
     wait_for(lambda: not os.path.lexists(os.path.dirname(json.loads(note.read_text())["socket"])))
 
