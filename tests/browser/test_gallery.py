@@ -145,7 +145,7 @@ def test_the_whole_of_jupyterlab_and_jobs_compared(opened: Callable[..., Book]) 
     compared = book.page.locator(".dd-comparing")
     expect(pages.curves(compared)).to_have_count(3)
     compared.get_by_role("checkbox", name="Only what differs").check()
-    both(book, "compare", compared)
+    both(book, "compare", compared.get_by_role("heading", name="Compare 3 jobs"), compared.locator(".dd-side"))
 
 
 def test_a_rank_that_fails(opened: Callable[..., Book]) -> None:
