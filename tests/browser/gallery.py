@@ -16,6 +16,8 @@ from playwright.sync_api import FloatRect, Locator, Page
 from tests.browser.conftest import ARTIFACTS
 
 FOLDER = ARTIFACTS / "gallery"
+#: Pixels of the page around what is shown.
+_MARGIN = 6
 #: Of a moving picture: pixels, and milliseconds between two looks.
 _WIDTH, _PAUSE_MS = 800, 400
 #: The most that a moving picture may weigh: a README is read on the road as well.
@@ -71,15 +73,16 @@ def film(name: str, page: Page, clip: FloatRect, until: Callable[[], bool], *, d
 
 
 def around(*shown: Locator) -> FloatRect:
-    """Return where elements are in the page."""
+    """Return where elements are in the page, with a little around them."""
     page = shown[0].page
-    boxes = [box for one in shown if (box := one.bounding_box())]
-    left, top = (min(box[name] for box in boxes) for name in ("x", "y"))
-    right = max(box["x"] + box["width"] for box in boxes)
-    bottom = max(box["y"] + box["height"] for box in boxes)
     assert page.viewport_size is not None
-    assert bottom <= page.viewport_size["height"], "all of it is seen"
-    return {"x": left, "y": top, "width": right - left, "height": bottom - top}
+    width, height = page.viewport_size["width"], page.viewport_size["height"]
+    boxes = [box for one in shown if (box := one.bounding_box())]
+    bottom = max(box["y"] + box["height"] for box in boxes)
+    assert bottom <= height, "all of it is seen"
+    left, top = (max(0.0, min(box[name] for box in boxes) - _MARGIN) for name in ("x", "y"))
+    right = min(width, max(box["x"] + box["width"] for box in boxes) + _MARGIN)
+    return {"x": left, "y": top, "width": right - left, "height": min(height, bottom + _MARGIN) - top}
 
 
 def _opened(content: bytes) -> Image.Image:
