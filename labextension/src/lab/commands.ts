@@ -157,9 +157,10 @@ class JobCommands {
   }
 
   /** Put a cell that attaches to the job below the active one, or into it when it is empty. */
-  #insert(id: string): void {
+  async #insert(id: string): Promise<void> {
     const panel = this.notebooks?.currentWidget;
     if (!panel) return;
+    await panel.context.ready; // until its file is there a notebook has one empty cell, which goes then
     const { content } = panel;
     if (content.activeCell?.model.sharedModel.getSource().trim()) NotebookActions.insertBelow(content);
     content.activeCell?.model.sharedModel.setSource(`from distdl_jupyter import attach\n\njob = attach(${JSON.stringify(id)})`);
