@@ -139,7 +139,9 @@ def page(lines: dict[str, Line]) -> str:
     """Return the page: a section for every row, a line for every test."""
     total = sum(line.made for line in lines.values())
     held = sum(line.held for line in lines.values())
-    of = "All of it, by `make test-faults`" if everything() else "The quick selection, which runs within `make test`"
+    of = "The quick selection, which runs within `make test`"
+    if everything():
+        of = "Each test as it ran last, by `make test-faults`"
     parts = [HEAD, f"{of}: {held} of {total} injections held. {machine()}\n"]
     for row, words in ROWS.items():
         found = {test: line for test, line in lines.items() if line.row == row}
