@@ -31,7 +31,7 @@ def test_what_the_table_says_is_what_users_were_promised():
     promised = {
         "InvalidSpec": 400, "JobNotFound": 404, "ClusterNotFound": 404, "JobNotRunning": 409, "JobStillRunning": 409,
         "ClusterRefused": 409, "ResultUnavailable": 410, "PluginUnavailable": 424, "NotSignedIn": 424,
-        "AzureRefused": 502, "DataUnavailable": 502, "LaunchFailed": 502, "DiskRefused": 507,
+        "AzureRefused": 502, "DataUnavailable": 502, "LaunchFailed": 502, "MessageNotSent": 502, "DiskRefused": 507,
     }  # fmt: skip
     assert {kind.__name__: status for kind, status in STATUS.items()} == {**promised, "DistDLError": 500}
 

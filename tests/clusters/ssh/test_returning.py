@@ -25,7 +25,7 @@ class Nodes(SshNodes):
 
 def host(name, *, lost="", shared=True):
     return SimpleNamespace(
-        host=name, connection=SimpleNamespace(lost=lost), shared=shared, folder=f"/jobs/{name}", notices=[]
+        host=name, connection=SimpleNamespace(lost=lost), shared=shared, folder=f"/jobs/{name}", notices=[], keeps=False
     )
 
 
