@@ -228,7 +228,9 @@ def test_job_restarts_on_the_worker_that_is_left(on_spark):
     on_spark.kill(lost)
     try:
         assert job.wait(300).state is State.COMPLETED, job.view().reason
-        assert job.results() == [1]
+        # Spark may start another executor on the worker that is left, before the ranks start or later.
+        assert job.results() in ([1], [2, 2])
+        assert all((rank.host or "").startswith(on_spark.names[0]) for rank in job.view().ranks)
         assert any(lost in line.text or lost in str(line) for line in job.logs()) or lost in str(job.view().notes)
     finally:
         on_spark.join(lost)

@@ -131,12 +131,16 @@ def test_without_a_session_there_is_one_sentence(distdl_home):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(700)
 def test_old_calls_run_in_the_session_and_give_what_pysparks_own_gives(distdl_home):
-    """On one machine: PySpark's ranks meet by names of hosts, which the hosts of these tests do not have."""
+    """On one machine: PySpark's ranks meet by names of hosts, which the hosts of these tests do not have.
+
+    PySpark's own starts torchrun on each executor, of which one may wait 300 s for another that has left.
+    """
     settings = {"spark.master": "local-cluster[2,2,1024]", "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
     words = [sys.executable, "-m", "tests.clusters.spark.old_calls", json.dumps(settings)]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}  # PySpark's own needs NumPy on the executors
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280, env=environment)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=650, env=environment)
     assert done.returncode == 0, done.stderr[-9000:]
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     assert found == {"ours": 3.0, "theirs": 3.0, "runner": 3.0, "horovod.spark": [3.0, 3.0], "rows": 100}
