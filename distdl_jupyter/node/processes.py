@@ -212,24 +212,14 @@ def other_host(text: str) -> str:
 
 def has_ended(text: str) -> bool:
     """Say whether the process that wrote a mark is proven to have ended: on this host, in this boot."""
-    try:
-        said = json.loads(text)
-        pid, started, machine = int(said["pid"]), int(said["started"]), f"{said['host']}/{said['boot']}"
-    except (ValueError, TypeError, KeyError):
-        return False
-    if not started or not boot() or machine != boot():
-        return False
-    return _started(pid) != started or stat(pid)[:1] == [b"Z"]
+    pid, started = _marked_here(text)
+    return bool(started) and (_started(pid) != started or stat(pid)[:1] == [b"Z"])
 
 
 def send_marked(text: str, number: int) -> bool:
     """Signal the process that wrote a mark. False, and no signal, unless it is proven that it lives here still."""
-    try:
-        said = json.loads(text)
-        pid, started, machine = int(said["pid"]), int(said["started"]), f"{said['host']}/{said['boot']}"
-    except (ValueError, TypeError, KeyError):
-        return False
-    if not boot() or machine != boot():
+    pid, started = _marked_here(text)
+    if not pid:
         return False
     with contextlib.suppress(OSError):
         # The descriptor stays with the process, also when another one gets its number.
@@ -241,6 +231,16 @@ def send_marked(text: str, number: int) -> bool:
         finally:
             os.close(process)
     return False
+
+
+def _marked_here(text: str) -> tuple[int, int]:
+    """Return pid and start time of the process that wrote a mark in this boot of this host; zeros for any other."""
+    try:
+        said = json.loads(text)
+        pid, started, machine = int(said["pid"]), int(said["started"]), f"{said['host']}/{said['boot']}"
+    except (ValueError, TypeError, KeyError):
+        return 0, 0
+    return (pid, started) if boot() and machine == boot() else (0, 0)
 
 
 def stat(pid: int) -> list[bytes]:
