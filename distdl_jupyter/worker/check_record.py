@@ -145,11 +145,6 @@ class Replay:
         #: Why a batch could not be put together, "" where all could.
         self.problem = ""
 
-    @property
-    def has_batches(self) -> bool:
-        """Whether the ranks had any."""
-        return bool(self._batches and self._batches[0])
-
     def parts(self, place: tuple[int, int, int]) -> list[Any]:
         """Return the batch of each rank at a place, nothing where not all have one."""
         found = [one[place] for one in self._batches if place in one]
