@@ -3,6 +3,10 @@
 * ``Rehearsal`` starts this module as a program: ``python -m distdl_jupyter.clusters.rehearsal NODES RATE LATENCY``.
   It makes a network namespace for each node (network_namespaces(7)), where ``link0`` leads to a bridge in one more.
 * What a node sends is held to the rate (tc-tbf(8)); what reaches it is late by the latency (tc-netem(8)).
+* A node's link is one queue. Its packets of TCP segmentation are therefore no longer than a millisecond of it, as TCP
+  itself cuts them for an interface of that rate (tcp_tso_autosize in net/ipv4/tcp_output.c), so that the short messages
+  with which ranks agree do not wait behind 64 KiB of a gradient. TCP is CUBIC (RFC 9438), which Linux comes with,
+  whatever this machine prefers.
 * The namespaces have no names: they live as long as the program, which ends with its standard input, and the processes
   inside. So nothing is left of them, also when the supervisor was killed. No packet leaves them.
 * Root makes them directly, everybody else in a user namespace.
@@ -32,18 +36,21 @@ from distdl_jupyter.worker import network
 INTERFACE = "link0"
 #: Bytes that a node may send at once: at least the largest packet of TCP segmentation, and those of so many seconds.
 _LEAST_BURST, _BURST_SECONDS = 64 * 1024, 0.002
+#: Bytes of a packet of TCP segmentation: those of so many seconds, within these limits.
+_PACKET_SECONDS, _LEAST_PACKET, _MOST_PACKET = 0.001, 4 * 1024, 64 * 1024
 #: Bytes that wait in a node for its link, and packets that are on their way.
 _QUEUE, _ON_THE_WAY = 16 * 2**20, 1_000_000
 #: From this rate on (bits a second) it is measured what this machine reaches, for so many seconds.
 _MEASURED_FROM, _MEASURING = 500e6, 0.3
 _MOST_NODES = 200
+_NETWORK = "10.203.0"
 _TIMEOUT = 60.0
 _REMEDY = "Leave rehearse out: nodes on this machine then meet over its loopback."
 
 
 def address(node: int) -> str:
     """Return the address of a node in its network."""
-    return f"10.203.0.{node + 1}"
+    return f"{_NETWORK}.{node + 1}"
 
 
 def host_name(node: int) -> str:
@@ -147,10 +154,13 @@ class _Network:
                 f"link set to{at} master br0 up",
             ]
         _run("ip", lines)
+        packet = min(_MOST_PACKET, max(_LEAST_PACKET, int(self._link.bits_per_second / 8 * _PACKET_SECONDS)))
         for at, node in enumerate(self.nodes):
             network.setns(node, network.NEWNET)
             _run("ip", ["link set lo up", f"link set {INTERFACE} addrgenmode none",
-                        f"addr add {address(at)}/24 dev {INTERFACE}", f"link set {INTERFACE} up"])  # fmt: skip
+                        f"link set {INTERFACE} gso_max_size {packet}",
+                        f"addr add {address(at)}/24 dev {INTERFACE}", f"link set {INTERFACE} up",
+                        *_cubic(at)])  # fmt: skip
 
     def _measure(self) -> None:
         """Raise _Refused for a rate that this machine does not reach itself."""
@@ -178,6 +188,13 @@ class _Network:
                     "Load its module sch_netem (in linux-modules-extra-... or kernel-modules-extra), or leave the "
                     "latency out.",
                 ) from error
+
+
+def _cubic(node: int) -> list[str]:
+    """Return the line of ip that gives a node's connections CUBIC, none where the kernel has no such thing."""
+    available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
+    route = f"route change {_NETWORK}.0/24 dev {INTERFACE} src {address(node)} congctl cubic"
+    return [route] if "cubic" in available else []
 
 
 def _enter_new() -> int | None:
