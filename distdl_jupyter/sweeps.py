@@ -19,7 +19,6 @@ from distdl_jupyter.capture.free_names import parse
 from distdl_jupyter.core import atomic_write, space
 from distdl_jupyter.core.checkpoints import more_is_better
 from distdl_jupyter.core.errors import (
-    DistDLError,
     InvalidSpec,
     JobFailed,
     JobNotRunning,
@@ -296,16 +295,3 @@ def stopped_hint(found: Sweep) -> str:
     """Return what is said to who no longer waits for a sweep."""
     id_ = short_id(found.id)
     return f'The sweep goes on. sweep("{id_}") shows it again, sweep("{id_}").stop() ends it.'
-
-
-def all_sweeps() -> list[Sweep]:
-    """Return the sweeps that can be read, the newest first."""
-    found = []
-    for id_ in sweep_study.store().ids():
-        one = Sweep(id_)
-        try:
-            one.study  # noqa: B018 - a folder that cannot be read is left out
-        except DistDLError:
-            continue
-        found.append(one)
-    return found

@@ -192,11 +192,6 @@ class LogBook:
         """Let no line to come be one row with a line before: a book that begins here folds to the same rows."""
         self._recent = _Recent()
 
-    @property
-    def error_count(self) -> int:
-        """Lines on stderr of all ranks."""
-        return sum(self.errors.values())
-
     def everyone(self, row: Row) -> bool:
         """Say whether all ranks of a job of several printed the row."""
         return row.ranks == self.process_count > 1

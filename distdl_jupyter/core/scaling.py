@@ -45,7 +45,7 @@ _LEAST_ERROR = 0.02
 #: The error of what a link takes that no run has met, as a share of it, and of what travels behind the backward pass.
 _LINK_ERROR, _HIDDEN_ERROR = 0.1, 0.5
 #: The same of Horovod over Gloo on more than two nodes: rehearsed with four it took 1.04 to 1.3 times the ring's, with
-#: the ring's bytes. It begins when all ranks have asked for it (Sergeev and Del Balso), and waited for that at each step.
+#: the ring's bytes: it begins when all ranks have asked for it (Sergeev and Del Balso), and waits for that.
 _HOROVOD_ERROR = 0.3
 _PAYLOAD = 1448 / 1514
 #: Bytes of DistributedDataParallel's first bucket and of the others.

@@ -29,17 +29,19 @@ def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT00
 
 def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
     """Change settings for monitoring and webhook, greet a new webhook, and print them. Raises InvalidSpec."""
-    from distdl_jupyter.monitoring import settings, webhook
+    from distdl_jupyter.core.errors import MessageNotSent
+    from distdl_jupyter.monitoring import settings
+    from distdl_jupyter.monitoring.webhook import notifications
 
     own = settings.change(settings.MONITORING, **changes) if changes else settings.read()
     where = ", ".join(settings.destinations()) or "no variable of the environment says where to"
-    hook = webhook.check_address(own.webhook) if own.webhook else "none"
+    hook = notifications().host or "none"
     lines = [f"enabled = {own.enabled}", f"destination = {where}", f"webhook = {hook}", f"notify = {own.notify}"]
     if changes.get("webhook"):
         try:
-            lines.append(f"A message was sent to {webhook.deliver(own.webhook, webhook.HELLO)}.")
-        except webhook.CannotSend as error:
-            lines.append(f"No message could be sent: {error}.")
+            lines.append(f"A message was sent to {notifications(test=True).host}.")
+        except MessageNotSent as error:
+            lines.append(str(error))
     print("\n".join(lines), flush=True)  # noqa: T201 - a cell's output
 
 

@@ -50,12 +50,8 @@ class Message(NamedTuple):
 HELLO = Message("hello", "distdl-jupyter", "connected", "end", "Messages about your jobs will come here.")
 
 
-class CannotSend(Exception):
-    """Nothing was delivered; the text holds no part of the address but its host."""
-
-
 def deliver(address: str, message: Message) -> str:
-    """Send a message, with some tries, and return the host. Raises CannotSend."""
+    """Send a message, with some tries, and return the host. Raises MessageNotSent."""
     host, why = check_address(address), ""
     for wait in _WAITS:
         time.sleep(wait)
@@ -68,7 +64,8 @@ def deliver(address: str, message: Message) -> str:
                 break
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = f"{host} was not reached ({type(getattr(error, 'reason', error)).__name__})"
-    raise CannotSend(why)
+    hint = "Look whether the address is whole and still valid, and whether this machine reaches the host."
+    raise MessageNotSent(f"No message could be sent: {why}.", hint=hint)
 
 
 def check_address(address: str) -> str:
@@ -146,11 +143,7 @@ def notifications(webhook: str | None = None, notify: str | None = None, *, test
         if not host:
             raise InvalidSpec("No webhook is set, so no message can be sent.", field="webhook",
                               hint="Set one: distdl notify --set, or notifications(webhook=ADDRESS).")  # fmt: skip
-        try:
-            deliver(known.webhook, HELLO)
-        except CannotSend as error:
-            hint = "Look whether the address is whole and still valid, and whether this machine reaches the host."
-            raise MessageNotSent(f"No message could be sent: {error}.", hint=hint) from None
+        deliver(known.webhook, HELLO)
     return Notifications(host, known.notify)
 
 
@@ -158,9 +151,9 @@ def main() -> None:
     """Send the message on standard input."""
     message = Message(**json.loads(sys.stdin.read()))
     try:
-        said = f"sent to {deliver(settings.read().webhook, message)}"
-    except (CannotSend, DistDLError) as error:
-        said = f"not sent, {error}"
+        said = f"A message was sent to {deliver(settings.read().webhook, message)}."
+    except DistDLError as error:
+        said = error.message
     print(f"webhook: {message.kind}: {said}", flush=True)  # noqa: T201 - into the job's supervisor.log
 
 

@@ -37,11 +37,11 @@ LR = {"lr": loguniform(1e-4, 1e-1)}
 def _nothing_goes_on():
     """End the sweeps of a test, whose drivers would start jobs after it."""
     yield
-    for one in sweeps.all_sweeps():
-        if one.state is State.RUNNING:
-            with contextlib.suppress(DistDLError):
+    for one in map(sweeps.Sweep, sweep_study.store().ids()):
+        with contextlib.suppress(DistDLError):  # of a folder that cannot be read
+            if one.state is State.RUNNING:
                 one.stop()
-            wait_for(lambda one=one: one.state is not State.RUNNING, 60, what="the end of a sweep")
+                wait_for(lambda one=one: one.state is not State.RUNNING, 60, what="the end of a sweep")
     for job in jobs():
         if not job.state.ended:
             job.cancel(now=True)
@@ -322,7 +322,7 @@ def test_ten_sweeps_at_once_keep_apart(distdl_home, injected):
     for one in every:
         assert [trial.number for trial in one.study.trials] == [0, 1]
         assert {trial.state for trial in one.study.trials} == {"completed"}
-    assert len(sweeps.all_sweeps()) == 10
+    assert len(sweep_study.store().ids()) == 10
     injected(10)
 
 

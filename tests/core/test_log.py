@@ -66,7 +66,7 @@ def test_every_line_is_in_exactly_one_row(events):
         assert [(row.stream, row.text) for row in book.of_rank(rank)] == printed
         assert book.counts.get(rank, 0) == len(printed)
     errors = [e for e in events if e["stream"] == "err" and e["rank"] is not None and not e.get("redraws")]
-    assert book.error_count == sum(e["text"].count("\n") + 1 for e in errors)
+    assert sum(book.errors.values()) == sum(e["text"].count("\n") + 1 for e in errors)
 
 
 @given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10))
@@ -161,7 +161,7 @@ def test_a_redrawn_line_is_open_until_it_ends():
     book.apply(log("1200/1200", stream="err", redraws=1200, closed=True))
     assert not book.open
     assert [(row.text, row.redraws) for row in book.rows] == [("epoch 1", 0), ("1200/1200", 1200)]
-    assert (book.total, book.counts, book.error_count) == (2, {0: 2}, 0)
+    assert (book.total, book.counts, sum(book.errors.values())) == (2, {0: 2}, 0)
 
 
 def test_a_prompt_without_newline_that_ended_folds_as_a_line():
