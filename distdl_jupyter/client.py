@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from distdl_jupyter.core import disk, locks
 from distdl_jupyter.core.aliases import override
-from distdl_jupyter.core.errors import JobNotFound, JobNotRunning, JobStillRunning, LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning, LaunchFailed
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
@@ -167,7 +167,7 @@ class Job:
     def figure(self, metric: str | None = None, *, each_rank: bool = False, log: bool = False) -> Any:
         """Return a plotly Figure of one metric (the first by default) over steps.
 
-        Raises ValueError when the job has reported no such metric.
+        Raises InvalidSpec when the job has reported no such metric.
         """
         import plotly.graph_objects as go
 
@@ -179,7 +179,8 @@ class Job:
         names = list(seen.view.metrics)
         chosen = metric if metric is not None else next(iter(names), None)
         if chosen not in names:
-            raise ValueError(f"The job has reported no metric {chosen!r}; there are: {', '.join(names) or 'none yet'}.")
+            known = ", ".join(names) or "none yet"
+            raise InvalidSpec(f"The job has reported no metric {chosen!r}; there are: {known}.", field="metric")
         mode: Mode = "ranks" if each_rank else "band"
         return go.Figure(figure(seen.book, chosen, mode=mode, log=log, standalone=True, earlier=seen.earlier))
 
@@ -507,7 +508,8 @@ def submit(
     from distdl_jupyter import capture
 
     if sum(given is not None for given in (function, entry_script, batchai_job)) != 1:
-        raise TypeError("submit() takes either a function, or entry_script='train.py', or batchai_job='job.json'.")
+        raise InvalidSpec("submit() takes either a function, or entry_script='train.py', or batchai_job='job.json'.",
+                          field="function")  # fmt: skip
     if batchai_job is not None:
         from distdl_jupyter.compat import batchai
 

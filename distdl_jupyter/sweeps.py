@@ -184,7 +184,7 @@ def sweep(
         return Sweep(sweep_study.find(str(function or "")))
     found = space.checked(parameters)
     if (function is None) == (entry_script is None):
-        raise TypeError("sweep() takes either a function, or entry_script='train.py'.")
+        raise InvalidSpec("sweep() takes either a function, or entry_script='train.py'.", field="function")
     if function is not None:
         draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(found)})
     else:

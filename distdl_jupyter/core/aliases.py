@@ -104,6 +104,8 @@ def _meaning(name: str) -> str:
 
 #: Names beyond which a list is long.
 _LONG = 20
+#: From so many letters on the beginning of a name is taken for it.
+_BEGINNING = 3
 
 
 def unknown(name: str, allowed: Iterable[str], what: str = "option", *, common: Iterable[str] = ()) -> str:
@@ -121,13 +123,15 @@ def unknown(name: str, allowed: Iterable[str], what: str = "option", *, common: 
 def _near(name: str, allowed: Iterable[str], common: frozenset[str]) -> str:
     """Return the nearest name as it is accepted, an alias for its primary name, "" when none is near.
 
-    Of two that are about as near it is the common one, and the one that begins alike.
+    Of two that are about as near it is the common one, and the one that begins alike; the beginning of a name means it.
     """
     primary = {one: one for one in allowed}
     primary |= {alias: one for alias, one in ALIASES.items() if one in primary}
 
     def nearness(one: str) -> float:
         ratio = difflib.SequenceMatcher(None, one, name).ratio()
-        return ratio + 0.1 * (primary[one] in common) + 0.1 * (one[:1] == name[:1])
+        return ratio + 0.1 * (primary[one] in common) + 0.1 * (one[:1] == name[:1]) + one.startswith(name)
 
-    return primary[max(near, key=nearness)] if (near := difflib.get_close_matches(name, primary, n=5)) else ""
+    near = difflib.get_close_matches(name, primary, n=5)
+    near += [one for one in primary if len(name) >= _BEGINNING and one.startswith(name)]
+    return primary[max(near, key=nearness)] if near else ""

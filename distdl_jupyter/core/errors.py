@@ -23,9 +23,16 @@ Messages are one sentence with its remedy. Nothing here knows HTTP or a screen.
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker.secret_patterns import mask
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class DistDLError(Exception):
@@ -43,10 +50,24 @@ class DistDLError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
 
+    def _render_traceback_(self) -> list[str]:
+        """Show in a notebook the lines of the user's that led here: this package's hold nothing that they can mend."""
+        frames = traceback.extract_tb(self.__traceback__)[1:]  # the first is IPython's
+        own = takewhile(lambda frame: not frame.filename.startswith(_PACKAGE), frames)
+        return [*(f"{_place(frame.filename)}, line {frame.lineno}: {frame.line}" for frame in own),
+                f"{type(self).__name__}: {self}"]  # fmt: skip
+
     def to_json(self) -> dict[str, str]:
         """Return ``type``, ``message``, ``hint``, ``field`` and ``output`` ("" for what it lacks)."""
         more = {name: getattr(self, name, "") for name in ("field", "output")}
         return {"type": type(self).__name__, "message": self.message, "hint": self.hint, **more}
+
+
+def _place(filename: str) -> str:
+    """Return a file as IPython calls it: ``Cell In[3]``."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    code = shell.compile.format_code_name(filename) if shell is not None else None
+    return " ".join(code) if code else filename
 
 
 class InvalidSpec(DistDLError):

@@ -64,9 +64,8 @@ def short_errors() -> Iterator[None]:
     try:
         yield
     except DistDLError as error:
-        if hasattr(error, "_render_traceback_"):
-            raise
-        shown_as(error, [f"{type(error).__name__}: {error}"])
+        if "_render_traceback_" not in vars(type(error)):  # what it has of its own tells more
+            shown_as(error, [f"{type(error).__name__}: {error}"])
         raise
     except SyntaxError as error:
         shortened = InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")

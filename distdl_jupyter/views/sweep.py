@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
 from distdl_jupyter.core import humanize, machine, space, sweep
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views import table
@@ -166,7 +167,7 @@ class SweepShown:
         """Return a plotly Figure: the ``curves`` of all trials, or the ``parameters`` with what came of them."""
         study = self.study
         if kind not in ("curves", "parameters"):
-            raise ValueError(f"There is no figure {kind!r} of a sweep; there are curves and parameters.")
+            raise InvalidSpec(f"There is no figure {kind!r} of a sweep; there are curves and parameters.", field="kind")
         return _curves(study, log=log) if kind == "curves" else _parameters(study)
 
 

@@ -12,6 +12,7 @@ import ipywidgets
 import msgspec
 import traitlets
 
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import defaults, naming
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, state, submit_options, variables_of
@@ -130,10 +131,9 @@ def launcher(
     ``distributed_backend``, ``vm_size``, ``name``, ``environment_variables``, ``max_run_duration_seconds``,
     ``use_gpu``, ``compute_target``, ``data``, ``outputs``), under their names or aliases.
 
-    Raises InvalidSpec for an option or a value that is unknown, TypeError when ``function`` is no function.
+    Raises InvalidSpec for an option or a value that is unknown, and when ``function`` is none.
     """
     if not callable(function):
-        raise TypeError(
-            f"launcher() takes the training function, not {type(function).__name__}: write launcher(train)."
-        )
+        raise InvalidSpec(f"launcher() takes the training function, not {type(function).__name__}.", field="function",
+                          hint="Write launcher(train).")  # fmt: skip
     return Launcher(function, args, kwargs, **defaults)

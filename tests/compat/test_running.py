@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import cli, submit
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
 
 SCRIPT = """
@@ -112,7 +113,7 @@ def test_what_is_missing_is_said_before_anything_starts(folder, capsys):
 
 
 def test_one_thing_is_submitted_at_a_time():
-    with pytest.raises(TypeError, match=r"batchai_job='job\.json'"):
+    with pytest.raises(InvalidSpec, match=r"batchai_job='job\.json'"):
         submit(print, batchai_job="job.json")
 
 

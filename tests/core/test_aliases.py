@@ -59,7 +59,8 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_allowed_ones():
 @pytest.mark.parametrize(
     ("name", "guess"),
     [("proces_count", "process_count_per_node"), ("nodes", "node_count"), ("instance_cuont", "node_count"),
-     ("minprocess_count", "min_process_count"), ("proc_count_per_node", "process_count_per_node")],
+     ("minprocess_count", "min_process_count"), ("proc_count_per_node", "process_count_per_node"),
+     ("proces", "process_count_per_node")],
 )  # fmt: skip
 def test_a_guess_is_accepted_when_it_is_followed(name, guess):
     common = ALLOWED - {"min_process_count", "host_discovery"}

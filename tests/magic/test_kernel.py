@@ -259,6 +259,15 @@ def test_refusals_are_one_line_and_start_nothing(shared_kernel, cell, error):
     assert jobs() == []
 
 
+def test_a_refused_call_shows_the_lines_of_the_notebook_and_none_of_the_package(shared_kernel):
+    shared_kernel.run("from distdl_jupyter import submit\ndef start(what):\n    return submit(what, name='x')")
+    ran = shared_kernel.run("start(1)")
+    first, second, last = ran.traceback.splitlines()
+    assert re.fullmatch(r"Cell In\[\d+\], line 1: start\(1\)", first)
+    assert re.fullmatch(r"Cell In\[\d+\], line 3: return submit\(what, name='x'\)", second)
+    assert last == "InvalidSpec: 1 is no function. Give the function, not its result."
+
+
 def test_a_syntax_error_shows_its_place(shared_kernel):
     traceback = shared_kernel.run("%%distributed\n\nx = (1,\n").traceback
     assert 'File "<cell' in traceback

@@ -110,7 +110,7 @@ def test_a_refused_submit_says_why() -> None:
 
 
 def test_what_is_no_function_is_refused_in_one_sentence() -> None:
-    with pytest.raises(TypeError, match=r"write launcher\(train\)"):
+    with pytest.raises(InvalidSpec, match=r"Write launcher\(train\)"):
         launcher(alone())  # type: ignore[arg-type]
     with pytest.raises(InvalidSpec, match="Did you mean"):
         launcher(alone, node_cuont=2)
