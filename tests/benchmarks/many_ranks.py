@@ -187,8 +187,9 @@ class Trained:
         finally:
             page.close()
         lines = sorted(came - printed for printed, came in page.lines.values())
-        printed = {int(step): at for (rank, step), (at, _) in page.lines.items() if rank == "0"}
-        metrics = [came - printed[step] for step, came in page.steps.items() if step in printed]
+        # The page is told of a step when the first rank has reported it.
+        reported = job.metrics().groupby("step")["time"].min()
+        metrics = [came - reported[step].timestamp() for step, came in page.steps.items()]
         self.found = {
             "from the call to the first step on the page": started,
             "a line to the page, p50": statistics.median(lines),
@@ -198,7 +199,7 @@ class Trained:
             "the server's processor": shares[1],
             "the supervisor's memory at most": memory[0],
             "the server's memory at most": memory[1],
-            "from the ranks' end to the job's": (view.ended or 0.0) - max(printed.values()) - STEP,
+            "from the ranks' end to the job's": (view.ended or 0.0) - max(at for at, _ in page.lines.values()) - STEP,
         }
         job.remove()
 
