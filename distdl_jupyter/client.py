@@ -474,8 +474,12 @@ def rows() -> list[JobRow]:
     return [one.row for one in job_list.here().all()]
 
 
-def attach(job_id: str) -> Job:
-    """Return a handle of a job by its id, or by the id's last part. Raises JobNotFound."""
+def attach(job_id: str | None = None) -> Job:
+    """Return a handle of a job by its id, or by the id's last part, of the newest by default. Raises JobNotFound."""
+    if job_id is None:
+        if newest := next(iter(jobs()), None):
+            return newest
+        raise JobNotFound("There are no jobs yet.", hint="%%distributed on top of a cell starts one.")
     found = Job(JobStore().find(job_id))
     found.spec  # noqa: B018 - a folder without a spec is no job
     return found

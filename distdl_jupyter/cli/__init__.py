@@ -88,11 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-a", "--all", action="store_true", help="all jobs (default: the newest 20)")
 
     one = _command(commands, "show", _show, "say everything about one job")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("--json", action="store_true", help="print the whole view as JSON")
 
     one = _command(commands, "logs", _logs, "print a job's log")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
     one.add_argument("--rank", type=int, help="the lines of one rank only")
     one.add_argument("--tail", type=int, metavar="N", help="only the last N lines; with -f what comes then, too")
@@ -109,11 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("id", help="the job's id, or its last part")
 
     one = _command(commands, "environment", _environment, "print what a job ran with, as a requirements.txt")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("--diff", action="store_true", help="print what was changed in git since the commit")
 
     one = _command(commands, "time", _time, "say where the time of the training steps went, rank by rank")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("--csv", action="store_true", help="print a line for each rank and step, times in seconds")
 
     stacks.add_to(commands, _find)
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     resources.add_to(commands, _find)
 
     one = _command(commands, "checkpoints", _checkpoints, "list the checkpoints of a job, the newest first")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("--code", action="store_true", help="print the Python that loads the newest one")
 
     one = _command(commands, "track", _track, "bring experiment trackers up to date with a job, also an ended one")
@@ -495,13 +495,14 @@ def _value(text: str) -> Any:
     return text
 
 
-def _find(id_: str) -> Job:
+def _find(id_: str | None) -> Job:
     from distdl_jupyter import client
 
     try:
         return client.attach(id_)
     except JobNotFound as error:
-        raise JobNotFound(error.message, hint="'distdl ls' lists the jobs.") from None
+        hint = "'distdl ls' lists the jobs." if id_ is not None else "distdl submit -p 2 train.py starts one."
+        raise JobNotFound(error.message, hint=hint) from None
 
 
 def _doctor(_chosen: argparse.Namespace) -> int:

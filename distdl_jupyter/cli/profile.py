@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.profiles import rank_numbers
+from distdl_jupyter.form import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
 
 
-def add_to(commands: Any, find: Callable[[str], Job]) -> None:
+def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     """Add the command; ``find`` returns a job by its id."""
     text = "record some steps of a running job: its slowest operators, and a trace of all ranks"
     one = commands.add_parser("profile", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("--steps", type=int, default=5, metavar="N", help="how many steps (default 5, at most 50)")
     one.add_argument("--ranks", default="", metavar="0,1", help="the ranks that record (default: all)")
     one.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.form import arguments
 from distdl_jupyter.node.resources import SECONDS
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
 
 
-def add_to(commands: Any, find: Callable[[str], Job]) -> None:
+def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     """Add the command; ``find`` returns a job by its id."""
     text = "show what each rank uses: CPU, memory, GPU, and the disk and network of its machine"
     one = commands.add_parser("resources", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("--csv", action="store_true", help="print all samples, a line per rank and second")
     one.add_argument("-f", "--follow", action="store_true", help="print them anew every second until the job has ended")
     one.set_defaults(run=lambda chosen: _resources(find(chosen.id), chosen))

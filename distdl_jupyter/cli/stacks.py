@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import JobNotRunning
+from distdl_jupyter.form import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.client import Job
 
 
-def add_to(commands: Any, find: Callable[[str], Job]) -> None:
+def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     """Add the command; ``find`` returns a job by its id."""
     text = "show where all ranks of a job stand, side by side"
     one = commands.add_parser("stacks", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_id(one)
     one.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
                      help="ask nobody, show what was taken last, or those with this number")  # fmt: skip
     one.add_argument("--whole", action="store_true", help="print every thread of every rank as Python writes it")

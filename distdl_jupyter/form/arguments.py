@@ -151,6 +151,11 @@ class Parser(argparse.ArgumentParser):
         return unknown(word.partition("=")[0], flags, "flag")
 
 
+def add_id(parser: argparse.ArgumentParser) -> None:
+    """Add the job that a command or a magic reads."""
+    parser.add_argument("id", nargs="?", help="the job's id or its last part (default: the newest job)")
+
+
 def cell_parser(name: str = "distributed") -> Parser:
     """Return the parser of the cell magic."""
     return job_parser(Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG), _add_own_flags)

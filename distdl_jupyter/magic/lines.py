@@ -13,7 +13,7 @@ from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ABOUT, check_count
 from distdl_jupyter.core.profiles import rank_numbers
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form.arguments import Parser, allowed, pairs_of, value_of
+from distdl_jupyter.form.arguments import Parser, add_id, allowed, pairs_of, value_of
 from distdl_jupyter.magic.session import Session, short_errors
 from distdl_jupyter.magic.topics import TOPICS
 from distdl_jupyter.views.job_table import JobTable
@@ -146,7 +146,7 @@ def _magic(parser: Parser, run: Callable[[argparse.Namespace], Any]) -> Callable
 
 
 def _with_id(parser: Parser) -> Parser:
-    parser.add_argument("id", nargs="?", default="", help="The job's id or its last part (default: the newest job).")
+    add_id(parser)
     return parser
 
 

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.magic.current_ranks import CurrentRanks
 
 if TYPE_CHECKING:
@@ -30,19 +30,14 @@ class Session:
         """Remember the newest job."""
         self._newest = job.id
 
-    def job(self, job_id: str = "") -> Job:
+    def job(self, job_id: str | None = None) -> Job:
         """Return the job with this id (or its last part); without one the newest, first of this kernel, then of all.
 
         Raises JobNotFound.
         """
         from distdl_jupyter import client
 
-        if job_id or self._newest:
-            return client.attach(job_id or self._newest)
-        every = client.jobs()
-        if not every:
-            raise JobNotFound("There are no jobs yet.", hint="%%distributed on top of a cell starts one.")
-        return every[0]
+        return client.attach(job_id or self._newest or None)
 
     def somebody_looks(self) -> bool:
         """Say whether this cell was run by somebody before a page or a terminal, who sees what comes later.

@@ -184,6 +184,17 @@ def test_help_and_version():
     assert distdl("--version").stdout.startswith("distdl 0.")
 
 
+def test_without_an_id_the_newest_job_is_read_and_none_is_stopped(script):
+    assert "There are no jobs yet. distdl submit -p 2" in distdl("logs", code=2).stderr
+    distdl("submit", "-f", script)
+    newest = distdl("submit", script).stdout.strip()
+    assert newest in distdl("show").stdout
+    assert distdl("logs", "-f").stdout == distdl("logs", "-f", newest).stdout
+    assert "the following arguments are required: id" in distdl("stop", code=2).stderr
+    for command in ("logs", "stop"):
+        assert "No job '' is here." in distdl(command, "", code=2).stderr
+
+
 def test_a_closed_pipe_is_no_error(script):
     distdl("submit", "-f", script)
     done = subprocess.run(f"{DISTDL} ls --json | head -1", shell=True, capture_output=True, text=True, timeout=60)
