@@ -54,8 +54,8 @@ class DistDLError(Exception):
         """Show in a notebook the lines of the user's that led here: this package's hold nothing that they can mend."""
         frames = traceback.extract_tb(self.__traceback__)[1:]  # the first is IPython's
         own = takewhile(lambda frame: not frame.filename.startswith(_PACKAGE), frames)
-        return [*(f"{_place(frame.filename)}, line {frame.lineno}: {frame.line}" for frame in own),
-                f"{type(self).__name__}: {self}"]  # fmt: skip
+        lines = (f"{_place(frame.filename)}, line {frame.lineno}: {mask(frame.line or '')}" for frame in own)
+        return [*lines, f"{type(self).__name__}: {self}"]
 
     def to_json(self) -> dict[str, str]:
         """Return ``type``, ``message``, ``hint``, ``field`` and ``output`` ("" for what it lacks)."""

@@ -261,6 +261,7 @@ def test_refusals_are_one_line_and_start_nothing(shared_kernel, cell, error):
 
 def test_a_refused_call_shows_the_lines_of_the_notebook_and_none_of_the_package(shared_kernel):
     shared_kernel.run("from distdl_jupyter import submit\ndef start(what):\n    return submit(what, name='x')")
+    assert "hunter2" not in shared_kernel.run("start('https://me:hunter2@example.com')").traceback
     ran = shared_kernel.run("start(1)")
     first, second, last = ran.traceback.splitlines()
     assert re.fullmatch(r"Cell In\[\d+\], line 1: start\(1\)", first)
