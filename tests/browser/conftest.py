@@ -294,10 +294,15 @@ class Book:
         return bar
 
     def theme(self, *, dark: bool) -> None:
-        """Change the theme of this page."""
+        """Change the theme of this page, and wait until it is seen.
+
+        JupyterLab covers the page meanwhile, and takes its cover away once too often when the next change comes before
+        that: the page would have an error that is not ours.
+        """
         name = "JupyterLab Dark" if dark else "JupyterLab Light"
         self.command("apputils:change-theme", theme=name)
         expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", name)
+        expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
 
     def close_all(self) -> None:
         """Close everything in the main area, without a question, and end its kernels."""

@@ -141,19 +141,15 @@ class Sidebar:
         wait_for(pressed, what=f"the button {title!r} pressed")
 
     def widen(self, width: int) -> None:
-        """Drag the edge until the sidebar is so wide; while a theme comes, a drag may be lost."""
-
-        def dragged() -> bool:
-            box = self.root.bounding_box()
-            assert box is not None
-            mouse, y = self.page.mouse, box["y"] + box["height"] / 2
-            mouse.move(box["x"] + box["width"] + 1, y)
-            mouse.down()
-            mouse.move(box["x"] + width + 1, y, steps=5)
-            mouse.up()
-            return (self.root.bounding_box() or {}).get("width") == width
-
-        wait_for(dragged, what=f"a sidebar of {width} px")
+        """Drag the edge until the sidebar is so wide."""
+        box = self.root.bounding_box()
+        assert box is not None
+        mouse, y = self.page.mouse, box["y"] + box["height"] / 2
+        mouse.move(box["x"] + box["width"] + 1, y)
+        mouse.down()
+        mouse.move(box["x"] + width + 1, y, steps=5)
+        mouse.up()
+        wait_for(lambda: (self.root.bounding_box() or {}).get("width") == width, what=f"a sidebar of {width} px")
 
     def cut_off(self) -> int:
         """Return by how many pixels the content is wider than the sidebar; 0 or less when it fits."""
