@@ -168,8 +168,8 @@ def messages(job: Any) -> dict[str, Any]:
     state = json.loads(live.state().line)
     names = [metric["name"] for metric in state["metrics"]]
     requests = [
-        CurveRequest(metric=name, mode=mode, log=log, dark=dark)
-        for name in names for mode in ("band", "ranks") for log in (False, True) for dark in (False, True)
+        CurveRequest(metric=name, mode=mode, log=log)
+        for name in names for mode in ("band", "ranks") for log in (False, True)
     ]  # fmt: skip
     curves = [json.loads(curve.line) for one in requests if (curve := live.curve(one))]
     chosen = live.curve(CurveRequest())

@@ -198,11 +198,10 @@ class LiveJob:
         return metric, book.count(metric)
 
     def _curve(self, request: CurveRequest, metric: str, count: int) -> Encoded:
-        made = curve.curve(self._reading.book, metric, mode=request.mode, log=request.log, dark=request.dark,
-                           earlier=self._reading.earlier)  # fmt: skip
-        message = CurveMessage(
-            **_values(made), id=self.id, asked=request.metric, dark=request.dark, key=f"{metric} {count}", type="curve"
+        made = curve.curve(
+            self._reading.book, metric, mode=request.mode, log=request.log, earlier=self._reading.earlier
         )
+        message = CurveMessage(**_values(made), id=self.id, asked=request.metric, key=f"{metric} {count}", type="curve")
         return Encoded(encode(message), message.key)
 
     def resources_key(self) -> str:

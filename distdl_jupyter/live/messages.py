@@ -25,7 +25,6 @@ class CurveRequest(Request, frozen=True):
     metric: str = ""
     mode: Literal["band", "ranks"] = "band"
     log: bool = False
-    dark: bool = False
     key: str = ""
 
 
@@ -84,7 +83,6 @@ class CurveMessage(Curve):
 
     id: str
     asked: str
-    dark: bool
     key: str
     type: Literal["curve"]
 

@@ -63,9 +63,9 @@
 
     #tell(viewer, { number, job }) {
       const wanted = job[this.id] ?? { curves: [] };
-      const curves = wanted.curves.flatMap(({ metric, mode, log, dark }) =>
+      const curves = wanted.curves.flatMap(({ metric, mode, log }) =>
         this.told.curves
-          .filter((one) => one.metric === (metric || this.told.chosen) && one.mode === mode && one.log === log && one.dark === dark)
+          .filter((one) => one.metric === (metric || this.told.chosen) && one.mode === mode && one.log === log)
           .map((one) => ({ ...one, asked: metric })));
       const messages = [{ type: 'hello', number, server_id: 'kept', now: 0 }, this.told.job];
       if (wanted.log && !wanted.log.mark) messages.push(this.told.log);

@@ -14,8 +14,8 @@ from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(600)
 
-BAND = {"metric": "", "mode": "band", "log": False, "dark": False}
-RANKS = {"metric": "accuracy", "mode": "ranks", "log": False, "dark": True}
+BAND = {"metric": "", "mode": "band", "log": False}
+RANKS = {"metric": "accuracy", "mode": "ranks", "log": False}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@
  *
  * How requests travel is handed in, so nothing of `@jupyterlab` is imported here.
  */
-import type { CurveRequest } from '../job/curveview';
+import type { Choice } from '../job/picker';
 import type { Handlers, Watch, JobRequest } from '../job/jobview';
 import { LogStore, type Older } from '../job/logstore';
 import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, ResourcesMessage, Subscription } from './schema';
@@ -80,7 +80,7 @@ class Watched {
   }
 
   /** The curves that are wanted, each once. */
-  get wanted(): Map<string, CurveRequest> {
+  get wanted(): Map<string, Choice> {
     const requests = [...this.viewers].flatMap(({ request }) => (request.curve ? [request.curve] : []));
     return new Map(requests.map((request) => [curveName(request), request]));
   }
@@ -349,11 +349,11 @@ function forgetLog(watched: Watched): void {
 function subscriptionOf(watched: Watched): JobSubscription {
   const wanted = watched.wanted;
   for (const name of watched.curves.keys()) if (!wanted.has(name)) watched.curves.delete(name);
-  const curves = [...wanted].map(([name, { metric, mode, log, dark }]) => ({ metric, mode, log, dark, key: watched.curves.get(name)?.key ?? '' }));
+  const curves = [...wanted].map(([name, choice]) => ({ ...choice, key: watched.curves.get(name)?.key ?? '' }));
   return { log: watched.wantsLog ? { mark: watched.mark } : null, curves, key: watched.gone ? 'gone' : (watched.job?.key ?? ''), resources: watched.wantsLog };
 }
 
-const curveName = ({ metric, mode, log, dark }: Omit<CurveRequest, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log, dark]);
+const curveName = ({ metric, mode, log }: Omit<Choice, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log]);
 
 interface ConnectionListener {
   opened: () => void;

@@ -10,9 +10,9 @@ import { button } from './header';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { press } from './picker';
-import { Plot } from './plotly';
+import { inTheme, Plot } from './plotly';
 import type { components } from '../api/schema';
-import { isDark, watchTheme } from '../ui/theme';
+import { watchTheme } from '../ui/theme';
 import { ENDED, shortId, stateWord } from '../ui/format';
 
 /** One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best. */
@@ -28,7 +28,6 @@ export interface CompareChoice {
 }
 
 export interface CompareRequest extends CompareChoice {
-  dark: boolean;
   width: number;
   height: number;
 }
@@ -96,7 +95,7 @@ export class ComparisonView {
     root.append(head, h('div', { class: 'dd-pagebody' }, this.#problem, this.#curveBox, this.#sideBox));
     show(this.#sideBox, false);
     this.#connect();
-    this.#unwatch = watchTheme(document.body, () => this.load());
+    this.#unwatch = watchTheme(document.body, () => this.#drawTable());
     this.#observer.observe(this.#area);
     this.#drawHead();
     this.load();
@@ -119,7 +118,7 @@ export class ComparisonView {
     const [width, height] = [this.#area.clientWidth, this.#area.clientHeight];
     if (width < 50 || height < 50) return;
     this.#drawnFor = width;
-    this.host.load(ids, { metric, against, log, dark: isDark(document.body), width, height }).then(
+    this.host.load(ids, { metric, against, log, width, height }).then(
       (comparison) => {
         if (asked === this.#asked) this.#show(comparison);
       },
@@ -233,7 +232,7 @@ export class ComparisonView {
     const comparison = this.#shown;
     const rows = this.#rows();
     show(this.#sideBox, comparison !== null);
-    const strokes = comparison?.jobs.map((_job, at) => (comparison.curve.data[at] as { line?: unknown } | undefined)?.line);
+    const strokes = comparison?.jobs.map((_job, at) => lineOf(comparison, at));
     fill(this.#table, JSON.stringify([comparison?.jobs.map(({ id, name, state }) => [id, name, state]), strokes, rows]), () => (comparison ? [this.#sideBySide(comparison, rows)] : []));
   }
 
@@ -255,7 +254,7 @@ export class ComparisonView {
     const away = button('close', __('Leave out %1', shortId(job.id)), 'dd-quiet dd-icon dd-away');
     onClick(open, () => this.host.open(job.id));
     onClick(away, () => this.#choose({ ids: this.#state.ids.filter((id) => id !== job.id) }));
-    return h('th', { scope: 'col' }, h('span', { class: 'dd-row' }, strokeOf(this.#shown?.curve.data[at]), open, h('span', { class: 'dd-grow' }), this.#state.ids.length > 1 ? away : null));
+    return h('th', { scope: 'col' }, h('span', { class: 'dd-row' }, strokeOf(this.#shown ? lineOf(this.#shown, at) : undefined), open, h('span', { class: 'dd-grow' }), this.#state.ids.length > 1 ? away : null));
   }
 
   // ---- adding a job ----
@@ -290,9 +289,18 @@ export class ComparisonView {
   }
 }
 
-/** A short line in the colour and dash of a job's trace. */
-function strokeOf(trace: unknown): HTMLElement {
-  const { color = 'currentColor', dash = 'solid' } = (trace as { line?: { color?: string; dash?: string } } | undefined)?.line ?? {};
+interface Line {
+  color?: string;
+  dash?: string;
+}
+
+/** How a job's line is drawn on this page. */
+function lineOf({ curve }: Comparison, at: number): Line | undefined {
+  return inTheme((curve.data[at] as { line?: Line } | undefined)?.line);
+}
+
+/** A short line in the colour and dash of a job's. */
+function strokeOf({ color = 'currentColor', dash = 'solid' }: Line = {}): HTMLElement {
   const svg = document.createElementNS(NAMESPACE, 'svg');
   const line = document.createElementNS(NAMESPACE, 'path');
   assign(svg, { width: 26, height: 10, viewBox: '0 0 26 10', 'aria-hidden': 'true' });

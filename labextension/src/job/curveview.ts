@@ -6,12 +6,6 @@ import { assign, h, tabPanel } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { Picker, type Choice, type Metric, type TableRow } from './picker';
 import { Plot, type Figure } from './plotly';
-import { isDark, watchTheme } from '../ui/theme';
-
-/** Which curve to send; the metric "" is the one that says most. */
-export interface CurveRequest extends Choice {
-  dark: boolean;
-}
 
 /** A drawn metric, its curve in one sentence and as a table of a few rows. */
 export interface CurveMessage extends Figure {
@@ -26,22 +20,21 @@ export class CurveView {
   readonly #area = h('div', { class: 'dd-plot', role: 'img' });
   readonly #picker: Picker;
   readonly #plot = new Plot(this.#area);
-  readonly #unwatch: () => void;
-  #request: CurveRequest;
+  #request: Choice;
   #metrics: Metric[] = [];
   #severalRanks = false;
   /** The metric that is drawn when none was chosen. */
   #given = '';
 
-  constructor(choice: Choice, private readonly wanted: (request: CurveRequest) => void, zoom: (on: boolean) => void) {
-    this.#request = { ...choice, dark: isDark(document.body) };
+  constructor(choice: Choice, private readonly wanted: (request: Choice) => void, zoom: (on: boolean) => void) {
+    this.#request = choice;
     const panel = tabPanel(__('Curve'), this.#area);
     this.#picker = new Picker(this.#bar, (chosen) => this.#want(chosen), zoom, panel.id);
     this.root.append(this.#bar, panel);
-    this.#unwatch = watchTheme(document.body, () => this.#themed());
   }
 
-  get request(): CurveRequest {
+  /** Which curve to send; the metric "" is the one that says most. */
+  get request(): Choice {
     return this.#request;
   }
 
@@ -65,7 +58,6 @@ export class CurveView {
   }
 
   dispose(): void {
-    this.#unwatch();
     this.#plot.dispose();
   }
 
@@ -73,13 +65,8 @@ export class CurveView {
     this.#picker.update(this.#metrics, { ...this.#request, metric: this.#request.metric || this.#given }, this.#severalRanks);
   }
 
-  #want(change: Partial<CurveRequest>): void {
+  #want(change: Partial<Choice>): void {
     this.#request = { ...this.#request, ...change };
     this.wanted(this.#request);
-  }
-
-  #themed(): void {
-    const dark = isDark(document.body);
-    if (dark !== this.#request.dark) this.#want({ dark });
   }
 }

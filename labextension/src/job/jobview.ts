@@ -5,7 +5,7 @@
  * says where the parts stand.
  */
 import { Clock, type Card, type Stacks } from './card';
-import { CurveView, type CurveMessage, type CurveRequest } from './curveview';
+import { CurveView, type CurveMessage } from './curveview';
 import { adopt, h } from '../ui/dom';
 import { FailureView, inNotebook, type Reach } from './failure';
 import { curveDefaults } from './curvedefaults';
@@ -42,7 +42,7 @@ export interface LogMessage extends Changes {
 /** What to be told of a job besides its card; who sees its log sees what its ranks use. */
 export interface JobRequest {
   log: boolean;
-  curve: CurveRequest | null;
+  curve: Choice | null;
 }
 
 export interface Handlers {
@@ -238,11 +238,11 @@ export class JobView {
   }
 
   /** Ask for the curve, in the way that was chosen last. */
-  #draw(request: CurveRequest | null): void {
+  #draw(choice: Choice | null): void {
     const before = this.#drawing;
-    this.#drawing = request && this.host.watch({ log: false, curve: request }, { curve: (message) => this.#curve.take(message) });
+    this.#drawing = choice && this.host.watch({ log: false, curve: choice }, { curve: (message) => this.#curve.take(message) });
     before?.dispose();
-    if (request) this.options.chose?.({ metric: request.metric, mode: request.mode, log: request.log });
+    if (choice) this.options.chose?.(choice);
   }
 
   #take(message: JobMessage): void {

@@ -2,7 +2,7 @@
 import { Disposables, whenAttached, type Context, type Model } from './model';
 import type { Card, Stacks } from '../job/card';
 import type { JobProfile } from '../job/profile';
-import type { CurveRequest } from '../job/curveview';
+import type { Choice } from '../job/picker';
 import { JobView, type JobHost } from '../job/jobview';
 import { questions, type Ask } from './kernel';
 import { KernelSocket } from './kernelsocket';
@@ -36,7 +36,7 @@ function render({ model, el }: Context): () => void {
   const disposables = new Disposables();
   const id = model.get('job_id') as string;
   const { ask, live } = shared.get(model) ?? made(model);
-  let drawn: CurveRequest | null = null;
+  let drawn: Choice | null = null;
   const host: JobHost = {
     watch: ({ log, curve }, handlers) => {
       drawn = curve ?? drawn;
