@@ -1,7 +1,7 @@
 """Which ended jobs are old enough to be deleted, and their deletion, for every surface.
 
 A job goes only when it has ended, is older than the age (counted from its end) and is not among the newest ``keep`` of
-all jobs. A job that has not ended, one whose supervisor is still at work, here or on another host, a trial of a sweep
+all jobs; a sweep without a trial goes as a job does. A job that has not ended, one whose supervisor is still at work, here or on another host, a trial of a sweep
 that runs, and one of another user are never touched. ``client.Job.remove`` deletes each.
 """
 
@@ -16,7 +16,7 @@ from datetime import timedelta
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter import client, job_list
+from distdl_jupyter import client, studies
 from distdl_jupyter.core import atomic_write, humanize
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
 from distdl_jupyter.core.state import State
@@ -161,9 +161,10 @@ def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
     """Return the jobs that are to go, newest first, and how many are kept for which reason."""
     found: list[OldJob] = []
     kept: Counter[Reason] = Counter()
-    now, store = time.time(), JobStore()
-    for place, one in enumerate(job_list.here().all()):
-        row, folder = one.row, store.folder(one.row.id)
+    now, jobs = time.time(), client.rows()
+    every = sorted([*jobs, *studies.without_trials(jobs)], key=lambda row: row.id, reverse=True)
+    for place, row in enumerate(every):
+        folder = JobStore(kind="sweeps" if studies.is_study(row) else "jobs").folder(row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:
             reason = _untouchable(folder, row.state) or _of_running_sweep(row)
@@ -203,11 +204,15 @@ def _of_running_sweep(row: JobRow) -> Reason | None:
 
 def _deleted(job: OldJob) -> OldJob:
     """Delete a job, which may have changed since it was found; return it with what kept it from going."""
-    folder = JobStore().folder(job.id)
+    sweeps, folder = JobStore(kind="sweeps"), JobStore().folder(job.id)
+    is_sweep = not folder.path.exists() and sweeps.folder(job.id).path.exists()
     try:
-        if reason := _untouchable(folder, job.state):
+        if reason := _untouchable(sweeps.folder(job.id) if is_sweep else folder, job.state):
             return replace(job, problem=f"It is {_REASON_WORDS[reason]}.")
-        client.Job(folder).remove()
+        if is_sweep:
+            sweeps.remove(sweeps.folder(job.id))
+        else:
+            client.Job(folder).remove()
     except (FileNotFoundError, JobNotFound):  # somebody else has deleted it
         return job
     except (JobStillRunning, DiskRefused) as error:

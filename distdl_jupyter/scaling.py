@@ -13,10 +13,10 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import capture, client, registry, scaling_study
+from distdl_jupyter import capture, client, registry, scaling_study, studies
 from distdl_jupyter.core import scaling
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
-from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
@@ -102,6 +102,7 @@ def of_draft(
     group = Group(kind=scaling_study.KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
     output = _output(group.id)
+    state, problem = State.CANCELED, ""
     try:
         for backend in labels:
             for count, node_count in zip(counts, by_count, strict=True):
@@ -112,11 +113,15 @@ def of_draft(
                     job = client.launch(draft, group, **given)
                     runs.append(_measure(job, seconds, output.update))
                     output.measured(backend, count, runs)
-    except BaseException:  # an interrupt may have come while a run was started
+        state = State.COMPLETED
+    except BaseException as error:  # an interrupt may have come while a run was started
         _end_runs(group.id)
+        if isinstance(error, Exception):
+            state, problem = State.FAILED, _in_short(error)
         raise
     finally:
         output.settle()
+        studies.tell(group.id, state, problem)
     return scaling_study.find(group.id)
 
 
@@ -181,6 +186,13 @@ def _flag_rate(draft: CapturedCode) -> float | None:
             except ValueError:
                 return None
     return None
+
+
+def _in_short(error: Exception) -> str:
+    """Return an error as the sentences of a message."""
+    if isinstance(error, DistDLError):
+        return " ".join(filter(None, (error.message.partition("\n")[0], error.hint)))
+    return f"{type(error).__name__}: {error}"
 
 
 def _end_runs(study: str) -> None:

@@ -1,11 +1,14 @@
 """The studies among the jobs: each as one row, made of the rows of its runs; and sweeps that nothing drives any more.
 
-The row of a study has the study's id, which is that of its ``group``. A sweep is driven by a process of its own
-(``sweep_driver``): where that has died, whoever looks starts another one, which goes on from what stands in files.
+The row of a study has the study's id, which is that of its ``group``; a sweep has one before its first trial. A sweep
+is driven by a process of its own (``sweep_driver``): where that has died, whoever looks starts another one, which goes
+on from what stands in files.
 """
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import json
 import statistics
 import time
@@ -16,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import job_list, monitoring, rerun
 from distdl_jupyter.core import atomic_write, scaling
 from distdl_jupyter.core.alerts import Alert
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.humanize import number, plural, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.sweep import PRUNED, STOPPED
+from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import control
+from distdl_jupyter.views.job_table import job_row
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
@@ -37,12 +42,28 @@ _TRIES = 3
 
 
 def rows(jobs: Sequence[JobRow]) -> list[JobRow]:
-    """Return a row for each study that some jobs, the newest first, are the runs of."""
+    """Return a row for each study of all jobs, which come the newest first; also for sweeps without a trial."""
+    return [*_with_runs(jobs), *without_trials(jobs)]
+
+
+def _with_runs(jobs: Sequence[JobRow]) -> list[JobRow]:
     runs: dict[str, list[JobRow]] = {}
     for row in jobs:
         if row.group is not None:
             runs.setdefault(row.group.id, []).append(row)
-    return [_row(own) for own in runs.values()]
+    return [_row(own[0], own) for own in runs.values()]
+
+
+def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
+    """Return a row for each sweep that none of all jobs is a trial of: it has begun, or failed before the first one."""
+    with_trials = {row.group.id for row in jobs if row.group is not None}
+    store, found = JobStore(kind="sweeps"), []
+    for id_ in store.ids():
+        if id_ not in with_trials:
+            with contextlib.suppress(JobNotFound):  # removed meanwhile
+                spec = store.folder(id_).spec()
+                found.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))
+    return found
 
 
 def is_study(row: JobRow) -> bool:
@@ -52,23 +73,25 @@ def is_study(row: JobRow) -> bool:
 
 def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return the rows with one for each study, in the place of its newest run, instead of those of its runs."""
-    studies, found = {row.id: row for row in rows(jobs)}, []
-    for row in jobs:
+    alone = without_trials(jobs)
+    studies, found = {row.id: row for row in (*_with_runs(jobs), *alone)}, []
+    for row in heapq.merge(jobs, alone, key=lambda row: row.id, reverse=True):
         own = row if row.group is None else studies.pop(row.group.id, None)
         if own is not None:
             found.append(own)
     return found
 
 
-def _row(runs: Sequence[JobRow]) -> JobRow:
-    """Return the row of a study of its runs, the newest first."""
-    newest, group = runs[0], runs[0].group
+def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
+    """Return the row of a study of its runs, the newest first; ``like`` is the newest, or what each would be."""
+    group = like.group
     assert group is not None
     of_kind = _sweep_row(runs, group) if group.kind == "sweep" else _scaling_row(runs, group)
-    ended = None if of_kind["state"] == State.RUNNING.value else newest.ended
+    ended = None if of_kind["state"] == State.RUNNING.value else like.ended if runs else of_kind["ended"]
+    created = runs[-1].created if runs else like.created
     return replace(
-        newest, id=group.id, created=runs[-1].created, ended=ended, total=group.size, left=None, spark=(), place=None,
-        can_rerun=False, can_resume=False, stalled=False, alert="", alert_level="", **of_kind,
+        like, id=group.id, created=created, total=group.size, left=None, spark=(), place=None, can_rerun=False,
+        can_resume=False, stalled=False, alert="", alert_level="", **{**of_kind, "ended": ended},
     )  # fmt: skip
 
 
@@ -121,10 +144,13 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     running = sum(not State(one.state).ended for one in runs)
     pruned = sum(one.state == "canceled" and one.says.startswith(PRUNED) for one in runs)
     counts = (f"{running} running" if running else "", f"{pruned} pruned" if pruned else "")
-    says = ", ".join(filter(None, counts)) if state in (State.RUNNING, State.COMPLETED) else str(end.get("problem", ""))
+    if state in (State.RUNNING, State.COMPLETED):
+        says = ", ".join(filter(None, counts))
+    else:
+        says = " ".join(filter(None, (str(end.get(name, "")) for name in ("problem", "hint"))))
     return {
         "name": f"Sweep of {group.name}", "state": state.value, "says": says, "done": min(_ended(runs), group.size),
-        "metric": f"best {group.metric}" if values else "",
+        "metric": f"best {group.metric}" if values else "", "ended": end.get("ended"),
         "value": (max if group.maximize else min)(values, default=None),
     }  # fmt: skip
 
@@ -216,13 +242,29 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
         return
     end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
     atomic_write.write(folder.path / "end.json", end)
-    row = next((row for row in rows([one.row for one in job_list.here().all()]) if row.id == folder.id), None)
-    name = f"Sweep of {folder.spec().name}" if row is None else row.name
-    monitoring.notify(folder, name, state, Alert("failure" if problem else "end", problem or _end_text(state, row)))
+    tell(folder.id, state, " ".join(filter(None, (problem, hint))))
 
 
-def _end_text(state: State, row: JobRow | None) -> str:
-    if row is None:
-        return f"It is {state.value}."
-    best = "" if row.value is None else f", {row.metric} {number(row.value)}"
-    return f"{row.done:g} of {plural(row.total or 0, 'trial')} have ended{best}."
+# how studies end ---------------------------------------------------------------------------------
+
+
+def tell(id_: str, state: State, problem: str = "") -> None:
+    """Send the one message about the end of a study, where the user wants it; of one that is not there none is."""
+    try:
+        jobs = [one.row for one in job_list.here().all()]
+        row = next(row for row in rows(jobs) if row.id == id_)
+    except (DistDLError, StopIteration):
+        return
+    alert = Alert("failure", problem) if problem else Alert("end", _end_text(row))
+    own = JobStore(kind="sweeps").folder(id_)
+    runs = (JobStore().folder(one.id) for one in jobs if one.group is not None and one.group.id == id_)
+    monitoring.notify(own if own.path.exists() else next(runs), row.name, state, alert, id_=id_)
+
+
+def _end_text(row: JobRow) -> str:
+    assert row.group is not None
+    if row.group.kind == "sweep":
+        best = "" if row.value is None else f", {row.metric} {number(row.value)}"
+        return f"{row.done:g} of {plural(row.total or 0, 'trial')} have ended{best}."
+    ideal = "" if row.value is None else f", {row.value:g} % of the ideal rate on the most processes"
+    return f"{row.done:g} of {plural(row.total or 0, 'point')} measured{ideal}."

@@ -94,7 +94,13 @@ def _choice(values: Any, name: str) -> Choice:
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidSpec(f"{name} has {value} among its values.", field="parameters",
                               hint="Give finite numbers.")  # fmt: skip
-    return Choice(tuple(dict.fromkeys(found)))
+    kept: dict[Any, Any] = {}
+    for value in found:
+        if type(same := kept.setdefault(value, value)) is not type(value):
+            raise InvalidSpec(f"{name} has {same!r} and {value!r} among its values, which Optuna takes for one and the "
+                              "same.", field="parameters", hint="Give one of them, or texts by which the training code "
+                              "chooses.")  # fmt: skip
+    return Choice(tuple(kept))
 
 
 def checked(given: Any) -> Space:

@@ -40,20 +40,22 @@ def start(folder: JobFolder) -> bool:
     return False
 
 
-def notify(folder: JobFolder, name: str, state: State, alert: Alert) -> None:
-    """Send an alert of a job, or of a sweep, where the user has named a webhook."""
+def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = "") -> None:
+    """Send an alert of a job, or of the study ``id_`` that it is a run of, where the user has named a webhook."""
     try:
         known = settings.read()
     except DistDLError:  # which is said when the job has ended
         return
     if not known.webhook or alert.kind not in known.kinds:
         return
-    message = {"job": folder.id, "name": name, "state": state.value, "kind": alert.kind, "text": alert.text}
+    message = {"job": id_ or folder.id, "name": name, "state": state.value, "kind": alert.kind, "text": alert.text}
     with contextlib.suppress(OSError), folder.supervisor_log.open("a", encoding="utf-8") as log:
-        process = _process(["distdl_jupyter.monitoring.webhook"], log.fileno(), stdin=subprocess.PIPE)
+        words = ["distdl_jupyter.monitoring.webhook"]
+        process = _process(words, log.fileno(), stdin=subprocess.PIPE, apart=bool(id_))
         assert process.stdin is not None
         with process.stdin as pipe:
             pipe.write(json.dumps(message).encode())
+        _reap(process, f"message-{folder.id}")
 
 
 #: Variables of a job that are its trackers' business.
@@ -128,10 +130,14 @@ def bring_up_to_date(folder: JobFolder, names: Sequence[str] = ()) -> dict[str, 
     ]  # fmt: skip
     found = {name: start_tracker(folder, name, {}, apart=True) for name in missing}
     for name, process in found.items():
-        # As for a supervisor: a child that has ended is a zombie until somebody waits for it.
-        with contextlib.suppress(RuntimeError):
-            threading.Thread(target=process.wait, name=f"reap-{name}-{folder.id}", daemon=True).start()
+        _reap(process, f"{name}-{folder.id}")
     return found
+
+
+def _reap(process: subprocess.Popen[bytes], name: str) -> None:
+    """Wait for a process in a thread. As for a supervisor: one that has ended is a zombie until someone waits."""
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=process.wait, name=f"reap-{name}", daemon=True).start()
 
 
 def start_tracker(

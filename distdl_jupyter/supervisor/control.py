@@ -124,8 +124,9 @@ def _append(control: Path, line: bytes) -> None:
         os.close(fd)
 
 
-#: Seconds between two looks at the process that drives a job.
+#: Seconds between two looks at the process that drives a job, and why a job ends whose has ended.
 _LOOK = 1.0
+DRIVER_ENDED = "The process that measured it has ended."
 
 
 class ControlReader:
@@ -153,5 +154,5 @@ class ControlReader:
             self._look = time.monotonic() + _LOOK
             if processes.has_ended(self._driver):
                 self._driver = ""
-                requests.append({"type": "cancel", "reason": "The process that measured it has ended."})
+                requests.append({"type": "cancel", "reason": DRIVER_ENDED})
         return requests

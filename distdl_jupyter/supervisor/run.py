@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter import registry
 from distdl_jupyter.core import environment, events, logfile
+from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
@@ -21,7 +22,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import git, messages, resume
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
 from distdl_jupyter.supervisor.checkpoints import CheckpointKeeper
-from distdl_jupyter.supervisor.control import ControlReader, request
+from distdl_jupyter.supervisor.control import DRIVER_ENDED, ControlReader, request
 from distdl_jupyter.supervisor.launch import BackgroundCall, Canceled, Launch
 from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
 
@@ -121,9 +122,13 @@ class Supervisor:
 
         monitoring.start(self._folder)
         self._start_trackers()
-        if self._recorder.end_alert is not None and self._spec.group is None:  # of a study nobody awaits each run
-            view = self._recorder.view
-            monitoring.notify(self._folder, view.name, view.state, self._recorder.end_alert)
+        view, alert, group = self._recorder.view, self._recorder.end_alert, self._spec.group
+        if alert is not None and group is None:
+            monitoring.notify(self._folder, view.name, view.state, alert)
+        elif alert is not None and group is not None and view.reason == DRIVER_ENDED:
+            # Of a study its driver tells, and of its runs no one; that one has ended without.
+            end = Alert("end", DRIVER_ENDED)
+            monitoring.notify(self._folder, f"Scaling of {group.name}", view.state, end, id_=group.id)
 
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""

@@ -1,6 +1,7 @@
 """``scale`` with real jobs on this machine."""
 
 import _thread
+import json
 import subprocess
 import sys
 import threading
@@ -12,8 +13,10 @@ from distdl_jupyter import client, jobs, scale, scaling, scaling_study
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
+from distdl_jupyter.monitoring import settings
 from tests.client import scaled
 from tests.conftest import wait_for
+from tests.monitoring.endpoint import Endpoint
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -115,7 +118,10 @@ def test_what_was_measured_until_an_interrupt_is_kept_and_nothing_is_left_runnin
 
 
 @pytest.mark.full
-def test_a_driver_that_is_killed_leaves_what_was_measured_and_no_run(distdl_home):
+def test_a_driver_that_is_killed_leaves_what_was_measured_and_no_run(distdl_home, monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    endpoint = Endpoint()
+    settings.change(webhook=endpoint.address)
     code = ("from distdl_jupyter import scale\nfrom tests.client import scaled\n"
             "scale(scaled.sleeps, [1, 2], (0.02,), backends='torch', seconds=1)")  # fmt: skip
     driver = subprocess.Popen([sys.executable, "-c", code], cwd=Path.cwd())
@@ -129,3 +135,7 @@ def test_a_driver_that_is_killed_leaves_what_was_measured_and_no_run(distdl_home
     found = scaling_study.find(over=True)
     assert (found.facts.state, found.points[0].processes) == (State.CANCELED, 1)
     assert len(jobs()) == found.facts.runs == 3
+    wait_for(lambda: endpoint.posts, what="the message that its driver could not send")
+    said = json.loads(endpoint.posts[0][2])
+    assert (said["job"], said["name"], said["state"]) == (found.id, "Scaling of sleeps", "canceled")
+    endpoint.close()

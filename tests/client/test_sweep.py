@@ -214,7 +214,7 @@ def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
     assert found.state is State.LOST
     (row,) = studies.folded(client.rows())
     assert (row.id, row.name, row.state, row.done, row.total) == (found.id, "Sweep of digits", "lost", 0, 2)
-    assert row.says == found.study.problem
+    assert row.says == f"{found.study.problem} {found.study.hint}"
     assert row.says.startswith("What drives the sweep died 4 times in a row.")
     with pytest.raises(JobFailed, match=f'supervisor.log may say why. Go on with sweep."{found.id[-5:]}".*resume'):
         found.wait(5)

@@ -31,7 +31,7 @@ def test_ranges_and_lists_are_understood_and_kept():
         ("loguniform(1e-4, 1e-1)", Range(1e-4, 1e-1, log=True)), ("integers(1,8)", Range(1, 8, whole=True)),
         ("integers(1, 8, log=True)", Range(1, 8, log=True, whole=True)), ("64,128", Choice((64, 128))),
         ("[0.1, 0.2]", Choice((0.1, 0.2))), ("adam,sgd", Choice(("adam", "sgd"))),
-        ("True,False", Choice((True, False))),
+        ("True,False", Choice((True, False))), ("64,64,128", Choice((64, 128))),
     ],
 )  # fmt: skip
 def test_what_stands_on_a_line_is_understood(text, found):
@@ -44,6 +44,8 @@ def test_what_stands_on_a_line_is_understood(text, found):
         ({}, "takes a dict"), ({"lr": 0.1}, "no range and no list"), ({"lr": []}, "has 0 values"),
         ({"lr": [object()]}, "has object among"), ({"lr": object()}, "no distribution that a sweep knows"),
         ({"lr": [float("nan")]}, "has nan among"),
+        ({"amp": [True, 2, 1]}, "amp has True and 1 among its values, which Optuna takes for one and the same. Give one"),
+        ({"width": [64, 64.0]}, "width has 64 and 64.0 among"),
     ],
 )  # fmt: skip
 def test_what_is_no_space_is_refused(given, says):

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from distdl_jupyter import cli, notifications, submit, sweep
+from distdl_jupyter import cli, client, jobs, notifications, prune, scale, scaling, studies, submit, sweep, uniform
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, MessageNotSent
 from distdl_jupyter.magic import topics
 from distdl_jupyter.monitoring import settings, webhook
 from distdl_jupyter.monitoring.webhook import Message
-from tests.client import swept
+from tests.client import scaled, swept
 from tests.conftest import wait_for
 from tests.monitoring.endpoint import Endpoint
 
@@ -176,3 +176,41 @@ def test_a_sweep_is_told_once_and_none_of_its_trials(endpoint, distdl_home):
     wait_for(lambda: len(endpoint.posts) == 2, what="the second message")
     said = json.loads(endpoint.posts[1][2])
     assert (said["kind"], said["state"], said["text"][:25]) == ("failure", "failed", "The first 2 trials failed")
+
+
+def messages(endpoint, count):
+    """Return the messages when so many have come."""
+    wait_for(lambda: len(endpoint.posts) >= count, what="a message")
+    return [json.loads(post[2]) for post in endpoint.posts]
+
+
+def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint, distdl_home):
+    settings.change(webhook=f"{endpoint.address}/secret-path")
+    found = sweep(swept.trains, {"lr": uniform(-1.7e308, 1.7e308)}, trials=2, sampler="random", name="digits")
+    (row,) = studies.folded(client.rows())
+    assert (row.id, row.name, row.state, row.total) == (found.id, "Sweep of digits", "running", 2)
+    with pytest.raises(JobFailed, match="OverflowError"):
+        found.wait(60)
+    (said,) = messages(endpoint, 1)
+    assert (said["job"], said["kind"]) == (found.id, "failure")
+    assert said["title"] == f"Sweep of digits ({found.id[-5:]}): failed"
+    assert said["text"].startswith("What drives the sweep has failed: OverflowError: Range exceeds valid bounds. ")
+    assert said["text"].endswith(f"distdl sweep --resume {found.id[-5:]} goes on.")
+    assert not jobs()
+    (row,) = studies.folded(client.rows())
+    assert (row.state, row.done, row.says, row.ended is None) == ("failed", 0, said["text"], False)
+    assert prune(older="1h").jobs == ()
+    assert [one.name for one in prune(keep=0).jobs] == ["Sweep of digits"]
+    assert studies.folded(client.rows()) == []
+
+
+def test_a_scaling_study_is_told_once_and_none_of_its_runs(endpoint, distdl_home):
+    settings.change(webhook=f"{endpoint.address}/secret-path")
+    with pytest.raises(JobFailed):
+        scale(scaled.fails, [1], backends="plain", name="digits")
+    (said,) = messages(endpoint, 1)
+    assert said["title"] == f"Scaling of digits ({scaling().id[-5:]}): failed"
+    assert (said["kind"], "no such file of data" in said["text"]) == ("failure", True)
+    found = scale(scaled.sleeps, [1], (0.002,), backends="torch", seconds=0.2, name="digits")
+    _, said = messages(endpoint, 2)
+    assert (said["job"], said["state"], said["text"]) == (found.id, "completed", "1 of 1 point measured.")

@@ -47,16 +47,20 @@ const plugin: JupyterFrontEndPlugin<void> = {
 class Announcer {
   wanted: Wanted = 'all';
   readonly #before = new Map<string, JobRow>();
+  /** The newest id when the page came. */
+  #newest: string | undefined;
 
   constructor(private readonly app: JupyterFrontEnd, jobList: JobList) {
     jobList.changed.connect(({ rows, studies }) => this.#take([...studies, ...rows.filter(({ group }) => !group)])); // nobody waits for a run by itself
   }
 
   #take(rows: readonly JobRow[]): void {
+    // Ids sort by the time of their making: what came since and ended before it was seen is news too.
+    this.#newest ??= rows.reduce((newest, { id }) => (id > newest ? id : newest), '');
     for (const row of rows) {
       const before = this.#before.get(row.id);
       this.#before.set(row.id, row);
-      const news = before && newsOf(before, row);
+      const news = before ? newsOf(before, row) : row.id > this.#newest && ENDED.has(row.state) ? endOf(row) : null;
       if (news && this.#isWanted(news)) this.#announce(row, news);
     }
   }

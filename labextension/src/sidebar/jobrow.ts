@@ -8,7 +8,7 @@ import { __ } from '../ui/trans';
 import { shortId, stateWord } from '../ui/format';
 import { figure, isActive, lineText, secondLine, share, spoken } from './jobtext';
 import { Sparkline } from './sparkline';
-import { titleOf } from './study';
+import { isStudy, titleOf } from './study';
 import type { JobRow } from './types';
 
 /** What the buttons of a row do, given the job. */
@@ -104,12 +104,12 @@ export class JobRowView {
     const word = row.state === 'canceling' ? __('Kill now') : __('Cancel');
     if (this.#cancel.title !== word) assign(this.#cancel, { title: word, 'aria-label': word });
     show(this.#rerun, row.can_rerun && !isActive(row));
+    show(this.#more, !isStudy(row));
   }
 
   /** `unfolded` is undefined for a job; `inside` says that the row is a run of a study that is unfolded. */
   nest(unfolded: boolean | undefined, inside = false): void {
     show(this.#unfold, unfolded !== undefined);
-    show(this.#more, unfolded === undefined);
     assign(this.#unfold, { 'aria-expanded': String(unfolded === true) });
     this.element.classList.toggle('dd-member', inside);
   }

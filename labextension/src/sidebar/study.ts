@@ -5,7 +5,7 @@
 import { __ } from '../ui/trans';
 import type { JobRow } from './types';
 
-/** A row with the moment (epoch seconds) when it was sent; `unfolded` where it is a study's, `inside` where it is a run of one. */
+/** A row with the moment (epoch seconds) when it was sent; `unfolded` where it is that of a study with runs, `inside` where it is a run of one. */
 export interface Item {
   row: JobRow;
   heard: number;
@@ -29,12 +29,13 @@ export function metricOf(row: JobRow): string {
 }
 
 /**
- * Return what is shown of `items`: the rows of studies in the places of their newest runs, with the runs where unfolded. Of
- * jobs those are shown that `passes` lets through, and a study that passes itself or has such a run.
+ * Return what is shown of `items`, the jobs and the sweeps that have no trial yet: the rows of studies in the places of their
+ * newest runs, with the runs where unfolded. Of jobs those are shown that `passes` lets through, and a study that passes itself
+ * or has such a run.
  */
 export function grouped(items: readonly Item[], studies: ReadonlyMap<string, JobRow>, unfolded: ReadonlySet<string>, passes: (row: JobRow) => boolean): Item[] {
   const runs = new Map<string, Item[]>();
-  for (const item of items) if (item.row.group) runs.set(item.row.group.id, [...(runs.get(item.row.group.id) ?? []), item]);
+  for (const item of items) if (item.row.group && !isStudy(item.row)) runs.set(item.row.group.id, [...(runs.get(item.row.group.id) ?? []), item]);
   const shown: Item[] = [];
   for (const item of items) {
     const row = studies.get(item.row.group?.id ?? '');

@@ -19,7 +19,7 @@ import { billWords, total } from './costtext';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { PruneForm } from './pruneform';
 import { Section } from './section';
-import { grouped, titleOf, type Item } from './study';
+import { grouped, isStudy, titleOf, type Item } from './study';
 import type { Actions, Cluster, Connection, JobRow } from './types';
 
 /** Milliseconds before grey bars say that the first answer is not here yet. */
@@ -88,12 +88,15 @@ export class SidebarView {
     return this.#list.chosen;
   }
 
-  /** Show these jobs, newest first, and the rows of the studies that some are runs of. */
+  /** Show these jobs and the rows of the studies that some are runs of, or will be; the newest first. */
   jobs(rows: readonly JobRow[], studies: readonly JobRow[]): void {
     const now = this.#now();
     this.#announce([...studies, ...rows.filter(({ group }) => !group)]);
     this.#studies = new Map(studies.map((row) => [row.id, row]));
-    this.#items = rows.map((row) => this.#same(row) ?? { row, heard: now });
+    const withRuns = new Set(rows.map(({ group }) => group?.id));
+    const alone = studies.filter(({ id }) => !withRuns.has(id));
+    const listed = alone.length ? [...rows, ...alone].sort((a, b) => (a.id < b.id ? 1 : -1)) : rows;
+    this.#items = listed.map((row) => this.#same(row) ?? { row, heard: now });
     this.#known = new Map(this.#items.map((item) => [item.row.id, item]));
     const waited = !this.#answered && document.activeElement === this.root;
     this.#answered = true;
@@ -230,17 +233,17 @@ export class SidebarView {
       if (found) action(found);
     };
     return {
-      open: (id) => (this.#known.has(id) ? row(id, (found) => this.actions.open(found)) : this.actions.openStudy(id, this.#studies.get(id)?.group?.kind ?? '')),
-      cancel: (id) => void (this.#known.has(id) ? this.cancel(id) : this.#cancelRun(id)),
+      open: (id) => (this.#studies.has(id) ? this.actions.openStudy(id, this.#studies.get(id)?.group?.kind ?? '') : row(id, (found) => this.actions.open(found))),
+      cancel: (id) => void (this.#studies.has(id) ? this.#cancelRun(id) : this.cancel(id)),
       rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
       unfold: (id, on) => this.#unfold(id, on),
-      discard: (id) => (this.#known.has(id) ? row(id, (found) => void (isActive(found) ? this.cancel(id) : this.remove(id))) : void this.#removeStudy(id)),
+      discard: (id) => (this.#studies.has(id) ? void this.#removeStudy(id) : row(id, (found) => void (isActive(found) ? this.cancel(id) : this.remove(id)))),
       pointed: () => this.#pointed(),
     };
   }
 
   #runs(id: string): JobRow[] {
-    return this.#items.flatMap(({ row }) => (row.group?.id === id ? [row] : []));
+    return this.#items.flatMap(({ row }) => (row.group?.id === id && !isStudy(row) ? [row] : []));
   }
 
   #unfold(id: string, on: boolean): void {
@@ -253,7 +256,7 @@ export class SidebarView {
   /** Cancel the run of a study that goes on, which ends the study. */
   async #cancelRun(id: string): Promise<void> {
     const run = this.#runs(id).find(isActive);
-    if (this.#runs(id)[0]?.group?.kind === 'sweep') {
+    if (this.#studies.get(id)?.group?.kind === 'sweep') {
       if (await this.#list.ask(id, new InlineConfirm(__('Stop the sweep and cancel its running trials?')))) await this.#do(this.actions.stopSweep(id));
       return;
     }
@@ -264,11 +267,11 @@ export class SidebarView {
 
   /** Delete a study with all its runs, after a question; cancel one that goes on. */
   async #removeStudy(id: string): Promise<void> {
-    const runs = this.#runs(id);
-    if (runs.some(isActive)) return this.#cancelRun(id);
-    const text = _n('Delete %1 job of %2 with its log and outputs?', 'Delete %1 jobs of %2 with their logs and outputs?', runs.length, runs[0]?.group?.name ?? '');
+    const [runs, study] = [this.#runs(id), this.#studies.get(id)];
+    if (!study || isActive(study) || runs.some(isActive)) return this.#cancelRun(id);
+    const text = runs.length ? _n('Delete %1 job of %2 with its log and outputs?', 'Delete %1 jobs of %2 with their logs and outputs?', runs.length, study.group?.name ?? '') : __('Delete %1?', titleOf(study));
     if (await this.#list.ask(id, new InlineConfirm(text, __('Delete'), __('Keep')))) {
-      if (runs[0]?.group?.kind === 'sweep') await this.#do(this.actions.removeSweep(id));
+      if (study.group?.kind === 'sweep') await this.#do(this.actions.removeSweep(id));
       else for (const run of runs) await this.#do(this.actions.remove(run));
     }
   }
