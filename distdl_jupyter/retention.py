@@ -1,8 +1,9 @@
 """Which ended jobs are old enough to be deleted, and their deletion, for every surface.
 
 A job goes only when it has ended, is older than the age (counted from its end) and is not among the newest ``keep`` of
-all jobs; a sweep without a trial goes as a job does. A job that has not ended, one whose supervisor is still at work, here or on another host, a trial of a sweep
-that runs, and one of another user are never touched. ``client.Job.remove`` deletes each.
+all jobs; a sweep without a trial goes as a job does. A job that has not ended, one whose supervisor is still at work,
+here or on another host, a trial of a sweep that runs, and one of another user are never touched. ``client.Job.remove``
+deletes each.
 """
 
 from __future__ import annotations

@@ -74,6 +74,27 @@ def test_a_sweep_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     assert not book.errors
 
 
+def test_a_sweep_that_fails_before_its_first_trial_is_seen(desk: Callable[..., Book]) -> None:
+    wide = "%%sweep lr=uniform(-1.7e308,1.7e308) --trials 2 --sampler random --name digits\nprint(lr)"
+    book = desk(["%load_ext distdl_jupyter", wide], dark=True, width=1100)
+    page = book.page
+    page.evaluate("window.jupyterapp.commands.execute('distdl:focus-sidebar')")
+    book.run_all()
+    row = page.locator("#distdl-sidebar .dd-job[role=row]")
+    expect(row).to_contain_text("0 of 2 trials, What drives the sweep has failed: OverflowError")
+    toast = page.locator(".Toastify__toast")
+    expect(toast).to_contain_text("has failed: OverflowError: Range exceeds valid bounds.")
+    expect(toast).to_contain_text("goes on.")
+    book.picture("sweep-failed", page.locator("body"))
+    expect(row.get_by_title("Show the runs")).to_be_hidden()
+    row.click()
+    expect(page.locator(".dd-document .dd-sweepproblem")).to_contain_text("OverflowError")
+    row.press("Delete")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(row).to_have_count(0)
+    assert not book.errors
+
+
 def test_the_launch_form_of_a_cell_starts_a_sweep(desk: Callable[..., Book]) -> None:
     book = desk(["%load_ext distdl_jupyter", SWEEP.partition("\n")[2]], width=1100)
     book.run(0)

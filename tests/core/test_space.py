@@ -44,7 +44,7 @@ def test_what_stands_on_a_line_is_understood(text, found):
         ({}, "takes a dict"), ({"lr": 0.1}, "no range and no list"), ({"lr": []}, "has 0 values"),
         ({"lr": [object()]}, "has object among"), ({"lr": object()}, "no distribution that a sweep knows"),
         ({"lr": [float("nan")]}, "has nan among"),
-        ({"amp": [True, 2, 1]}, "amp has True and 1 among its values, which Optuna takes for one and the same. Give one"),
+        ({"amp": [True, 2, 1]}, "amp has True and 1 among its values, which Optuna takes for one and the same. Give"),
         ({"width": [64, 64.0]}, "width has 64 and 64.0 among"),
     ],
 )  # fmt: skip
