@@ -124,7 +124,7 @@ def trial(
     sweep = folder.spec()
     flags = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
     words = [word for name, value in parameters.items() if name in flags for word in (flags[name], str(value))]
-    given = {} if flags else dict(parameters)
+    given = {name: value for name, value in parameters.items() if name not in flags}
     spec = dataclasses.replace(sweep, id=id_, name=f"{sweep.name}, trial {number}"[:120], created=time.time(),
                                capture_seconds=0.0, trial=number, parameters=dict(parameters),
                                script_arguments=(*sweep.script_arguments, *words))  # fmt: skip

@@ -1,9 +1,9 @@
 """``python -m distdl_jupyter.submit_process``: source text as a job of this Python, asked for by another process.
 
 Standard input holds one JSON object: ``code``, ``name``, ``notebook`` (path of its file, "" for none) and ``options``
-of ``submit``; secrets among the environment variables travel no other way. The last line on standard output is
-``{"id": ...}``, or ``{"error": {"type", "message", "hint", "field", "output"}}`` with the class of ``core.errors``. The
-job works in the current directory.
+of ``submit``, for a sweep also ``parameters`` and what ``sweep`` takes beside them; secrets among the environment
+variables travel no other way. The last line on standard output is ``{"id": ...}``, or ``{"error": {"type", "message",
+"hint", "field", "output"}}`` with the class of ``core.errors``. The job works in the current directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
+    from distdl_jupyter.sweeps import Sweep
 
 
 def submit_source(
@@ -28,14 +30,9 @@ def submit_source(
 
     Raises InvalidSpec, also for code that is no Python, and PluginUnavailable, LaunchFailed.
     """
-    from distdl_jupyter import capture, client
+    from distdl_jupyter import client
 
-    if not code.strip():
-        raise InvalidSpec("There is no code to run.", field="code")
-    try:
-        draft = capture.capture_cell(code, {}, notebook=notebook, first_line=1)
-    except SyntaxError as error:
-        raise InvalidSpec(f"Line {error.lineno} is no Python: {error.msg}.", field="code") from None
+    draft = _captured(code, {}, notebook)
     given = {**(options or {}), **({"name": name} if name else {})}
     if not check:
         return client.launch(draft, **given)
@@ -44,10 +41,42 @@ def submit_source(
     return correctness.start(draft, **given)
 
 
+def sweep_source(
+    code: str, parameters: str, *, name: str = "", notebook: str = "", options: Mapping[str, Any] | None = None,
+    **plan: Any,
+) -> Sweep:  # fmt: skip
+    """Run ``code`` many times as a cell, with other values of ``parameters``, and return the sweep.
+
+    ``plan`` is what ``sweep`` takes beside the options of its trials; None and "" are as by default. Raises what
+    ``submit_source`` raises.
+    """
+    from distdl_jupyter import sweeps
+    from distdl_jupyter.core import space
+
+    varied, rest = space.of_line(parameters)
+    if rest.strip():
+        raise InvalidSpec(f"{rest.split()[0]} cannot be read.", field="parameters",
+                          hint="Write NAME=VALUES, such as width=64,128.")  # fmt: skip
+    draft = _captured(code, space.sample(varied), notebook)
+    given = {**(options or {}), **({"name": name} if name else {})}
+    return sweeps.of_draft(draft, varied, **{key: one for key, one in plan.items() if one not in (None, "")}, **given)
+
+
+def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCode:
+    from distdl_jupyter import capture
+
+    if not code.strip():
+        raise InvalidSpec("There is no code to run.", field="code")
+    try:
+        return capture.capture_cell(code, names, notebook=notebook, first_line=1)
+    except SyntaxError as error:
+        raise InvalidSpec(f"Line {error.lineno} is no Python: {error.msg}.", field="code") from None
+
+
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is written to standard output for a request."""
     try:
-        return {"id": submit_source(**request).id}
+        return {"id": (sweep_source if "parameters" in request else submit_source)(**request).id}
     except DistDLError as error:
         return {"error": error.to_json()}
     except OSError as error:

@@ -58,6 +58,11 @@ class Sweep(SweepShown):
         return sweep_study.read(self.id)
 
     @property
+    def name(self) -> str:
+        """The name of the sweep, as its job would have it."""
+        return self.study.group.name
+
+    @property
     def state(self) -> State:
         """The state now: lost where what drives it was killed and cannot be started again."""
         return self.study.state
@@ -199,8 +204,7 @@ def of_draft(
     seed: int | None = None, **options: Any,
 ) -> Sweep:  # fmt: skip
     """Do what ``sweep`` does with captured code."""
-    _check_names(draft, parameters)
-    flags = _flags(draft, parameters) if draft.kind == "script" else {}
+    flags = {} if draft.kind == "function" else _flags(draft, parameters)
     plain = {name.lstrip("-").replace("-", "_"): one for name, one in parameters.items()}
     every = space.combinations(plain)
     if sampler == "grid" and every is None:
@@ -259,36 +263,39 @@ def _check_plan(plan: Plan) -> None:
                                 hint=f"Run pip install {error.name}, or choose another sampler.") from None  # fmt: skip
 
 
-def _check_names(draft: CapturedCode, parameters: space.Space) -> None:
-    """Refuse parameters of a cell that could change nothing. Raises InvalidSpec."""
-    if draft.kind != "cell":
-        return
+def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
+    """Return the flag of each parameter of a script, and of a cell of each that is none of its names.
+
+    Raises InvalidSpec for one that could change nothing.
+    """
+    if draft.kind == "script":
+        return dict(_flag(draft, name) for name in parameters)
     tree = parse(draft.source.code)
     stored = {node.id: node.lineno for node in ast.walk(tree)
               if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}  # fmt: skip
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    for name in parameters:
-        if name in stored:
-            line = stored[name] + draft.source.first_line - 1
-            raise InvalidSpec(f"Line {line} of the cell sets {name} itself, whatever the trial's value is.",
-                              field="parameters", hint="Take that away: each trial has its own value.")  # fmt: skip
-        if name not in read and name not in {one.name for one in draft.captured}:
-            raise InvalidSpec(f"The cell does not use {name}.", field="parameters",
-                              hint=f"Use the name {name} in it: each trial gives it another value.")  # fmt: skip
+    used = (read | {one.name for one in draft.captured}) - stored.keys()
+    return dict(_flag(draft, name, stored.get(name)) for name in parameters if name not in used)
 
 
-def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
-    """Return the flag of each parameter of a script: as it was given, else as the script spells it."""
-    flags: dict[str, str] = {}
-    for name in parameters:
-        spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
-        texts = [text.text for text in draft.texts]
-        known = [one for one in spellings if any(one in text for text in texts)]
-        if not known and not name.startswith("-"):
-            raise InvalidSpec(f"{draft.name}.py has no flag {spellings[0]}.", field="parameters",
-                              hint=f'Name the flag as the script takes it: "--{name}", with its dashes.')  # fmt: skip
-        flags[name.lstrip("-").replace("-", "_")] = (known or spellings)[0]
-    return flags
+def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[str, str]:
+    """Return a parameter's name and its flag: as it was given, else as the code spells it.
+
+    ``stored`` is the line at which a cell sets the name. Raises InvalidSpec.
+    """
+    spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
+    known = [one for one in spellings if any(one in text.text for text in draft.texts)]
+    if known or name.startswith("-"):
+        return name.lstrip("-").replace("-", "_"), (known or spellings)[0]
+    if draft.kind == "script":
+        raise InvalidSpec(f"{draft.name}.py has no flag {spellings[0]}.", field="parameters",
+                          hint=f'Name the flag as the script takes it: "--{name}", with its dashes.')  # fmt: skip
+    if stored is not None:
+        line = stored + draft.source.first_line - 1
+        raise InvalidSpec(f"Line {line} of the cell sets {name} itself, whatever the trial's value is.",
+                          field="parameters", hint="Take that away: each trial has its own value.")  # fmt: skip
+    raise InvalidSpec(f"The cell does not use {name}.", field="parameters",
+                      hint=f"Use the name {name} in it: each trial gives it another value.")  # fmt: skip
 
 
 def stopped_hint(found: Sweep) -> str:

@@ -196,6 +196,22 @@ def sample(space: Space) -> dict[str, Any]:
             for name, one in space.items()}  # fmt: skip
 
 
+def sampled(line: str) -> dict[str, Any]:
+    """Return the first value of each parameter that a line begins with, none where it cannot be read."""
+    try:
+        return sample(of_line(line)[0])
+    except InvalidSpec:
+        return {}
+
+
+def code(one: Range | Choice) -> str:
+    """Return what makes a range or the values in Python: ``loguniform(0.0001, 0.1)``, ``[64, 128]``."""
+    if isinstance(one, Choice):
+        return repr([*one.values])
+    name = "integers" if one.whole else "loguniform" if one.log else "uniform"
+    return f"{name}({one.low!r}, {one.high!r}{', log=True' if one.whole and one.log else ''})"
+
+
 def combinations(space: Space) -> int | None:
     """Return how many combinations there are of values that can be counted, None where one cannot."""
     if any(isinstance(one, Range) and not one.whole for one in space.values()):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.core import space
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form import arguments, magic
 from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form.celltext import MAGICS, SWEEP, CellText, split
@@ -73,10 +73,10 @@ def cell_state(
 
 
 def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None, varied: str) -> Subject:
-    nobody: dict[str, Any] | None = {} if request.own else None
+    values = space.sampled(varied)
     subject = CellSubject(
         text,
-        {**kernel.namespace, **_values(varied)} if kernel else nobody,
+        {**kernel.namespace, **values} if kernel else values if request.own else None,
         notebook=request.notebook,
         cell_id=request.cell_id,
         execution_count=request.execution_count,
@@ -87,14 +87,6 @@ def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None,
     if request.again:
         kernel.looks.clear()
     return CachedSubject(subject, kernel.looks, (text.body, kernel.count, request.cell_id, varied))
-
-
-def _values(varied: str) -> dict[str, Any]:
-    """Return values that the names of a sweep may have, none where they cannot be read."""
-    try:
-        return space.sample(space.of_line(varied)[0])
-    except InvalidSpec:
-        return {}
 
 
 def _word(text: CellText, kernel: KernelContext | None) -> str:

@@ -6,11 +6,13 @@ A secret stands in it by its name only, and what does not fit into one line does
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from distdl_jupyter.core import space
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.core.space import Space
 
 #: What a line says in any case.
 _ALWAYS = ("node_count", "process_count_per_node", "distributed_backend")
@@ -26,15 +28,21 @@ def line(
     ``kept`` are words that go before the variable as they are. Without a variable there is no ``-o``.
     """
     words = [magic]
+    for name, value in _told(options):
+        words += _words(name, value)
+    for name, value in (options.get("plugin_options") or {}).items():
+        words += flag_words(name, value)
+    return " ".join([*words, *kept, *(["-o", variable] if variable else [])])
+
+
+def _told(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the options that are not as by default, and those that are always told."""
     for name in ABOUT:
         value = options.get(name)
         if isinstance(value, str) and "\n" in value:  # the text of a file
             continue
         if name in _ALWAYS or value is False or (value and value != DEFAULTS[name]):
-            words += _words(name, value)
-    for name, value in (options.get("plugin_options") or {}).items():
-        words += flag_words(name, value)
-    return " ".join([*words, *kept, *(["-o", variable] if variable else [])])
+            yield name, value
 
 
 def _words(name: str, value: Any) -> list[str]:
@@ -71,6 +79,37 @@ def cell(first: str, function: str, args: Sequence[Any] = (), kwargs: Mapping[st
     given = [_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
     given += [f"{name}={_literal(value, name)}" for name, value in (kwargs or {}).items()]
     return f"{first}\n{function}({', '.join(given)})"
+
+
+def sweep(
+    function: str, args: Sequence[Any], kwargs: Mapping[str, Any], parameters: Space, plan: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> tuple[str, str]:  # fmt: skip
+    """Return the call that sweeps a function as one line, and the whole cell."""
+    varied = ", ".join(f"{name!r}: {space.code(one)}" for name, one in parameters.items())
+    words = [function, f"{{{varied}}}"]
+    if args:
+        words.append(
+            f"args=[{', '.join(_literal(value, f'argument_{number}') for number, value in enumerate(args, 1))}]"
+        )
+    if kwargs:
+        words.append(f"kwargs={{{', '.join(f'{name!r}: {_literal(value, name)}' for name, value in kwargs.items())}}}")
+    told = {**plan, **dict(_told(options)), **(options.get("plugin_options") or {})}
+    words += [f"{name}={_code(name, value)}" for name, value in told.items()]
+    line = f"found = sweep({', '.join(words)})"
+    makers = {space.code(one).partition("(")[0] for one in parameters.values() if isinstance(one, space.Range)}
+    imports = f"from distdl_jupyter import {', '.join(sorted({*makers, 'sweep'}))}"
+    return line, "\n".join([*(["import os", ""] if "os.environ[" in line else []), imports, "", line, "found"])
+
+
+def _code(name: str, value: Any) -> str:
+    """Return an option's value as code; of a secret its name alone."""
+    if name != "environment_variables":
+        return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
+    each = (
+        f"{one!r}: {f'os.environ[{one!r}]' if is_secret(one, str(text)) else repr(text)}" for one, text in value.items()
+    )
+    return f"{{{', '.join(each)}}}"
 
 
 def _literal(value: Any, name: str) -> str:

@@ -5,6 +5,7 @@ Nothing is kept between two calls but what was seen elsewhere (clusters, prices,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ import msgspec
 from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.azure import merged
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core import space
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.redact import is_secret
@@ -91,7 +93,7 @@ def state(form: Form, request: FormRequest) -> FormState:
     problems = wording.problems(checked.items)
     if form.problem:
         problems["line"] = f"{form.problem} Submit replaces the line."
-    magic = _magic(form, chosen, options)
+    magic, cell = _code(form, chosen, options)
     advice = _advice(chosen, look, costs)
     return FormState(
         chosen=chosen,
@@ -104,7 +106,7 @@ def state(form: Form, request: FormRequest) -> FormState:
         advice=tuple(replace(one, reason=wording.unbroken(one.reason)) for one in advice),
         global_batch=float(look.training.batch_size or 0) * chosen.process_count,
         magic=magic,
-        cell=form.subject.cell(magic),
+        cell=cell,
         problems=problems,
         place=places.shown(seen),
         data_now=data,
@@ -218,18 +220,29 @@ def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, **({"environment_variables": shown} if shown else {})}
 
 
-def _magic(form: Form, chosen: Chosen, options: Mapping[str, Any]) -> str:
-    """Return the line that asks for the same; what cannot be read does not stand in it."""
+def _code(form: Form, chosen: Chosen, options: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the line that asks for the same, and the cell with it; what cannot be read does not stand in them."""
     readable = {"data": datarows.readable(chosen.data), "outputs": datarows.readable_target(chosen.outputs)}
     said = {**options, **readable, "plugin_options": _backend_options(chosen)}
     varied = " ".join(chosen.sweep.split())
     kept = [*form.kept, *form.own.get(bool(varied), ())]
     if not varied:
-        return magics.line(said, {_FOUND: _JOB}.get(form.variable, form.variable), form.magic, kept)
-    plan = {"trials": chosen.trials, "metric": chosen.metric.strip(), "parallel": chosen.parallel}
-    words = [word for name, value in plan.items() if value for word in magics.flag_words(name, value)]
+        line = magics.line(said, {_FOUND: _JOB}.get(form.variable, form.variable), form.magic, kept)
+        return line, form.subject.cell(line)
+    plan = plan_of(chosen)
+    with contextlib.suppress(InvalidSpec):
+        if found := form.subject.sweep(space.of_line(varied)[0], plan, said):
+            return found
+    words = [word for name, value in plan.items() for word in magics.flag_words(name, value)]
     variable = {_JOB: _FOUND}.get(form.variable, form.variable)
-    return magics.line(said, variable, f"{SWEEP} {varied}", [*words, *kept])
+    line = magics.line(said, variable, f"{SWEEP} {varied}", [*words, *kept])
+    return line, form.subject.cell(line)
+
+
+def plan_of(chosen: Chosen) -> dict[str, Any]:
+    """Return how many trials a sweep has and such, what was chosen of it."""
+    plan = {"trials": chosen.trials, "metric": chosen.metric.strip(), "parallel": chosen.parallel}
+    return {name: value for name, value in plan.items() if value}
 
 
 def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advice]:

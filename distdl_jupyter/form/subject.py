@@ -15,6 +15,9 @@ from distdl_jupyter.form.code import Training
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.core.space import Space
+
+Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Subject(Protocol):
     def cell(self, magic_line: str) -> str:
         """Return the text of a cell that runs it under this magic line."""
 
+    def sweep(self, parameters: Space, plan: Options, options: Options) -> tuple[str, str] | None:
+        """Return the call of ``sweep`` for it, and the cell with that; None where a magic line does the same."""
+
     def pass_rates(self, rates: Mapping[str, Any]) -> None:
         """Take new values of arguments; what has none ignores them."""
 
@@ -66,12 +72,15 @@ class FunctionSubject:
 
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.function, self.args, self.kwargs = function, tuple(args), dict(kwargs)
+        #: Values of the parameters of a sweep, as a trial may have them.
+        self.sampled: Mapping[str, Any] = {}
 
     def look(self) -> Look:
         """Look at the function."""
-        draft, error = checks.capture(self.function, self.args, self.kwargs)
+        kwargs = {**self.kwargs, **self.sampled}
+        draft, error = checks.capture(self.function, self.args, kwargs)
         training = code.inspect_training(
-            self.function, self.args, self.kwargs,
+            self.function, self.args, kwargs,
             code=draft.source.code if draft else "", numbers=draft.numbers if draft else None,
         )  # fmt: skip
         return Look(training, training.name, *(wording.place(draft.source) if draft else (None, "")), draft, error)
@@ -80,6 +89,12 @@ class FunctionSubject:
         """Return the cell that calls the function by its name."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
         return magic.cell(magic_line, name, self.args, self.kwargs)
+
+    def sweep(self, parameters: Space, plan: Options, options: Options) -> tuple[str, str]:
+        """Return the call of ``sweep``."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        fixed = {name: value for name, value in self.kwargs.items() if name not in parameters}
+        return magic.sweep(name, self.args, fixed, parameters, plan, options)
 
     def pass_rates(self, rates: Mapping[str, Any]) -> None:
         """Call the function with these keyword arguments too."""
@@ -151,6 +166,9 @@ class CellSubject:
         """Return the cell's own text with this line on top."""
         return joined(magic_line, self.text.body)
 
+    def sweep(self, _parameters: Space, _plan: Options, _options: Options) -> None:
+        """Nothing: the line ``%%sweep`` does."""
+
     def pass_rates(self, rates: Mapping[str, Any]) -> None:
         """Nothing: a cell has no arguments."""
 
@@ -175,6 +193,10 @@ class CachedSubject:
     def cell(self, magic_line: str) -> str:
         """Return the subject's cell."""
         return self._subject.cell(magic_line)
+
+    def sweep(self, parameters: Space, plan: Options, options: Options) -> tuple[str, str] | None:
+        """Return the subject's call."""
+        return self._subject.sweep(parameters, plan, options)
 
     def pass_rates(self, rates: Mapping[str, Any]) -> None:
         """Let the subject take them, and look again."""

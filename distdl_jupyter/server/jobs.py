@@ -57,7 +57,7 @@ class Jobs(Handler):
         submitting.check_code(body.code, self.app.max_code_bytes)
         folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
         request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
-        job = await self.slowly(request.submit)
+        job = client.attach(await self.slowly(request.submit))
         if body.check:
             from distdl_jupyter import correctness  # a server that shows jobs captures no code
 

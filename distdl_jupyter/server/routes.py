@@ -41,7 +41,7 @@ from distdl_jupyter.server.profile import JobProfiles, ProfileTrace
 from distdl_jupyter.server.resources import JobResources
 from distdl_jupyter.server.scaling import ScalingById
 from distdl_jupyter.server.stacks import JobStacks
-from distdl_jupyter.server.sweeps import ResumeSweep, RunBestOfSweep, StopSweep, SweepById
+from distdl_jupyter.server.sweeps import ResumeSweep, RunBestOfSweep, StopSweep, SweepById, Sweeps
 from distdl_jupyter.server.tracking import TrackersOfJob
 
 ROUTES: tuple[tuple[str, type[Handler]], ...] = (
@@ -81,6 +81,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/queue", QueueOfJobs),
     ("/compare", Compare),
     ("/scaling/{id}", ScalingById),
+    ("/sweeps", Sweeps),
     ("/sweeps/{id}", SweepById),
     ("/sweeps/{id}/stop", StopSweep),
     ("/sweeps/{id}/resume", ResumeSweep),

@@ -191,12 +191,11 @@ class JobList:
     failed: int
 
 
-class NewJob(Request, frozen=True):
+class SourceText(Request, frozen=True, kw_only=True):
     """Source text to run as a cell on every rank; ``options`` are those of ``submit``, under any of their names.
 
     ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules
-    beside it travel along. ``kernel_name`` chooses the Python; without one it is that of the server. With ``check`` the
-    job is the first run of a check, which is told at ``/jobs/{id}/check``.
+    beside it travel along. ``kernel_name`` chooses the Python; without one it is that of the server.
     """
 
     code: str
@@ -204,7 +203,30 @@ class NewJob(Request, frozen=True):
     notebook: str = ""
     kernel_name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+
+
+class NewJob(SourceText, frozen=True, kw_only=True):
+    """Source text as a job; with ``check`` it is the first run of a check, which is told at ``/jobs/{id}/check``."""
+
     check: bool = False
+
+
+class NewSweep(SourceText, frozen=True, kw_only=True):
+    """Source text as the trials of a sweep; null and "" are as by default.
+
+    ``parameters`` says what is varied, as a line does: ``lr=loguniform(1e-4,1e-1) width=64,128``; each is a name that
+    the code uses and does not set, or a flag that it takes.
+    """
+
+    parameters: str
+    trials: int | None = None
+    metric: str = ""
+    maximize: bool | None = None
+    parallel: int | None = None
+    sampler: str = ""
+    pruner: str = ""
+    prune_after: int | None = None
+    seed: int | None = None
 
 
 class Cancel(Request, frozen=True):

@@ -18,14 +18,15 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import client, submit_process
+from distdl_jupyter import submit_process
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed, PluginUnavailable
+from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.server.schema import NewJob
+    from distdl_jupyter.server.schema import NewJob, NewSweep
 
 #: Lines of what a Python said before it failed.
 _LAST_LINES = 15
@@ -82,24 +83,21 @@ class Request:
     It is carried out even if the page goes: who has clicked Submit wants the job.
     """
 
-    asked: NewJob
+    asked: NewJob | NewSweep
     root: Path
     specs: Any
     seconds: float
 
-    def submit(self) -> client.Job:
-        """Start the job and return its handle. Raises InvalidSpec, PluginUnavailable, LaunchFailed."""
+    def submit(self) -> str:
+        """Start the job, or the sweep, and return its id. Raises InvalidSpec, PluginUnavailable, LaunchFailed."""
         python = interpreter(self.asked.kernel_name, self.specs)
         notebook = beside(self.root, self.asked.notebook)
-        request = {
-            "code": self.asked.code,
-            "name": self.asked.name,
-            "notebook": str(notebook or ""),
-            "options": self.asked.options,
-            "check": self.asked.check,
-        }
+        asked = to_json(self.asked)
+        own = {name: asked.pop(name) for name in ("code", "name", "options")}
+        more = {name: value for name, value in asked.items() if name not in ("notebook", "kernel_name")}
+        request = {**own, "notebook": str(notebook or ""), **more}
         answer = ask(python, submit_process.__name__, request, notebook.parent if notebook else self.root, self.seconds)
-        return client.attach(str(answer["id"]))
+        return str(answer["id"])
 
 
 def beside(root: Path, path: str) -> Path | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import sweep_study
+from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
 from distdl_jupyter.server.jobs import row_of
-from distdl_jupyter.server.schema import BestOfSweep
+from distdl_jupyter.server.schema import BestOfSweep, NewSweep
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.schema import SweepPanel
 
@@ -19,6 +21,20 @@ def _sweep(id_: str) -> Sweep:
     from distdl_jupyter.sweeps import Sweep  # with what captures code, which a server needs for nothing else
 
     return Sweep(sweep_study.find(checked_id(id_)))
+
+
+class Sweeps(Handler):
+    """All sweeps."""
+
+    @answers(SweepPanel, status=201, body=NewSweep, refuses=(424, 502, 507))
+    @executes
+    async def post(self, body: NewSweep) -> SweepPanel:
+        """Run source text many times with other values, and find the best."""
+        submitting.check_code(body.code, self.app.max_code_bytes)
+        folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
+        request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
+        id_ = await self.slowly(request.submit)
+        return await self.run_in_thread(lambda: _sweep(id_).panel)
 
 
 class SweepById(Handler):

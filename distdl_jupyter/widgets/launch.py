@@ -1,4 +1,4 @@
-"""The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job and shows its panel below.
+"""The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job, or a sweep, and shows it below.
 
 The page asks for the form's state after each change and for a job at the end; here it only meets the job's panel.
 """
@@ -6,27 +6,30 @@ The page asks for the form's state after each change and for a job at the end; h
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 import msgspec
 import traitlets
 
+from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import defaults, naming
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
-from distdl_jupyter.form.state import Form, state, submit_options, variables_of
+from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
 from distdl_jupyter.form.subject import CachedSubject, FunctionSubject, Look
 from distdl_jupyter.views import azure, requests
 from distdl_jupyter.widgets.widget import PageWidget, made_for_page
 
 if TYPE_CHECKING:
     from distdl_jupyter.client import Job
+    from distdl_jupyter.sweeps import Sweep
     from distdl_jupyter.widgets.widget import Calls
 
 
 class LaunchForm(PageWidget):
-    """The form of a function. ``on_submitted`` hears of each job that was started."""
+    """The form of a function. ``on_submitted`` hears of each job and each sweep that was started."""
 
     _view_name = traitlets.Unicode("launch").tag(sync=True)
 
@@ -36,7 +39,7 @@ class LaunchForm(PageWidget):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
-        on_submitted: Callable[[Job], None],
+        on_submitted: Callable[[Job | Sweep], None],
         **given: Any,
     ) -> None:
         self._on_submitted = on_submitted
@@ -64,21 +67,30 @@ class LaunchForm(PageWidget):
         request = self._with_secrets(request)
         if request.again:
             self._looks.clear()
+        varied = request.chosen.sweep if request.chosen else ""
+        self._call.sampled = space.sampled(varied)
+        self._form = replace(self._form, subject=CachedSubject(self._call, self._looks, varied))
         found = state(self._form, request)
         self._request = msgspec.structs.replace(request, chosen=found.chosen, apply="")
         return found
 
-    def submit(self, request: FormRequest | None = None) -> Job:
-        """Start a job with what the form shows. Raises what ``client.submit`` raises."""
-        from distdl_jupyter import client
+    def submit(self, request: FormRequest | None = None) -> Job | Sweep:
+        """Start a job, or a sweep, with what the form shows. Raises what ``client.submit`` and ``sweep`` raise."""
+        from distdl_jupyter import client, sweeps
 
         chosen = self.state(request).chosen
         variables = variables_of(self._form, self._request)
         options = submit_options(chosen, variables, self._form.subject.look())
         given = {name: value for name, value in options.items() if value is not None}
-        job = client.submit(self._call.function, self._call.args, self._call.kwargs, **given)
-        self._on_submitted(job)
-        return job
+        function, args, kwargs = self._call.function, self._call.args, self._call.kwargs
+        started: Job | Sweep
+        if varied := chosen.sweep.strip():
+            parameters, _ = space.of_line(varied)
+            started = sweeps.sweep(function, parameters, args=args, kwargs=kwargs, **plan_of(chosen), **given)
+        else:
+            started = client.submit(function, args, kwargs, **given)
+        self._on_submitted(started)
+        return started
 
     def _with_secrets(self, request: FormRequest) -> FormRequest:
         """Return a request with the secrets that were typed before: a page is told none."""
@@ -91,15 +103,16 @@ class LaunchForm(PageWidget):
         return msgspec.structs.replace(request, environment=known)
 
 
-def _name_and_id(job: Job) -> dict[str, str]:
-    return {"name": job.spec.name, "job": job.id}
+def _name_and_id(started: Job | Sweep) -> dict[str, str]:
+    return {"name": started.name, "job": started.id}
 
 
 class Launcher(ipywidgets.VBox):  # type: ignore[misc]
-    """A form with the panel of the newest job below it. ``jobs`` are all jobs that it started, oldest first."""
+    """A form with what it started last below it. ``jobs`` and ``sweeps`` are all that it started, oldest first."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.jobs: list[Job] = []
+        self.sweeps: list[Sweep] = []
         self.form = made_for_page(LaunchForm)(*args, on_submitted=self._show, **kwargs)
         super().__init__(children=[self.form])
 
@@ -108,15 +121,20 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
         """The newest job, None before the first Submit."""
         return self.jobs[-1] if self.jobs else None
 
-    def submit(self) -> Job:
-        """Do what the button Submit does and return the job. Raises DistDLError when it is refused."""
+    def submit(self) -> Job | Sweep:
+        """Do what the button Submit does and return the job, or the sweep. Raises DistDLError when it is refused."""
         return self.form.submit()
 
-    def _show(self, job: Job) -> None:
-        from distdl_jupyter.widgets import panel
+    def _show(self, started: Job | Sweep) -> None:
+        from distdl_jupyter.client import Job
+        from distdl_jupyter.widgets import panel, sweep
 
-        self.jobs.append(job)
-        self.children = [self.form, panel(job)]
+        if isinstance(started, Job):
+            self.jobs.append(started)
+            self.children = [self.form, panel(started)]
+        else:
+            self.sweeps.append(started)
+            self.children = [self.form, sweep.output(started)]
 
 
 def launcher(

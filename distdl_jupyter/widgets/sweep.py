@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.saved import sweep as saved
 
 if TYPE_CHECKING:
+    import ipywidgets
+
     from distdl_jupyter.views.sweep import SweepShown
 
 SWEEP_MIME = "application/vnd.distdl.sweep+json"
@@ -20,9 +22,19 @@ def show(found: SweepShown) -> None:
     """Display a sweep."""
     from IPython.display import publish_display_data
 
-    bundle = {
+    publish_display_data(_bundle(found))  # type: ignore[no-untyped-call]
+
+
+def output(found: SweepShown) -> ipywidgets.Output:
+    """Return a widget that displays a sweep."""
+    import ipywidgets  # a terminal displays without
+
+    return ipywidgets.Output(outputs=({"output_type": "display_data", "data": _bundle(found), "metadata": {}},))
+
+
+def _bundle(found: SweepShown) -> dict[str, Any]:
+    return {
         SWEEP_MIME: {"id": found.id, "version": 1},
         "text/html": saved.html(found.panel),
         "text/plain": str(found),
     }
-    publish_display_data(bundle)  # type: ignore[no-untyped-call]

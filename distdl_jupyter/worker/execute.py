@@ -53,6 +53,7 @@ def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
         return values["function"](*values["args"], **{**values["kwargs"], **payload.parameters})
     main.__dict__.update(values)
     main.__dict__.update(payload.parameters)
+    sys.argv = [payload.filename, *payload.arguments]
     return run_cell(payload.code, payload.filename, sources, main.__dict__)
 
 

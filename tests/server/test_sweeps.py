@@ -38,3 +38,28 @@ def test_a_sweep_is_read_stopped_resumed_and_deleted(server):
     assert [job.id for job in jobs()] == [row["id"]]
     assert not sweep_study.folder(found.id).path.exists()
     assert server.ask("GET", at).status_code == 404
+
+
+SCRIPT = """
+import argparse
+from distdl_jupyter import log
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=1.0)
+lr = parser.parse_args().lr
+log(step=0, loss=lr + shift)
+"""
+
+
+def test_text_is_swept_by_its_names_and_flags(server):
+    asked = {"code": SCRIPT, "parameters": "lr=0.1,0.2 shift=1,2", "trials": 2, "name": "digits", "sampler": "grid",
+             "options": {"process_count_per_node": 1, "distributed_backend": "plain"}}  # fmt: skip
+    for change, field in (({"parameters": "lr"}, "parameters"), ({"parameters": "depth=1,2"}, "parameters"),
+                          ({"code": ""}, "code"), ({"trials": 0}, "trials")):  # fmt: skip
+        refused = server.ask("POST", "/sweeps", json={**asked, **change})
+        assert (refused.status_code, refused.json()["field"]) == (400, field)
+    panel = server.ask("POST", "/sweeps", json=asked).json()
+    assert (panel["name"], panel["size"], panel["state"]) == ("digits", 2, "running")
+    found = sweep(panel["id"]).wait(120)
+    for one in found.study.trials:
+        assert one.value == pytest.approx(one.params["lr"] + one.params["shift"])
+        assert one.job.spec.script_arguments == ("--lr", str(one.params["lr"]))

@@ -11,6 +11,8 @@ import pytest
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.launch import Launcher, launcher
+from distdl_jupyter.widgets.sweep import SWEEP_MIME
+from tests.client import swept
 from tests.conftest import wait_for
 
 
@@ -100,6 +102,24 @@ def test_submit_shows_the_panel_of_the_newest_job_below(monkeypatch: pytest.Monk
     assert len(shown.children) == 2
     assert shown.children[1].job == second
     assert second.result(120) == "done"
+
+
+def test_submit_starts_a_sweep_and_its_code_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = launcher(swept.trains, kwargs={"epochs": 1}, process_count_per_node=1, distributed_backend="plain")
+    first = answered(shown.form, monkeypatch, "form.state", request={})["chosen"]
+    chosen = {**first, "sweep": "lr=0.01,0.02 width=integers(1,4)", "trials": 1}
+    cell = answered(shown.form, monkeypatch, "form.state", request={"chosen": chosen})["cell"]
+    told = answered(shown.form, monkeypatch, "form.submit", request={"chosen": chosen})
+    (found,) = shown.sweeps
+    assert told == {"name": "trains", "job": found.id}
+    assert shown.children[1].outputs[0]["data"][SWEEP_MIME]["id"] == found.id
+    found.wait(120)
+    names: dict[str, Any] = {"trains": swept.trains}
+    exec(cell, names)
+    same = names["found"].wait(120)
+    assert same.study.plan == found.study.plan
+    assert [one.job.spec.parameters.keys() for one in same.study.trials] == [{"lr", "width"}]
+    assert not shown.jobs
 
 
 def test_a_refused_submit_says_why() -> None:

@@ -1,5 +1,5 @@
 /** Name, time limit, and the options that few jobs need. */
-import { fill, h } from '../ui/dom';
+import { fill, h, setText } from '../ui/dom';
 import { said, __ } from '../ui/trans';
 import { capital, duration } from '../ui/format';
 import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
@@ -44,6 +44,7 @@ export class SweepOptions implements Part {
   readonly #problem: Problem;
   readonly #varied: TextField;
   readonly #metric: TextField;
+  readonly #which = note('');
   readonly #numbers: Record<'trials' | 'parallel', TextField>;
 
   constructor(private readonly store: Store) {
@@ -53,7 +54,7 @@ export class SweepOptions implements Part {
     this.#metric = new TextField({ 'aria-labelledby': metric, placeholder: 'loss' }, (text) => store.set({ metric: text.trim() }));
     this.#numbers = { trials: this.#number('trials', trials, TRIALS), parallel: this.#number('parallel', parallel, 1) };
     this.#fold = new Fold(__('Sweep'), null,
-      h('div', { class: 'dd-more-row' }, labelled(__('Values to try'), varied, this.#varied.element, note(__('Names that the cell uses and does not set. Each trial is a job with other values of them: from uniform, loguniform or integers(low,high), or from a list.')), this.#problem.element)),
+      h('div', { class: 'dd-more-row' }, labelled(__('Values to try'), varied, this.#varied.element, this.#which, note(__('Each trial is a job with other values of them: from uniform, loguniform or integers(low,high), or from a list.')), this.#problem.element)),
       h('div', { class: 'dd-more-row' }, h('div', { class: 'dd-settings' },
         labelled(__('Trials'), trials, this.#numbers.trials.element),
         labelled(__('At a time'), parallel, this.#numbers.parallel.element),
@@ -66,6 +67,8 @@ export class SweepOptions implements Part {
     const [varied, wrong] = [this.store.get('sweep'), this.#problem.update()];
     const names = [...varied.matchAll(/(?:^|\s)([A-Za-z_]\w*)=/g)].map(([, name = '']) => name).join(', ');
     this.#fold.update(varied ? __('%1 trials, varying %2', this.store.get('trials') || TRIALS, names) : __('try many values, and find the best'), varied !== '', wrong);
+    const name = this.store.get('title').function;
+    setText(this.#which, name ? __('Arguments of %1.', name) : __('Names that the code uses and does not set, or flags that it takes.'));
     this.#varied.show(varied);
     this.#metric.show(this.store.get('metric'));
     for (const name of ['trials', 'parallel'] as const) this.#numbers[name].show(String(this.store.get(name) || ''));

@@ -179,15 +179,18 @@ function item(check: FormCheck): HTMLElement {
 class Foot implements Part {
   readonly element: HTMLElement;
   readonly #magic = h('span', { class: 'dd-mono dd-ell dd-grow' });
+  readonly #label = h('span', {});
 
   constructor(private readonly store: Store) {
-    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: __('Copy a cell that does the same') }, icon('copy'), __('Copy as magic'));
+    const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: __('Copy a cell that does the same') }, icon('copy'), this.#label);
     onClick(button, () => void copy(store.get('cell'), button));
     this.element = h('footer', { class: 'dd-form-foot dd-s12' }, h('span', { class: 'dd-sub dd-nw' }, __('Same as')), this.#magic, button);
   }
 
   update(): void {
-    setText(this.#magic, this.store.get('magic'));
+    const line = this.store.get('magic');
+    setText(this.#magic, line);
+    setText(this.#label, line.startsWith('%%') ? __('Copy as magic') : __('Copy as code'));
     this.#magic.title = this.store.get('cell');
   }
 }

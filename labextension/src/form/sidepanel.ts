@@ -99,7 +99,6 @@ export class Submit implements Part {
     this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, __('Submit')), () => this.press());
     const title = __('Check by short runs on several ranks and on one process whether the code is right');
     this.#check = onClick(h('button', { type: 'button', class: 'dd-btn', title }, __('Check')), () => this.store.send({ type: 'submit', check: true }));
-    show(this.#check, store.canCheck ?? false);
     const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
     this.element = h('section', { class: 'dd-form-part dd-submit-part' },
       h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('kbd', { class: 'dd-kbd' }, keys), this.#check, this.#total, this.#where),
@@ -123,6 +122,7 @@ export class Submit implements Part {
     const trials = this.store.get('sweep').trim() ? this.store.get('trials') || TRIALS : 0;
     if (trials) setText(this.#where, _n('in %1 trial on %2', 'in each of %1 trials on %2', trials, target));
     else setText(this.#where, batch ? __('on %1, global batch %2', target, count(batch)) : __('on %1', target));
+    show(this.#check, (this.store.canCheck ?? false) && !trials); // what is varied has no value for one job
     setLine(this.#refused, status.level === 'error' ? (status.text ?? '') : '');
     this.#showDone();
   }

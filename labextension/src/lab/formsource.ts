@@ -67,6 +67,11 @@ export async function submitText(code: string, script: string, kernelName: strin
   return (await posted('jobs', { code, notebook: script, kernel_name: kernelName, options, check })) as { id: string; name: string };
 }
 
+/** Start a sweep of source text, as `submitText` starts a job; `plan` is what it varies, and how. Raises Refusal. */
+export async function sweepText(code: string, script: string, kernelName: string, options: Record<string, unknown>, plan: Record<string, unknown>): Promise<{ id: string; name: string }> {
+  return (await posted('sweeps', { code, notebook: script, kernel_name: kernelName, options, ...plan })) as { id: string; name: string };
+}
+
 async function posted(path: string, body: unknown, wanted: AbortSignal | null = null): Promise<unknown> {
   const settings = ServerConnection.makeSettings();
   const url = URLExt.join(settings.baseUrl, 'distdl', 'api', path);

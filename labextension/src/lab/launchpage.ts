@@ -13,11 +13,13 @@ import type { Text } from '../form/store';
 import type { Api } from '../api/api';
 import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
-import { askServer, submitText } from './formsource';
+import { askServer, submitText, sweepText } from './formsource';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
+import { OPEN_JOB } from './jobpage';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
+import { OPEN_SWEEP } from './studypage';
 import { __ } from '../ui/trans';
 
 const NEW_JOB = 'distdl:new-job';
@@ -86,6 +88,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
 
 class NewJob extends Widget implements Text {
   readonly canCheck = true;
+  readonly canSweep = true;
   /** Called when the draft has changed. */
   onChanged: () => void = () => undefined;
   readonly #model = new CodeEditor.Model({ mimeType: 'text/x-ipython' });
@@ -144,8 +147,12 @@ class NewJob extends Widget implements Text {
 
   async submit(form: FormState, secrets: Record<string, string>, check = false): Promise<Status> {
     const variables = { ...(form.options['environment_variables'] as Record<string, string> | undefined), ...secrets };
-    const { id, name } = await submitText(form.code, this.#source, this.#kernel, { ...form.options, environment_variables: variables }, check);
-    if (this.app.commands.hasCommand('distdl:open-job')) void this.app.commands.execute('distdl:open-job', { id });
+    const options = { ...form.options, environment_variables: variables };
+    const { sweep: parameters, trials, metric, parallel } = form.chosen;
+    const plan = parameters ? { parameters, trials: trials || null, metric, parallel: parallel || null } : null;
+    const { id, name } = plan ? await sweepText(form.code, this.#source, this.#kernel, options, plan) : await submitText(form.code, this.#source, this.#kernel, options, check);
+    const page = plan ? OPEN_SWEEP : OPEN_JOB;
+    if (this.app.commands.hasCommand(page)) void this.app.commands.execute(page, { id });
     return { level: 'ok', name, job: id };
   }
 

@@ -11,6 +11,7 @@ import type { Choice, Plugin } from '../api/schema';
 
 function textOf(ask: Ask): Text {
   return {
+    canSweep: true,
     about: () => ({}),
     ask: async (request) => (await ask('form.state', { request })) as FormState,
     submit: async ({ chosen, environment }, secrets) => {
