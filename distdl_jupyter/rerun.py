@@ -18,6 +18,7 @@ from distdl_jupyter import permissions, registry
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.events import read_file
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
@@ -154,13 +155,19 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
     if earlier.group is not None:
         raise InvalidSpec(f"Job {folder.id} is a run of {earlier.group.name}, which counts on it where it is.",
                           field="compute_target", hint="Start all of its runs there with compute_target.")  # fmt: skip
-    spec, secrets = _changed(folder, earlier, options, id_)
+    spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options, id_)
     spec = _as_own(spec, earlier, id_, resumed_from=earlier.resumed_from, forked_at=earlier.forked_at,
                    check=earlier.check, after=spec.after or _awaited(earlier), moved_from=folder.id)  # fmt: skip
     if not folder.has_checkpoints:
         return spec, secrets, EarlierCode(folder, earlier)
     _check_can_go_on(folder, spec)
     return spec, secrets, ResumedCode(folder, earlier)
+
+
+def _priority(folder: JobFolder, spec: JobSpec) -> int:
+    """Return the priority of a job that waits: the one that was asked for last."""
+    asked = [one.get("priority") for one in read_file(folder.control, 0)[0] if one["type"] == "priority"]
+    return next((one for one in reversed(asked) if isinstance(one, int)), spec.priority)
 
 
 def _awaited(spec: JobSpec) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ never waits for anything but its descriptors; what takes long is done in threads
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import queue
@@ -21,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.node import frames, pipes, processes, requests, workdir
-from distdl_jupyter.node.channels import Channels, Outgoing
+from distdl_jupyter.node.channels import Channels, Outgoing, watch
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.mpi_relay import Shells
 from distdl_jupyter.node.outbox import Outbox
@@ -67,7 +68,7 @@ class Agent:
         self._over = False
         #: Whether SIGTERM has come.
         self.terminating = False
-        self._listening = self._writing = False
+        self._writing = False
         self.channels = Channels(self._selector, self._outbox)
         self.shells = Shells(self._selector, self.send)
         self.ports = Ports()
@@ -125,7 +126,8 @@ class Agent:
     def join(self, channel: int, connection: socket.socket) -> None:
         """Let a channel and a socket of this host be one connection, until either end ends it."""
         self.channels.add(connection.dup().detach(), channel)
-        self._incoming[channel] = Outgoing(connection, self._selector)
+        hold = functools.partial(self.send, "hold", channel=channel)
+        self._incoming[channel] = Outgoing(connection, self._selector, hold)
 
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message."""
@@ -220,11 +222,7 @@ class Agent:
         wanted = not any(incoming.behind for incoming in self._incoming.values())
         if not wanted:
             self._received_at = time.monotonic()
-        if wanted and not self._listening:
-            self._selector.register(self._source, selectors.EVENT_READ, self._receive)
-        elif self._listening and not wanted:
-            self._selector.unregister(self._source)
-        self._listening = wanted
+        watch(self._selector, self._source, selectors.EVENT_READ, self._receive, wanted=wanted)
 
     def _receive(self) -> None:
         content = b""
@@ -294,12 +292,8 @@ class Agent:
             self._outbox.flush()
         except OSError:
             raise _Forsaken from None
-        waits = not self._outbox.empty
-        if waits and not self._writing:
-            self._selector.register(self._outbox.fd, selectors.EVENT_WRITE, lambda: None)
-        elif self._writing and not waits:
-            self._selector.unregister(self._outbox.fd)
-        self._writing = waits
+        self._writing = not self._outbox.empty
+        watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, wanted=self._writing)
 
     # the end ----------------------------------------------------------------------------------
 

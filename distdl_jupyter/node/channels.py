@@ -12,24 +12,40 @@ import os
 import selectors
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.flow import Pace, waiting, widen
 from distdl_jupyter.node.outbox import Outbox
 
+#: Bytes that may wait for a socket here before the supervisor is asked to send no more, and below which it may again.
+_MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
+
+
+def watch(
+    selector: selectors.BaseSelector, fd: int | socket.socket, event: int, call: Callable[[], None], *, wanted: bool
+) -> None:
+    """Let ``call`` be called when a descriptor is ready, or not any more."""
+    watched = fd in selector.get_map()
+    if wanted and not watched:
+        selector.register(fd, event, call)
+    elif watched and not wanted:
+        selector.unregister(fd)
+
 
 @dataclass(slots=True, eq=False)
 class Source:
     """One descriptor and the channel that its bytes go to; ``open`` until its end was passed on.
 
-    ``half`` is half of what it holds at least.
+    ``half`` is half of what it holds at least. One that is ``held`` is not read: whoever reads its channel is behind.
     """
 
     fd: int
     channel: int
     half: int
     open: bool = True
+    held: bool = False
 
 
 class Channels:
@@ -54,22 +70,27 @@ class Channels:
         # How many there will be is not known yet, and wide pipes of the first must not leave narrow ones for the last.
         source = Source(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
         self._sources.append(source)
-        if not self._paused:
-            self._watch(source)
+        self._watch(source)
         return source
 
     def _watch(self, source: Source) -> None:
-        self._selector.register(source.fd, selectors.EVENT_READ, functools.partial(self._read, source))
+        wanted = source.open and not (self._paused or source.held)
+        call = functools.partial(self._read, source)
+        watch(self._selector, source.fd, selectors.EVENT_READ, call, wanted=wanted)
 
     def regulate(self) -> None:
         """Stop reading when the outbox is full, go on when it has room."""
-        if not self._paused and self._outbox.full:
-            self._paused = True
+        paused = self._outbox.full or (self._paused and not self._outbox.room)
+        if paused != self._paused:
+            self._paused = paused
             for source in self._sources:
-                self._selector.unregister(source.fd)
-        elif self._paused and self._outbox.room:
-            self._paused = False
-            for source in self._sources:
+                self._watch(source)
+
+    def hold(self, channel: int, *, held: bool) -> None:
+        """Read nothing of a channel until it is no longer held, so that whoever writes waits."""
+        for source in self._sources:
+            if source.channel == channel:
+                source.held = held
                 self._watch(source)
 
     def pause(self) -> float:
@@ -87,6 +108,8 @@ class Channels:
             content = os.read(source.fd, frames.PIECE)
         except BlockingIOError:
             return
+        except OSError:  # a process has ended without reading all that was sent to it
+            content = b""
         if content:
             self._outbox.put(frames.data(source.channel, content))
             self._came, self._hurried = True, self._hurried or len(content) >= min(source.half, frames.PIECE)
@@ -116,8 +139,7 @@ class Channels:
         if source.open:
             source.open = False
             self._sources.remove(source)
-            if not self._paused:
-                self._selector.unregister(source.fd)
+            self._watch(source)
             os.close(source.fd)
 
     def end_all(self) -> None:
@@ -136,18 +158,20 @@ class Channels:
 class Outgoing:
     """What the supervisor sends on a channel, on its way into a socket here.
 
-    What the socket does not take waits in memory, however much it is: an agent that stopped reading would not hear of
-    the job's end either.
+    What the socket does not take waits in memory: an agent that stopped reading would not hear of the job's end either.
+    ``hold`` is called with ``held``: whether so much waits that nothing more should be sent on this channel.
     """
 
     behind = False
 
-    def __init__(self, connection: socket.socket, selector: selectors.BaseSelector) -> None:
-        os.set_blocking(connection.fileno(), False)
+    def __init__(self, connection: socket.socket, selector: selectors.BaseSelector, hold: Callable[..., None]) -> None:
+        connection.settimeout(0)
         self._socket = connection
         self._selector = selector
+        self._hold = hold
         self._waiting: deque[memoryview] = deque()
-        self._over = self._watched = self._closed = False
+        self._size = 0
+        self._over = self._held = self._closed = False
 
     def give(self, piece: bytes) -> None:
         """Take the next piece; b"" is the end."""
@@ -156,19 +180,26 @@ class Outgoing:
         self._over = not piece
         if piece:
             self._waiting.append(memoryview(piece))
+            self._size += len(piece)
         self._write()
 
     def _write(self) -> None:
         try:
             while self._waiting:
                 first = self._waiting.popleft()
-                if rest := first[self._sent(first) :]:
+                sent = self._sent(first)
+                self._size -= sent
+                if rest := first[sent:]:
                     self._waiting.appendleft(rest)
                     break
         except OSError:  # the other end is gone, which whoever reads this socket is told
             self._waiting.clear()
-            self._over = True
-        self._watch(wanted=bool(self._waiting))
+            self._size, self._over = 0, True
+        held = self._size > (_LEAST if self._held else _MOST)
+        if held != self._held:
+            self._held = held
+            self._hold(held=held)
+        watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, wanted=bool(self._waiting))
         if self._over and not self._waiting:
             self._close()
 
@@ -177,13 +208,6 @@ class Outgoing:
             return self._socket.send(piece)
         except BlockingIOError:
             return 0
-
-    def _watch(self, *, wanted: bool) -> None:
-        if wanted and not self._watched:
-            self._selector.register(self._socket, selectors.EVENT_WRITE, self._write)
-        elif self._watched and not wanted:
-            self._selector.unregister(self._socket)
-        self._watched = wanted
 
     def _close(self) -> None:
         """Let the other end know that nothing more comes; what it still says is read elsewhere."""

@@ -30,6 +30,8 @@ stacks   ranks                                          answers: {rank: ``stacks
 profile  ranks, recording                               (nothing) ranks find the request (``node.profile``)
 serving  rank                                           where a rank that stays is met: socket, token
 connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
+hold     channel, held                                  (nothing) nothing is read for the channel while it is held; a
+                                                        message ``hold`` asks the same of the supervisor
 clock                                                   t_ns: this machine's clock, ns since the epoch
 drain                                                   evidence of a KILL for lack of memory, "" without any,
                                                         after all that was written until now
@@ -225,6 +227,11 @@ def _connect(agent: Agent, fields: Fields) -> Answer:
     return {}
 
 
+def _hold(agent: Agent, fields: Fields) -> Answer:
+    agent.channels.hold(int(fields["channel"]), held=bool(fields["held"]))
+    return {}
+
+
 def _slots(agent: Agent, fields: Fields) -> None:
     from distdl_jupyter.node import slots
     from distdl_jupyter.node.schedule import Need
@@ -364,6 +371,7 @@ HANDLERS: dict[str, Handler] = {
     "feed": _feed,
     "stacks": _stacks,
     "connect": _connect,
+    "hold": _hold,
     "slots": _slots,
     "expect": _expect,
     "put": _put,

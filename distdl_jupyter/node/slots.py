@@ -7,8 +7,8 @@
   its name and no other may write there; a file, when it belongs to that user. Links are not followed. What cannot be
   read is left out, so that whoever hides what he holds harms himself alone.
 * Who starts is decided under one lock of the machine, by what the files say (``node.schedule``). A lock that another
-  user keeps for too long is passed over: then a claim stands for a moment before it counts, and of two that collide the
-  one that comes later in the order steps back.
+  user keeps for too long is passed over: then a claim stands for a moment before it counts, and of those for which
+  there is not enough together the one that comes later in the order steps back.
 * Files that somebody has taken away are written anew by those who live. After a folder was lost no job starts for as
   long as that takes.
 
@@ -28,7 +28,7 @@ import secrets
 import stat
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,10 @@ _UNTIL = ".until"
 
 
 class Entry(NamedTuple):
-    """One job in the queue: it ``holds`` what it ``needs``, or waits for it. ``since`` is epoch seconds."""
+    """One job in the queue: it ``holds`` what it ``needs``, or waits for it. ``since`` is epoch seconds.
+
+    ``unlocked`` says that it has claimed what it holds without the machine's lock.
+    """
 
     job: str
     name: str
@@ -79,6 +82,7 @@ class Entry(NamedTuple):
     limits: Mapping[str, float] = {}
     ends: float | None = None
     since: float = 0.0
+    unlocked: bool = False
 
     def as_held(self) -> Held:
         """Return what it holds, for the schedule."""
@@ -266,6 +270,7 @@ def _read(fd: int, user: int) -> Entry | None:
         limits=_amounts(said["limits"], user),
         ends=_time(said["ends"]),
         since=since,
+        unlocked=bool(said.get("unlocked")),
     )
 
 
@@ -359,7 +364,7 @@ class Slot:
         self._said: dict[str, Any] = {
             "job": job, "name": name, "boot": _boot(), "since": time.time(), "holds": False, "number": 0, "count": 0,
             "among": (), "gpus": (), "amounts": {}, "priority": 0.0, "lasts": None, "blocked": False, "limits": {},
-            "ends": None,
+            "ends": None, "unlocked": False,
         }  # fmt: skip
         self._file = f"{job}.{secrets.token_hex(4)}"
         self._path: Path | None = None
@@ -460,8 +465,9 @@ class Slot:
             if not turn.place.now:
                 return turn
             lasts = self._said["lasts"]
+            self._said["unlocked"] = not alone
             self._hold(turn.place.gpus, None if lasts is None else clock() + lasts)
-            if alone or not self._collides():
+            if alone or not self._collides({one.job for one in turn.holding}):
                 return None
             self._hold(None, None)
             return self._turn
@@ -476,19 +482,22 @@ class Slot:
             self._said = before
             raise
 
-    def _collides(self) -> bool:
+    def _collides(self, known: Collection[str]) -> bool:
         """Say whether a claim that was made without the machine's lock has to step back.
 
-        It waits longer than others take from their look to their claim, so that all see each other (Fischer's mutual
-        exclusion: Lamport, "A fast mutual exclusion algorithm", 1987).
+        That is where there is not enough for it beside the jobs whose claims were ``known`` to it, those that were made
+        with the lock, and those that come before it. It waits longer than others take from their look to their claim,
+        so that all see each other (Fischer's mutual exclusion: Lamport, "A fast mutual exclusion algorithm", 1987).
         """
         time.sleep(_SETTLE)
-        own = (self._said["number"], self._job)
-        return any(
-            set(one.gpus) & set(self._said["gpus"])
-            for one in entries(fresh=True)
-            if one.holds and one.job != self._job and (one.number, one.job) < own
-        )
+        found = entries(fresh=True)
+        own = next((one for one in found if one.job == self._job), None)
+        if own is None:
+            return True
+        before = [one.as_held() for one in found if one.holds and one.job != self._job and
+                  (one.job in known or not one.unlocked or (one.number, one.job) < (own.number, own.job))]  # fmt: skip
+        (place,) = schedule.schedule(before, [own.as_waiting()], limits(), clock())
+        return not place.now or any(set(one.gpus) & set(own.gpus) for one in before)
 
     def _found(self, *, fresh: bool = False) -> Turn:
         found = entries(fresh=fresh)

@@ -160,6 +160,7 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
     assert waiting.state is State.QUEUED
     waiting.folder.payload.chmod(0o600)
 
+    assert prioritize(waiting.id, 3) == 3
     moves = [BackgroundCall(lambda: attach(waiting.id).move("spare")) for _ in range(2)]
     wait_for(lambda: all(one.done(0.1) for one in moves), 60, "both answers")
     answers = []
@@ -168,7 +169,7 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
             answers.append(one.result())
     (moved,) = answers
     assert [job.name for job in jobs()] == ["saved", "later", "saved", "saved", "first"]
-    assert (moved.spec.after, moved.spec.resumed_from) == ((first.id,), saved.id)
+    assert (moved.spec.after, moved.spec.resumed_from, moved.spec.priority) == ((first.id,), saved.id, 3)
     assert [one.path for one in moved.checkpoints()] == ["step-1.pt"]
     waits(moved)
     wait_for(lambda: later.view().queue.names == (f"saved ({moved.id[-5:]})",), 20, "who waits for it to follow")

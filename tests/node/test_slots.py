@@ -391,26 +391,56 @@ def test_names_and_locks_that_another_user_has_taken_keep_nobody_from_starting(s
     assert [one.name for one in slots.entries(fresh=True)] == ["first", "second"]
 
 
-def test_without_the_machines_lock_the_one_behind_steps_back(slot, folder, monkeypatch):
-    """Both have looked before either wrote: each waits until it sees the other."""
+MEMORY = Need(amounts={"memory": 40.0})
+
+
+def race(first, second, need, monkeypatch, *, locks):
+    """Let both look before either writes, ``first`` with the machine's lock; return what ``second`` is told."""
+    looked, lock_file = Slot._found, slots._lock_file
     monkeypatch.setattr(slots, "_lock_file", lambda: None)
-    first, second = slot("first"), slot("second")
-    looked = slots.Slot._found
 
     def both(one, **more):
         found = looked(one, **more)
-        if one is second and not first.holds:
+        if one is second and more and not first.holds:
             with monkeypatch.context() as patched:
-                patched.setattr(slots.Slot, "_found", looked)
-                assert first.ask(gpus(2)) is None
+                patched.setattr(Slot, "_found", looked)
+                if locks:
+                    patched.setattr(slots, "_lock_file", lock_file)
+                assert first.ask(need, priority=1.0) is None
         return found
 
-    first.ask(gpus(2), blocked=True)
-    monkeypatch.setattr(slots.Slot, "_found", both)
-    turn = second.ask(gpus(2))
-    assert first.holds
-    assert not second.holds
+    monkeypatch.setattr(Slot, "_found", both)
+    return second.ask(need)
+
+
+@pytest.mark.parametrize("need", [gpus(2), MEMORY])
+def test_without_the_machines_lock_the_one_behind_steps_back(slot, need, monkeypatch):
+    """Each waits until it sees the other, and counts what was held before, also by one with a later number."""
+    monkeypatch.setattr(slots, "limits", lambda: {"memory": 100})
+    first, second, other = slot("first"), slot("second"), slot("other", number=100)
+    assert other.ask(Need(amounts={"memory": 30.0})) is None
+    first.ask(need, blocked=True)
+    turn = race(first, second, need, monkeypatch, locks=False)
+    assert (first.holds, second.holds) == (True, False)
     assert turn is not None
+
+
+def test_without_the_machines_lock_both_start_where_there_is_enough(slot, monkeypatch):
+    monkeypatch.setattr(slots, "limits", lambda: {"memory": 80})
+    first, second = slot("first"), slot("second")
+    first.ask(MEMORY, blocked=True)
+    assert race(first, second, MEMORY, monkeypatch, locks=False) is None
+    assert first.holds
+
+
+@pytest.mark.parametrize("need", [gpus(2), MEMORY])
+def test_who_has_the_machines_lock_comes_before_who_has_it_not(slot, need, monkeypatch):
+    """The one with the lock does not wait to see others, also where it comes later in the order."""
+    monkeypatch.setattr(slots, "limits", lambda: {"memory": 79})
+    first, second = slot("first", number=2), slot("second", number=1)
+    first.ask(need, blocked=True)
+    assert race(first, second, need, monkeypatch, locks=True) is not None
+    assert (first.holds, second.holds) == (True, False)
 
 
 @pytest.mark.full

@@ -49,6 +49,7 @@ class Connection(AgentConnection):
         self._channels = itertools.count(first)
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
+        self._holds: dict[int, Callable[[bool], object]] = {}
         self._lock = threading.Lock()
         self._lost = ""
         #: The ranks that were asked for their stacks, and the answer.
@@ -97,11 +98,14 @@ class Connection(AgentConnection):
         self._sinks[channel] = end.feed
         return end
 
-    def channel(self, sink: Callable[[bytes], None]) -> int:
-        """Open a channel whose bytes are given to ``sink`` on the wire's thread; b"" is its end."""
+    def channel(self, sink: Callable[[bytes], None], hold: Callable[[bool], object] = bool) -> int:
+        """Open a channel whose bytes are given to ``sink`` on the wire's thread; b"" is its end.
+
+        ``hold`` is called there with whether nothing more should be written to it for now.
+        """
         number = next(self._channels)
         with self._lock:
-            self._sinks[number] = sink
+            self._sinks[number], self._holds[number] = sink, hold
             lost = bool(self._lost)
         if lost:
             sink(b"")
@@ -137,8 +141,12 @@ class Connection(AgentConnection):
             sink = self._sinks.get(frame.channel) if frame.bytes else self._sinks.pop(frame.channel, None)
             if sink is not None:
                 sink(frame.bytes)
+            if not frame.bytes:
+                self._holds.pop(frame.channel, None)
         elif frame.data["type"] == "reply":
             self._answered(int(frame.data.get("request", 0)), frame.data)
+        elif frame.data["type"] == "hold":
+            self._holds.get(int(frame.data.get("channel", 0)), bool)(bool(frame.data.get("held")))
         elif frame.data["type"] != "beat":
             self.on_event(frame.data)
 

@@ -1,8 +1,9 @@
 """Sockets on this machine that lead to ranks which stay on others: a kernel speaks to them as to ranks here.
 
 Each connection is a channel of the agent on the rank's host, which passes its bytes to the rank's own socket there.
-What they say is not looked at: the rank knows its token, which goes into the job's private folder. All of it runs on
-the loop of the links (``wire``).
+What they say is not looked at: the rank knows its token, which goes into the job's private folder. Who sends faster
+than the other end reads waits: some MiB are kept here and on the rank's host, and the rest is not read. All of it runs
+on the loop of the links (``wire``).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.core.store import JobFolder
 
-#: Bytes that are carried at once at most.
-_PIECE = 1024 * 1024
+#: Bytes that are carried at once at most, and that wait for a kernel before its rank waits too.
+_PIECE, _MOST = 1024 * 1024, 4 * 1024 * 1024
 
 
 class RankRelay:
@@ -71,24 +72,40 @@ class RankRelay:
             writer.close()
             return
 
+        writer.transport.set_write_buffer_limits(_MOST)
+        room = asyncio.Event()
+        room.set()
+        holding: set[asyncio.Task[None]] = set()
+
         def send(content: bytes) -> None:
-            if content:
-                writer.write(content)
-            else:
+            if not content:
+                room.set()
                 writer.close()
+                return
+            writer.write(content)
+            if not holding and writer.transport.get_write_buffer_size() > _MOST:
+                holding.add(asyncio.get_running_loop().create_task(hold()))
+
+        async def hold() -> None:
+            """Leave what the rank says with it until the kernel has taken what is here."""
+            connection.begin("hold", channel=channel, held=True)
+            with contextlib.suppress(OSError):  # the kernel is gone, which the rank is told
+                await writer.drain()
+            holding.clear()
+            connection.begin("hold", channel=channel, held=False)
 
         def connected(answer: Future[dict[str, Any]]) -> None:
             if answer.exception() is not None:
                 wire.loop().call_soon_threadsafe(writer.close)
 
-        channel = connection.channel(send)
+        channel = connection.channel(send, lambda held: room.clear() if held else room.set())
         connection.begin("connect", rank=rank, channel=channel).add_done_callback(connected)
-        try:
+        with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is gone
             while content := await reader.read(_PIECE):
                 await asyncio.to_thread(connection.write, channel, content)
+                await room.wait()
+        with contextlib.suppress(DistDLError):
             connection.write(channel, b"", wait=False)  # the rank hangs up then, which ``send`` is told
-        except (OSError, DistDLError):
-            writer.close()
 
     def close(self) -> None:
         """Listen no more, and take the folder away; connections end with those of the agents."""

@@ -60,7 +60,7 @@ def usage(job: str) -> Usage | None:
             break
         time.sleep(0.3)
     first = next((line for line in lines if line[0] == commands.number(job) and line[5] != "Unknown"), None)
-    if first is None:
+    if first is None or not first[1].strip():
         return None
     memory = max(_bytes(line[3]) for line in lines)
     return Usage(first[1].split()[0], commands.leading_number(first[2]), memory, *commands.exit_code(first[4]))
@@ -72,7 +72,7 @@ def state(job: str) -> commands.JobState | None:
         first = next(iter(_sacct(job, "State", "ExitCode", more=("--allocations",))), None)
     except commands.SlurmFailed:
         return None
-    if first is None or not first[0]:
+    if first is None or not first[0].strip():
         return None
     return commands.JobState(first[0].split()[0], "", *commands.exit_code(first[1]))
 

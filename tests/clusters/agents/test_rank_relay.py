@@ -1,17 +1,27 @@
 """The sockets here that lead to ranks elsewhere: private, for this user alone, and gone with the run."""
 
+import asyncio
 import contextlib
 import json
 import os
 import socket
 import stat
+import subprocess
+import sys
+import threading
+import time
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.agents import rank_relay
+from distdl_jupyter.clusters.agents import rank_relay, wire
+from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.worker.serving.listener import listening
 from tests.conftest import wait_for
+from tests.node.driver import resident
 
 
 class Recorded:
@@ -20,7 +30,7 @@ class Recorded:
     def __init__(self):
         self.asked, self.sent, self.sinks = [], [], []
 
-    def channel(self, sink):
+    def channel(self, sink, hold=bool):
         self.sinks.append(sink)
         return len(self.sinks)
 
@@ -83,3 +93,109 @@ def test_another_user_is_hung_up_on_before_the_agent_is_asked(offered, monkeypat
         stranger.sendall(b"hello")
         assert stranger.recv(100) == b""
     assert (agent.asked, agent.sent, agent.sinks) == ([], [], [])
+
+
+class LocalLink(wire.Link):
+    """A real agent on this machine, by its pipes."""
+
+    async def open(self):
+        words = [sys.executable, "-m", "distdl_jupyter.node", "20"]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220 - a test
+        for pipe in (self.process.stdin, self.process.stdout):
+            os.set_blocking(pipe.fileno(), False)
+
+    async def read(self):
+        return await wire.read(self.process.stdout.fileno())
+
+    async def write(self, content):
+        await wire.write(self.process.stdin.fileno(), content)
+
+    def close_input(self):
+        self.process.stdin.close()
+
+    async def end(self, grace=0.0):
+        await asyncio.to_thread(self.process.wait)
+        self.process.stdout.close()
+
+    async def why_ended(self, silent):
+        return "The agent has ended."
+
+
+@pytest.fixture
+def met(tmp_path):
+    """A real agent, the two ends of a connection through it: the kernel's and the rank's."""
+    link = LocalLink()
+    connection = Connection(Host("node", ""), "", lambda one: wire.Wire("node", link, b"", one))
+    connection.start()
+    wait_for(lambda: connection.greeted)
+    found = connection.ask("prepare", job="20260101-000000-relay", folder="/nowhere", proof=None, base=str(tmp_path))
+    run = Path(found["run"])
+    listener = listening(run / "rank-0.sock")
+    (run / "rank-0.json").write_text(json.dumps({"socket": str(run / "rank-0.sock"), "token": "x", "rank": 0}))
+    relay = rank_relay.RankRelay(JobFolder(tmp_path))
+    failures = []
+    relay.offer(connection, 0, connection.begin("serving", rank=0), failures.append)
+    note = tmp_path / "serving" / "rank-0.json"
+    wait_for(note.exists)
+    kernel = connected(json.loads(note.read_text()))
+    rank, _ = listener.accept()
+    rank.settimeout(30)
+    yield link.process, kernel, rank
+    for one in (kernel, rank, listener):
+        one.close()
+    connection.close()
+    relay.close()
+    assert not failures
+
+
+SIZE = 48 * 1024 * 1024
+
+
+@pytest.mark.parametrize("way", ["to the kernel", "to the rank"])
+def test_who_sends_faster_than_the_other_end_reads_waits_and_nothing_is_lost(met, way):
+    agent, kernel, rank = met
+    sender, reader = (rank, kernel) if way == "to the kernel" else (kernel, rank)
+    sender.settimeout(None)
+    before = [resident(pid) for pid in (agent.pid, os.getpid())]
+    sent = []
+
+    def send():
+        for number in range(SIZE // 65536):
+            sender.sendall(number.to_bytes(4, "big") * 16384)
+            sent.append(number)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    count = -1
+    while count < len(sent):  # until the sender waits
+        count = len(sent)
+        time.sleep(1)
+    assert 0 < count < SIZE // 65536 // 2
+    for pid, was in zip((agent.pid, os.getpid()), before, strict=True):
+        assert resident(pid) < was + 40 * 1024 * 1024
+    came = bytearray()
+    while len(came) < SIZE:
+        came += reader.recv(1 << 20)
+    thread.join(30)
+    assert came == b"".join(number.to_bytes(4, "big") * 16384 for number in range(SIZE // 65536))
+    # Both ways are open again, and a rank that was killed with something unread ends its connection alone.
+    kernel.sendall(b"?")
+    assert rank.recv(10) == b"?"
+    rank.sendall(b"!")
+    assert kernel.recv(10) == b"!"
+    kernel.sendall(bytes(1000))
+    wait_for(lambda: len(rank.recv(10, socket.MSG_PEEK)))
+    rank.close()
+    assert kernel.recv(10) == b""
+    assert agent.poll() is None
+
+
+def test_a_kernel_that_was_killed_while_its_rank_waits_is_told_to_the_rank(met):
+    _, kernel, rank = met
+    rank.settimeout(2)
+    with pytest.raises(TimeoutError):
+        rank.sendall(bytes(64 << 20))
+    rank.settimeout(30)
+    kernel.close()
+    assert rank.recv(10) == b""
+    rank.sendall(bytes(32 << 20))  # it is not left waiting for who is gone

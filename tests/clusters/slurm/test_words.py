@@ -291,3 +291,25 @@ def test_the_queue_is_read_by_a_user_without_a_name():
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "usage"),
+    [
+        ("FAILED|3:0|7|FAILED|12|2956K|3:0|2026-11-26T01:00:00", "FAILED",
+         accounting.Usage("FAILED", 12, 3026944, 3, 0)),
+        ("CANCELLED by 1000|0:15|7|CANCELLED by 1000|||0:15|2026-11-26T01:00:00", "CANCELLED",
+         accounting.Usage("CANCELLED", 0, 0, 0, 15)),
+        ("|0:0|7||12||0:0|2026-11-26T01:00:00", None, None), (" |0:0|7| |12||0:0|2026-11-26T01:00:00", None, None),
+    ],
+)  # fmt: skip
+def test_accounting_without_a_state_says_nothing(line, state, usage, tmp_path, monkeypatch):
+    """Two fields are asked for of a forgotten job, six of one that has ended."""
+    of_state, of_usage = "|".join(line.split("|")[:2]), "|".join(line.split("|")[2:])
+    sacct = tmp_path / "sacct"
+    sacct.write_text(f"#!/bin/sh\ncase \"$*\" in *MaxRSS*) echo '{of_usage}';; *) echo '{of_state}';; esac\n")
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = accounting.state("7")
+    assert (found and found.state) == state
+    assert accounting.usage("7") == usage
