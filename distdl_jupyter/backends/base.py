@@ -9,7 +9,7 @@ says itself: its ``packages``, its ``order`` among the others, and how code that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,6 +40,11 @@ class Package:
     def version(self) -> str:
         """Return the installed version, "" without one."""
         return installed_version(self.name, *self.also)
+
+
+def listed(packages: Iterable[Package]) -> str:
+    """Return packages with their versions: ``torch 2.13.0, DeepSpeed 0.19.8``. What is not installed is left out."""
+    return ", ".join(f"{one.title} {version}" for one in packages if (version := one.version()))
 
 
 TORCH = Package("torch", "torch")
@@ -75,6 +80,10 @@ class Backend(ABC):
     def modules(self, options: Any) -> tuple[str, ...]:
         """Return the Python modules that every node needs."""
         return ()
+
+    def detail(self, options: Any) -> str:
+        """Return what is installed of its packages, in words; "" for nothing."""
+        return listed(self.packages(options))
 
     def programs(self, options: Any) -> tuple[str, ...]:
         """Return the programs that every node needs beside its Python or on its PATH."""

