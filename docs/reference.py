@@ -30,8 +30,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "distdl_jupyter"
 #: Which errors of the package are a sentence with a remedy for users.
 ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+#: What checks find, and which argument is the sentence; its remedy is the next one.
+FINDINGS = {"Check": 3, "Finding": 2, "Found": 1}
 #: Variables of the environment that a user may set.
 VARIABLES = {
+    "DISTDL_DOCS": "the address of a copy of this site (`https://...`): messages in JupyterLab and in panels then link "
+    "to their entry in [Troubleshooting](troubleshooting.md)",
     "DISTDL_HOME": "the data directory, where jobs lie (default: `distdl` in Jupyter's data directory)",
     "DISTDL_CACHE": "what can be made again: built wheels, environments, data (default: `~/.cache/distdl`)",
     "DISTDL_DATA_CACHE_BYTES": "the most that fetched data may take (default: a tenth of the disk, at most `100GB`)",
@@ -47,6 +51,8 @@ RANK_VARIABLES = ("DISTDL_RANK", "DISTDL_WORLD_SIZE", "DISTDL_LOCAL_RANK", "DIST
 SUBJECTS = {
     "azure": "Azure: sign-in, sizes and prices",
     "backends": "Backends",
+    "backends/checks": "Code that is checked before the start",
+    "preflight": "Code that is checked before the start",
     "clusters/azureml": "Azure ML",
     "clusters/ray": "Ray",
     "clusters/slurm": "Slurm",
@@ -63,6 +69,8 @@ SUBJECTS = {
     "core/options": "Options",
     "core/aliases": "Options",
     "form": "Options",
+    "form/datalook": "Data",
+    "form/datanow": "Data",
     "magic": "Options",
     "ranks": "Persistent ranks",
     "capture": "What travels with a cell",
@@ -297,26 +305,35 @@ def settings() -> str:
 
 def troubleshooting() -> str:
     """Return the page of all sentences that end a request or a job, each with its remedy and an address."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for path in sorted(PACKAGE.rglob("*.py")):
-        inside = path.relative_to(PACKAGE).with_suffix("").as_posix()
-        for message, hint in refusals(ast.parse(path.read_text())):
-            found[_subject(inside)].setdefault(message, hint)
-    found["A rank that failed"] = dict(failures())
+    refused = [
+        (_subject(path.relative_to(PACKAGE).with_suffix("").as_posix()), message, hint)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for message, hint in refusals(ast.parse(path.read_text()))
+    ]
+    # What differs in nothing but values and marks is one entry.
+    alike: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    for one in [*refused, *(("A rank that failed", *end) for end in failures())]:
+        alike[re.sub(r"\W+", " ", one[1]).strip().lower()].append(one)
+    found: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+    for same in alike.values():
+        message = min((text for _, text, _ in same), key=lambda text: (len(text.replace("…", "")), -len(text)))
+        found[same[0][0]].append((message, [hint for hint in dict.fromkeys(hint for _, _, hint in same) if hint]))
     parts = [
         "# Troubleshooting",
         "Every sentence with which this package refuses something, with its remedy; `…` stands for a name or a number. "
-        "Search the page for the words that you see. What a failed *training* means: "
+        "Search the page for the words that you see, or let the message link here (`DISTDL_DOCS`, "
+        "[Settings](settings.md)). What a failed *training* means: "
         "[When a rank fails](../howto/failures.md), a silent one: [When training hangs](../howto/hangs.md).",
     ]
-    known: set[str] = set()
+    addresses: set[str] = set()
     for subject in sorted(found):
         parts.append(f"## {subject}")
-        for message, hint in sorted(found[subject].items(), key=lambda one: (one[0], not one[1])):
+        for message, hints in sorted(found[subject], key=lambda one: one[0].lower()):
             address = anchor("error " + message)
-            if address not in known:
-                known.add(address)
-                parts += [f"({address})=", f"### {_text(message)}", *([_text(hint)] if hint else [])]
+            while address in addresses:
+                address += "-2"
+            addresses.add(address)
+            parts += [f"({address})=", f"### {_text(message)}", *map(_text, hints)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -326,12 +343,28 @@ def failures() -> Iterator[tuple[str, str]]:
         (failure, "ended with code 0 before its code was done", "Rank … ended with code 0 before its code was done",
          failure._ENDED_EARLY_REMEDY),
         (failure, "the ranks made different numbers of steps",
-         "Rank … had finished … earlier while rank … was in step …: the ranks made different numbers of steps",
+         "Rank… had finished … while rank … was in step …: the ranks made different numbers of steps",
          failure._UNEVEN_REMEDY),
         (failure, "did not make the same steps or collective calls",
-         "Rank … had finished while rank … still waited: the ranks did not make the same steps or collective calls",
+         "Rank… had finished … while rank … still waited for …: the ranks did not make the same steps or collective "
+         "calls",
          failure._UNEQUAL_REMEDY),
         (postmortem, postmortem._MISMATCH, postmortem._MISMATCH, postmortem._MISMATCH_REMEDY),
+        (failure, "ended by SIG", "Rank … ended by SIGKILL",
+         "The process was killed from outside, mostly because the memory of the host or of its limit was used up; the "
+         "failure says so where the kernel counted it. Use a smaller batch, fewer workers in the DataLoader, or a host "
+         "with more memory."),
+        (failure, "ended by SIG", "Rank … ended by SIGTERM",
+         "Another program asked the process to end: a time limit, a preemption, or somebody on that host."),
+        (failure, "ended by SIG", "Rank … ended by SIG…",
+         "A crash (SIGSEGV, SIGABRT, SIGBUS, SIGFPE) comes from compiled code; the failure shows the line of Python "
+         "that called it, if Python could still write it down. Run one rank alone, and see whether the versions fit: "
+         "`distdl doctor`."),
+        (failure, "exit code ", "Rank … exit code …",
+         "The code called sys.exit() or os._exit(); the last error lines stand in the failure and in the rank's log."),
+        (failure, "lost with ", "Rank … lost with …",
+         "The host does not answer any more: `distdl clusters check NAME` says why. With `max_restarts` all ranks "
+         "begin again from their checkpoint, with `min_node_count` without that host."),
     ):  # fmt: skip
         if words not in inspect.getsource(module):
             raise ValueError(f"{module.__name__} does not say {words!r} any more; change docs/reference.py.")
@@ -339,25 +372,40 @@ def failures() -> Iterator[tuple[str, str]]:
 
 
 def refusals(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield message and remedy of every error for users that a module raises with a sentence of its own."""
-    texts = {
-        target.id: _written(node.value)
-        for node in ast.walk(tree) if isinstance(node, ast.Assign)
-        for target in node.targets if isinstance(target, ast.Name)
-    }  # fmt: skip
+    """Yield message and remedy of every error for users that a module raises with a sentence of its own.
+
+    So are the findings of checks (of code and of hosts), and the reasons why a backend or cluster cannot be used.
+    """
+    texts: dict[str, list[ast.Assign]] = defaultdict(list)
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
-            continue
-        if node.func.id in ERRORS:
-            message = _written(node.args[0])
-            hint = next((word.value for word in node.keywords if word.arg == "hint"), None)
-        elif node.func.id == "Check" and len(node.args) == 5:  # of a host: node, what, level, says, remedy
-            message, hint = _written(node.args[3]), node.args[4]
-        else:
-            continue
-        remedy = texts.get(hint.id, "") if isinstance(hint, ast.Name) else _written(hint)
-        if len(message.split()) > 3 and re.search(r"[a-z]{3} ", message):
-            yield message[:1].upper() + message[1:], remedy
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            texts[node.targets[0].id].append(node)
+
+    def written(node: ast.AST | None) -> str:
+        if not isinstance(node, ast.Name):
+            return _written(node)
+        before = [one for one in texts[node.id] if one.lineno < node.lineno]
+        return _written(max(before, key=lambda one: one.lineno).value) if before else ""
+
+    for node in ast.walk(tree):
+        for message, remedy in _refused(node):
+            text = written(message)
+            if len(text.split()) > 3 and re.search(r"[a-z]{3} ", text):
+                yield text, written(remedy)
+
+
+def _refused(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
+    """Yield where message and remedy of an error or finding stand, none for any other node."""
+    if isinstance(node, ast.FunctionDef) and node.name == "unavailable":
+        yield from ((one.value, None) for one in ast.walk(node) if isinstance(one, ast.Return) and one.value)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+        return
+    if node.func.id in ERRORS:
+        yield node.args[0], next((word.value for word in node.keywords if word.arg == "hint"), None)
+        return
+    at = FINDINGS.get(node.func.id, len(node.args))
+    if at < len(node.args) and not {ast.unparse(one) for one in node.args[:at]} & {"'ok'", "'info'"}:
+        yield node.args[at], node.args[at + 1] if at + 1 < len(node.args) else None
 
 
 def _written(node: ast.AST | None) -> str:

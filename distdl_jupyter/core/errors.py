@@ -24,6 +24,7 @@ Messages are one sentence with its remedy. Nothing here knows HTTP or a screen.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from itertools import takewhile
@@ -182,3 +183,17 @@ class JobFailed(DistDLError):
     def _render_traceback_(self) -> list[str]:
         """Show only the remote traceback in a notebook: the local frames hold nothing a user can mend."""
         return str(self).splitlines()
+
+
+def docs_address() -> str:
+    """Return the address of this package's documentation, where each message has an entry; "" where none is set.
+
+    Raises InvalidSpec for an address that no browser would open as a page of the web.
+    """
+    address = os.environ.get("DISTDL_DOCS", "").strip()
+    if address and not re.fullmatch(r"https?://\S+", address, re.IGNORECASE):
+        raise InvalidSpec(
+            f"DISTDL_DOCS is {address!r}, but it takes the address of the documentation.",
+            field="DISTDL_DOCS", hint="It begins with https:// or http://; without one, no message has a link.",
+        )  # fmt: skip
+    return address

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,18 @@ class DistDLApp(ExtensionApp):
         assert self.serverapp is not None
         application = self.serverapp.web_app
         self._routes = lazy_routes.add(application, application.settings["base_url"])
+        application.settings.setdefault("page_config_data", {})["distdlDocs"] = self._docs_address()
+
+    def _docs_address(self) -> str:
+        if "DISTDL_DOCS" not in os.environ:
+            return ""
+        from distdl_jupyter.core.errors import InvalidSpec, docs_address
+
+        try:
+            return docs_address()
+        except InvalidSpec as error:
+            self.log.warning("%s", error)
+            return ""
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         """Be told by the server that it has started."""

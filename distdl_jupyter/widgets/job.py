@@ -94,6 +94,8 @@ class JobPanel(PageWidget):
             self._session.subscribe(viewer, int(wanted.get("number", 0)), request)
         elif message.get("type") == "leave":
             self._session.leave(viewer)
+        elif message.get("ask") == "docs":  # at once: before the first card, which may show a link
+            super().on_message(message)
         else:
             threading.Thread(target=super().on_message, args=(message,), daemon=True).start()
 

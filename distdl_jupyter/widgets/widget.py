@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import ipywidgets
 import traitlets
 
-from distdl_jupyter.core.errors import DistDLError, PluginUnavailable
+from distdl_jupyter.core.errors import DistDLError, PluginUnavailable, docs_address
 from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.assets import asset
 
@@ -46,7 +46,8 @@ class PageWidget(ipywidgets.DOMWidget):  # type: ignore[misc]
     def on_message(self, message: dict[str, Any]) -> None:
         """Take a page's message: a question is answered."""
         if message.get("type") == "ask":
-            self.send({"type": "answer", "id": message.get("id"), **answer(self.calls, message)})
+            calls = {"docs": docs_address, **self.calls}
+            self.send({"type": "answer", "id": message.get("id"), **answer(calls, message)})
 
     @property
     def calls(self) -> Calls:

@@ -26,7 +26,9 @@ def said(tmp_path_factory):
         const [catalogue, texts] = JSON.parse(readFileSync(0, 'utf8'));
         const sentences = new Sentences(catalogue);
         const say = (text) => sentences.said(text);
-        console.log(JSON.stringify(texts.map((one) => (typeof one === 'string' ? say(one) : spoken(one, say)))));"""
+        const english = (one) => one.shown && sentences.english(one.shown);
+        const shown = texts.map((one) => (typeof one === 'string' ? say(one) : english(one) ?? spoken(one, say)));
+        console.log(JSON.stringify(shown));"""
 
     def run(catalogue, texts):
         done = subprocess.run(
@@ -93,6 +95,12 @@ def test_only_sentences_of_a_message_are_put_into_the_language(said):
     changed["jobs"]["rows"][0]["says"] = "3 NODES, 2"
     changed["checks"][0]["says"] = "CLUSTER <lab>?"
     assert shown == changed
+
+
+def test_what_python_said_is_known_of_a_shown_sentence(said):
+    text = "lab is not reached: the key was refused. Name one with add_cluster."
+    shown = "NO WAY TO lab (KEY)ADD!"
+    assert said(CATALOGUE, [text, {"shown": shown}, {"shown": "never said"}]) == [shown, text, "never said"]
 
 
 @pytest.mark.parametrize("language", ["ja_JP", "zh_TW"])

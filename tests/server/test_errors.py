@@ -7,7 +7,7 @@ from tornado.web import HTTPError
 
 from distdl_jupyter.core import errors
 from distdl_jupyter.server.base import STATUS, error_body, status_of
-from tests.server.running import API
+from tests.server.running import API, serve
 
 
 def every_error():
@@ -127,3 +127,15 @@ def test_what_breaks_inside_is_logged_and_not_told(server, monkeypatch, caplog):
     assert "hunter2" not in answer.text
     assert json.loads(answer.text)["message"] == "The server failed to answer this."
     assert "hunter2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [("https://docs.example/distdl/", "https://docs.example/distdl/"), ("javascript:alert(1)", ""), ("/docs", "")],
+)
+def test_pages_are_told_where_the_documentation_is(root, monkeypatch, capsys, address, told):
+    monkeypatch.setenv("DISTDL_DOCS", address)
+    with serve(root) as server:
+        assert server.app.web_app.settings["page_config_data"]["distdlDocs"] == told
+    refused = f"DISTDL_DOCS is '{address}', but it takes the address of the documentation. It begins with https:// or"
+    assert (refused in capsys.readouterr().err) == (not told)

@@ -6,15 +6,16 @@
  */
 import createClient, { type Client } from 'openapi-fetch';
 import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel, TrackerRow } from './schema';
+import { Refusal } from '../ui/refusal';
 import { __, inLanguage, said } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
 export type Transport = (address: string, init: RequestInit) => Promise<Response>;
 
 /** Why the server refused, or could not be asked. `status` is 0 when it was not reached. */
-export class ApiError extends Error {
-  constructor(message: string, readonly type: string, readonly hint: string, readonly status: number, readonly field = '') {
-    super(message);
+export class ApiError extends Refusal {
+  constructor(message: string, readonly type: string, hint: string, readonly status: number, field = '') {
+    super(message, hint, field);
     this.name = 'ApiError';
   }
 }

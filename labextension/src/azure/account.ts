@@ -1,7 +1,7 @@
 /** Who is signed in, by which way, and the subscription that is used first. */
-import { h, onClick, setText } from '../ui/dom';
+import { h, onClick } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { sentences } from '../ui/refusal';
+import { say } from '../ui/refusal';
 import { fieldId } from '../form/schemafields';
 import type { AzureSignIn, Kind, SignInActions } from './types';
 import { titleOf } from './text';
@@ -32,7 +32,7 @@ export class Account {
 
   async #fill(chosen: string): Promise<void> {
     this.#select.disabled = true;
-    setText(this.#note, __('Asking for the subscriptions…'));
+    say(this.#note, __('Asking for the subscriptions…'));
     try {
       const found = await this.actions.subscriptions();
       const known = found.some(({ id }) => id === chosen);
@@ -41,9 +41,9 @@ export class Account {
       else if (!known) options.unshift(h('option', { value: chosen, selected: true }, chosen));
       this.#select.replaceChildren(...options);
       this.#select.disabled = found.length === 0;
-      setText(this.#note, found.length ? '' : __('This account sees no subscription.'));
+      say(this.#note, found.length ? '' : __('This account sees no subscription.'));
     } catch (error) {
-      setText(this.#note, sentences(error));
+      say(this.#note, error);
     }
   }
 }

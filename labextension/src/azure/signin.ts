@@ -3,10 +3,10 @@
  *
  * JupyterLab's sidebar and the kernel's panel show the same component; where its answers come from is handed in.
  */
-import { fill, h, setText, show, type Child } from '../ui/dom';
+import { fill, h, setText, type Child } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { sentences } from '../ui/refusal';
+import { explained, say } from '../ui/refusal';
 import { Account } from './account';
 import { Choices } from './choices';
 import { Prompt } from './prompt';
@@ -89,7 +89,7 @@ export class SignIn {
       this.#say('');
       this.#show(status);
     } catch (error) {
-      this.#say(sentences(error));
+      this.#say(error);
     } finally {
       if (own) this.#lock(false);
     }
@@ -142,9 +142,8 @@ export class SignIn {
     this.focus();
   }
 
-  #say(text: string): void {
-    setText(this.#error, text);
-    show(this.#error, text !== '');
+  #say(what: unknown): void {
+    say(this.#error, what);
   }
 }
 
@@ -155,9 +154,9 @@ function head(status: AzureSignIn): Child[] {
 }
 
 function lines({ problem, note, warning }: AzureSignIn): Child[] {
-  const found: [string, string, string][] = [];
-  if (problem) found.push(['error', 'failed', [problem.message, problem.hint].filter(Boolean).join(' ')]);
-  if (note) found.push(['info', 'info', note]);
-  if (warning) found.push(['warning', 'warn', warning]);
-  return found.map(([level, name, text]) => h('div', { class: 'dd-azure-line dd-row dd-s12', 'data-level': level }, icon(name), h('span', { class: 'dd-grow' }, text)));
+  const found: [string, string, Child[]][] = [];
+  if (problem) found.push(['error', 'failed', explained(problem.message, problem.hint)]);
+  if (note) found.push(['info', 'info', [note]]);
+  if (warning) found.push(['warning', 'warn', [warning]]);
+  return found.map(([level, name, words]) => h('div', { class: 'dd-azure-line dd-row dd-s12', 'data-level': level }, icon(name), h('span', { class: 'dd-grow' }, ...words)));
 }

@@ -1,8 +1,8 @@
 /** What a field may be, as somebody says who has to be asked: a button that asks, and a list that a click takes from. */
-import { assign, h, onClick, setText, show } from '../ui/dom';
+import { assign, h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { sentences } from '../ui/refusal';
+import { say } from '../ui/refusal';
 import type { Choice } from '../api/schema';
 
 /** What a field with choices needs of its form. */
@@ -51,7 +51,7 @@ export class ChoiceList {
       this.narrow();
       this.#list.querySelector('button')?.focus();
     } catch (error) {
-      if (asked === this.#asked) this.#say(sentences(error));
+      if (asked === this.#asked) this.#say(error);
     }
   }
 
@@ -100,8 +100,7 @@ export class ChoiceList {
     assign(this.button, { 'aria-expanded': String(shown) });
   }
 
-  #say(text: string): void {
-    setText(this.#status, text);
-    show(this.#status, text !== '');
+  #say(what: unknown): void {
+    say(this.#status, what);
   }
 }

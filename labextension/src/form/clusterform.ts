@@ -1,9 +1,9 @@
 /** The form that adds a cluster: its name, its kind, and that kind's options; what is wrong stands beside its field. */
 import type { Asker } from './choicelist';
-import { h, onClick, setText, show } from '../ui/dom';
+import { h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { Refusal, sentences } from '../ui/refusal';
+import { explained, Refusal, say } from '../ui/refusal';
 import type { Choice, Plugin } from '../api/schema';
 import { fieldId, propertiesOf, SchemaField } from './schemafields';
 
@@ -75,9 +75,8 @@ export class ClusterForm {
     const summary = h('summary', { class: 'dd-summary dd-s12' }, icon('right', 12, 'dd-sub'), __('More options'));
     this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, summary, h('div', { class: 'dd-fields' }, ...rest.map(({ element }) => element)));
     this.#options.replaceChildren(h('div', { class: 'dd-fields' }, ...(open.length ? open.map(({ element }) => element) : [none])), this.#more);
-    const problem = [plugin?.problem, plugin?.remedy].filter(Boolean).join(' ');
-    setText(this.#problem, problem);
-    show(this.#problem, problem !== '');
+    this.#problem.replaceChildren(...explained(plugin?.problem ?? '', plugin?.remedy).filter((part) => part instanceof Node || typeof part === 'string'));
+    show(this.#problem, Boolean(plugin?.problem));
     this.#say('');
   }
 
@@ -138,11 +137,11 @@ export class ClusterForm {
 
   /** Show a refusal beside the field that it names, else at the foot. */
   #refused(error: unknown): void {
-    const [text, field] = [sentences(error), error instanceof Refusal ? error.field : ''];
+    const field = error instanceof Refusal ? error.field : '';
     const at = [this.#name, ...this.#fields].find(({ name }) => name === field || field.endsWith(`.${name}`));
-    at?.fail(text);
+    at?.fail(error);
     if (at) this.#goTo(at);
-    this.#say(at ? '' : text);
+    this.#say(at ? '' : error);
   }
 
   /** Put the focus on a field, which may be folded away. */
@@ -151,9 +150,8 @@ export class ClusterForm {
     field.focus();
   }
 
-  #say(text: string): void {
-    setText(this.#error, text);
-    show(this.#error, text !== '');
+  #say(what: unknown): void {
+    say(this.#error, what);
   }
 }
 

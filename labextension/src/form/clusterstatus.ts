@@ -2,6 +2,7 @@
 import { checkItem } from '../ui/checks';
 import { fill, h } from '../ui/dom';
 import { icon } from '../ui/icons';
+import { explained } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { link } from './controls';
 import type { ClusterNow, NodeInfo, Part, Store } from './state';
@@ -31,7 +32,7 @@ export class ClusterStatusView implements Part {
     return [
       nodes.length > 0 && h('ul', { class: 'dd-place-nodes' }, ...nodes.filter(({ state }, at) => at < MOST || state !== 'up').slice(0, 2 * MOST).map(node)),
       nodes.length > MOST && h('div', { class: 'dd-sub' }, _n('%1 node', '%1 nodes', nodes.length)),
-      Boolean(problem) && h('div', { class: 'dd-ink-err' }, [problem, remedy].filter(Boolean).join(' ')),
+      Boolean(problem) && h('div', { class: 'dd-ink-err' }, ...explained(problem, remedy)),
       checks.length > 0 && h('ul', { class: 'dd-check-list' }, ...checks.map(checkItem)),
       state,
     ];

@@ -1,6 +1,7 @@
 /** Small controls of the form: sections, steppers, check boxes, rows of choices, selects. */
-import { arrowKeys, assign, h, onClick, setText, type Child } from '../ui/dom';
+import { arrowKeys, assign, fill, h, onClick, setText, type Child } from '../ui/dom';
 import { icon } from '../ui/icons';
+import { explained } from '../ui/refusal';
 import { __ } from '../ui/trans';
 import type { Store } from './state';
 
@@ -230,7 +231,8 @@ export class Problem {
   update(): boolean {
     const problems = this.store.get('problems');
     const text = this.fields.map((name) => problems[name]).find(Boolean) ?? '';
-    setLine(this.element, text);
+    fill(this.element, text, () => explained(text));
+    this.element.hidden = !text;
     return Boolean(text);
   }
 }

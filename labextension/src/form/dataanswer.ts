@@ -1,6 +1,7 @@
 /** What is known of a place of data: how much lies there, or why it cannot be used and what to do. */
 import { fill, h } from '../ui/dom';
 import { icon } from '../ui/icons';
+import { explained } from '../ui/refusal';
 import { __ } from '../ui/trans';
 import { link } from './controls';
 import type { DataAnswer, DataRow } from './state';
@@ -25,10 +26,11 @@ export class Answer {
     if (!level && !looking) return place ? [link(__('Look at it'), this.look)] : [];
     if (!level) return [h('span', { class: 'dd-sub' }, __('Looking at it'))];
     const [name, ink] = MARKS[level];
-    const words = [text, level === 'ok' || (sign_in && this.signIn) ? '' : remedy].filter(Boolean).join(' ');
+    const rest = level === 'ok' || (sign_in && this.signIn) ? '' : remedy;
+    const words = level === 'error' ? explained(text, rest) : [[text, rest].filter(Boolean).join(' ')];
     return [
       icon(name, 14, ink),
-      h('span', { class: level === 'error' ? 'dd-ink-err' : level === 'warning' ? '' : 'dd-sub' }, words,
+      h('span', { class: level === 'error' ? 'dd-ink-err' : level === 'warning' ? '' : 'dd-sub' }, ...words,
         ...(sign_in && this.signIn ? [' ', link(__('Sign in to Azure'), this.signIn)] : [])),
     ];
   }

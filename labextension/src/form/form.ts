@@ -7,6 +7,7 @@ import type { SignInActions } from '../azure/types';
 import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
+import { explained } from '../ui/refusal';
 import { __, _n, said } from '../ui/trans';
 import { AdviceList, CapturedNames, Submit } from './sidepanel';
 import { Problem, freshId, link } from './controls';
@@ -173,7 +174,7 @@ function mark(level: FormCheck['level']): SVGSVGElement {
 }
 
 function item(check: FormCheck): HTMLElement {
-  return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${said(check.name)}: `), check.text, check.remedy && ` ${check.remedy}`));
+  return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${said(check.name)}: `), ...(check.level === 'error' ? explained(check.text, check.remedy) : [check.text, check.remedy && ` ${check.remedy}`])));
 }
 
 class Foot implements Part {

@@ -1,7 +1,7 @@
 /** The frame in which a page shows the launch form: bars while it is worked out, and what to do when it cannot be. */
 import { adopt, h, onClick } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { sentences } from '../ui/refusal';
+import { explained } from '../ui/refusal';
 import { Form, type FormPlace } from './form';
 import { FormStore, type Text } from './store';
 
@@ -43,7 +43,7 @@ export class FormFrame {
       const first = await FormStore.begin(this.text);
       if (!this.#over) this.#show(first);
     } catch (error) {
-      if (!this.#over) this.element.replaceChildren(this.#refusal(sentences(error)));
+      if (!this.#over) this.element.replaceChildren(this.#refusal(error));
     } finally {
       clearTimeout(timer);
       clearTimeout(silent);
@@ -60,10 +60,10 @@ export class FormFrame {
     if (focused || this.place.close) this.focus();
   }
 
-  #refusal(text: string): HTMLElement {
+  #refusal(error: unknown): HTMLElement {
     const again = onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Try again')), () => void this.#begin());
     const close = this.place.close && onClick(h('button', { type: 'button', class: 'dd-btn dd-quiet' }, __('Close')), this.place.close);
-    return h('div', { class: 'dd-form dd-form-refusal' }, h('div', { class: 'dd-ink-err', role: 'alert' }, text), h('div', { class: 'dd-row' }, again, close));
+    return h('div', { class: 'dd-form dd-form-refusal' }, h('div', { class: 'dd-ink-err', role: 'alert' }, ...explained(error)), h('div', { class: 'dd-row' }, again, close));
   }
 }
 

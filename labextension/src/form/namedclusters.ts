@@ -3,7 +3,7 @@ import { ClusterForm, type ClusterActions } from './clusterform';
 import { h, setText, show } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { sentences } from '../ui/refusal';
+import { say } from '../ui/refusal';
 import { freshId, link, setLine } from './controls';
 import type { Part, Store } from './state';
 
@@ -94,7 +94,7 @@ export class NamedClusters implements Part {
       await this.#awaited(this.actions.remove(name));
       if (this.store.get('compute_target') === name) this.store.set({ compute_target: HERE });
     } catch (error) {
-      this.#refuse(name, sentences(error));
+      this.#refuse(name, error);
     } finally {
       this.#remove.disabled = false;
     }
@@ -109,9 +109,9 @@ export class NamedClusters implements Part {
     this.#add.setAttribute('aria-expanded', 'false');
   }
 
-  #refuse(name: string, text: string): void {
+  #refuse(name: string, what: unknown): void {
     this.#about = name;
-    setLine(this.#refused, text);
+    say(this.#refused, what);
   }
 
   /** Say that nobody answers while that lasts. */

@@ -1,6 +1,7 @@
 /** A form field for each option of a JSON schema: what is typed goes in, a value of the right kind comes out. */
 import { ChoiceList, type Asker } from './choicelist';
-import { assign, h, onClick, setText, show } from '../ui/dom';
+import { assign, h, onClick } from '../ui/dom';
+import { say } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
 /** The part of a property's JSON schema that decides how it is asked for. */
@@ -158,10 +159,9 @@ export class SchemaField {
   }
 
   /** Show what is wrong beside the field, "" for nothing. */
-  fail(message: string): void {
-    setText(this.#error, message);
-    show(this.#error, message !== '');
-    assign(this.#control, { 'aria-invalid': message ? 'true' : null, 'aria-errormessage': message ? this.#error.id : null });
+  fail(what: unknown): void {
+    say(this.#error, what);
+    assign(this.#control, { 'aria-invalid': what ? 'true' : null, 'aria-errormessage': what ? this.#error.id : null });
   }
 
   focus(): void {

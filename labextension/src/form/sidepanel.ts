@@ -2,10 +2,11 @@
 import { copy } from '../ui/clipboard';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
+import { explained } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { count, processes } from '../ui/format';
 import { TRIALS } from './details';
-import { heading, link, setLine } from './controls';
+import { heading, link } from './controls';
 import type { Advice, Part, Store } from './state';
 
 export class CapturedNames implements Part {
@@ -123,7 +124,9 @@ export class Submit implements Part {
     if (trials) setText(this.#where, _n('in %1 trial on %2', 'in each of %1 trials on %2', trials, target));
     else setText(this.#where, batch ? __('on %1, global batch %2', target, count(batch)) : __('on %1', target));
     show(this.#check, (this.store.canCheck ?? false) && !trials); // what is varied has no value for one job
-    setLine(this.#refused, status.level === 'error' ? (status.text ?? '') : '');
+    const refused = status.level === 'error' ? (status.text ?? '') : '';
+    fill(this.#refused, refused, () => explained(refused));
+    show(this.#refused, refused !== '');
     this.#showDone();
   }
 

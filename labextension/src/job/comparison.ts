@@ -8,6 +8,7 @@ import { copy } from '../ui/clipboard';
 import { arrowKeys, assign, fill, h, onClick, setText, show, tabPanel, type Child } from '../ui/dom';
 import { button } from './header';
 import { icon } from '../ui/icons';
+import { explained, sentences } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { press } from './picker';
 import { inTheme, Plot } from './plotly';
@@ -123,7 +124,7 @@ export class ComparisonView {
         if (asked === this.#asked) this.#show(comparison);
       },
       (error: unknown) => {
-        if (asked === this.#asked) this.#complain(error instanceof Error ? error.message : String(error));
+        if (asked === this.#asked) this.#complain(error);
       },
     );
   }
@@ -178,8 +179,8 @@ export class ComparisonView {
     this.#drawTable();
   }
 
-  #complain(text: string): void {
-    fill(this.#problem, text, () => [icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, text), onClick(button('', __('Try now'), 'dd-small'), () => this.load())]);
+  #complain(error: unknown): void {
+    fill(this.#problem, sentences(error), () => [icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, ...explained(error)), onClick(button('', __('Try now'), 'dd-small'), () => this.load())]);
     show(this.#problem, true);
   }
 

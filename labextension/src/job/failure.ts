@@ -8,6 +8,7 @@ import { copy } from '../ui/clipboard';
 import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
 import { button, resumeButton } from './header';
 import { icon } from '../ui/icons';
+import { help } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { folded, quoted } from './text';
 import { python } from './pycolor';
@@ -50,7 +51,7 @@ export class FailureView {
   #where(failure: Failure, card: Card): Child[] {
     const deepest = ownFrame(failure);
     const hint = failure.hint || (failure.rank === null ? card.reason : '');
-    return [...this.#whereWords(failure.place, deepest && this.#place(deepest)), ' ', ...quoted(hint)];
+    return [...this.#whereWords(failure.place, deepest && this.#place(deepest)), ' ', ...quoted(hint), ' ', !failure.error_type && help(says(failure, card))];
   }
 
   #whereWords(place: string, frame: HTMLElement | undefined): Child[] {
@@ -89,6 +90,11 @@ function sentence(failure: Failure, card: Card): HTMLElement {
   const when = failure.when === null ? [] : [', ', h('span', { class: 'dd-num' }, clock(failure.when))];
   const what = failure.what ? [', ', h('span', { class: 'dd-what dd-b dd-ink-err' }, failure.what)] : [];
   return h('div', { class: 'dd-sentence' }, h('span', { class: 'dd-b' }, who), ...when, ...what);
+}
+
+/** The sentence of a failure that is no exception: the documentation has an entry for it. */
+function says({ rank, what }: Failure, card: Card): string {
+  return rank === null ? what || card.reason : `Rank ${rank} ${what}`;
 }
 
 /** The deepest frame of the user's own code: what to look at first. */

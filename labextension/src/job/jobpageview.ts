@@ -7,6 +7,7 @@ import { CheckView } from './checkview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { button } from './header';
 import { icon } from '../ui/icons';
+import { explained } from '../ui/refusal';
 import { JobView, type JobHost, type JobMessage, type Parts } from './jobview';
 import { __ } from '../ui/trans';
 import { newLogViewState } from './logview';
@@ -129,7 +130,7 @@ export class JobPageView {
   }
 
   /** Say at the page's foot what could not be done. */
-  say(problem: string): void {
+  say(problem: unknown): void {
     this.#view.say(problem);
   }
 
@@ -233,7 +234,7 @@ export class JobPageView {
     try {
       await this.host.fork(path);
     } catch (error) {
-      this.say(error instanceof Error ? error.message : String(error));
+      this.say(error);
     }
   }
 
@@ -264,5 +265,5 @@ export class JobPageView {
 }
 
 function problem(error: unknown): HTMLElement {
-  return h('p', { class: 'dd-empty dd-ink-err', role: 'alert' }, error instanceof Error ? error.message : String(error));
+  return h('p', { class: 'dd-empty dd-ink-err', role: 'alert' }, ...explained(error));
 }

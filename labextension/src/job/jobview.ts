@@ -148,7 +148,7 @@ export class JobView {
   #detached = false;
   #stacksOpen = false;
   #gone = false;
-  #problem = '';
+  #problem: unknown = '';
   #steady: Watch | null = null;
   #drawing: Watch | null = null;
 
@@ -207,7 +207,7 @@ export class JobView {
   }
 
   /** Say in the view's foot what could not be done. */
-  say(problem: string): void {
+  say(problem: unknown): void {
     this.#problem = problem;
     this.#drawNotices();
   }
@@ -310,7 +310,7 @@ export class JobView {
     this.#setup.tick();
   }
 
-  #words(): string {
+  #words(): unknown {
     return this.#gone ? __('This job was deleted. Its last state is shown.') : this.#problem;
   }
 
@@ -335,7 +335,7 @@ export class JobView {
     work.then(
       () => this.say(''),
       (error: unknown) => {
-        this.say(error instanceof Error ? error.message : String(error));
+        this.say(error);
         this.#header.release();
       },
     );

@@ -8,6 +8,7 @@ import type { Used } from './jobview';
 import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
 import { quoted } from './text';
 import { icon } from '../ui/icons';
+import { help, Refusal, sentences } from '../ui/refusal';
 import { said, __ } from '../ui/trans';
 import { ENDED } from '../ui/format';
 
@@ -22,8 +23,8 @@ export class Notice {
   }
 
   /** Show the lines for a card; `problem` is what the last button could not do, `found` whether `Finding` shows one. */
-  update(card: NoticeCard, problem = '', found = false): void {
-    fill(this.root, JSON.stringify([problem, found, card]), () => [result(card), found && !problem ? null : notice(card, problem)]);
+  update(card: NoticeCard, problem: unknown = '', found = false): void {
+    fill(this.root, JSON.stringify([sentences(problem), found, card]), () => [result(card), found && !problem ? null : notice(card, problem)]);
   }
 }
 
@@ -70,9 +71,9 @@ function line(level: string, ...children: Child[]): HTMLElement {
   return h('div', { class: 'dd-notice dd-row dd-s12', 'data-level': level }, ...children);
 }
 
-function notice(card: NoticeCard, problem: string): HTMLElement | null {
-  const text = problem || (card.notice?.text ?? (card.state === 'lost' ? card.reason : ''));
-  if (text) return line('warning', icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, ...quoted(text)));
+function notice(card: NoticeCard, problem: unknown): HTMLElement | null {
+  const text = sentences(problem) || (card.notice?.text ?? (card.state === 'lost' ? card.reason : ''));
+  if (text) return line('warning', icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, ...quoted(text), ' ', problem instanceof Refusal && help(problem.message)));
   return card.state === 'running' && !card.has_metrics ? noMetrics() : null;
 }
 

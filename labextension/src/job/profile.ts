@@ -2,9 +2,10 @@
  * Recorded steps of a job: the operators that take the most time, rank by rank, and which part of a step is communication. It
  * asks for the next steps of all or some ranks; the job's card says how far they are, and then the profile is read.
  */
-import { assign, fill, h, onClick, setText, show, type Child } from '../ui/dom';
+import { assign, fill, h, onClick, show, type Child } from '../ui/dom';
 import { bytes, clock, count, number, percent, rankSpans } from '../ui/format';
 import { icon } from '../ui/icons';
+import { say, sentences } from '../ui/refusal';
 import { said, __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
 import type { Card } from './card';
@@ -32,7 +33,7 @@ export class ProfileView {
   #open = false;
   #shown: JobProfile | null = null;
   #wanted = 0;
-  #problem = '';
+  #problem: unknown = '';
   /** The number of the newest profile when one was asked for. */
   #asked: number | null = null;
   readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
@@ -96,11 +97,11 @@ export class ProfileView {
     this.#draw();
     this.source.ask(steps, ranks).catch((error: unknown) => {
       this.#asked = null;
-      this.#refuse(wordsOf(error));
+      this.#refuse(error);
     });
   }
 
-  #refuse(problem: string): void {
+  #refuse(problem: unknown): void {
     this.#problem = problem;
     this.#draw();
   }
@@ -112,7 +113,7 @@ export class ProfileView {
       if (this.#wanted === number) [this.#shown, this.#problem] = [found, ''];
       this.#draw();
     } catch (error) {
-      this.#refuse(wordsOf(error));
+      this.#refuse(error);
     }
   }
 
@@ -123,9 +124,11 @@ export class ProfileView {
     const now = card.profiles.find((one) => !ended(one));
     const shown = this.#shown;
     const words = now ? progress(now) : this.#asked !== null ? __('Asking the ranks') : this.#problem || (shown ? recorded(shown) : empty(card));
-    setText(this.#said, words);
-    assign(this.#said, { title: words });
-    this.#said.classList.toggle('dd-ink-err', !now && this.#asked === null && this.#problem !== '');
+    const bad = !now && this.#asked === null && this.#problem !== '';
+    say(this.#said, words);
+    assign(this.#said, { title: bad ? null : sentences(words) });
+    this.#said.classList.toggle('dd-ink-err', bad);
+    this.#said.classList.toggle('dd-ell', !bad);
     show(this.#asks, card.can_profile || now !== undefined);
     assign(this.#record, { 'aria-disabled': (now !== undefined || this.#asked !== null) && 'true' });
     this.#drawEarlier(card);
@@ -155,7 +158,6 @@ export class ProfileView {
 }
 
 const ended = ({ status }: Taken): boolean => status === 'done' || status === 'failed';
-const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 const ms = (seconds: number): string => number(Number((seconds * 1000).toPrecision(seconds < 0.01 ? 2 : 3)));
 
 function progress({ status, steps, recorded: done }: Taken): string {

@@ -5,9 +5,10 @@
  * It opens on a press. It is told by the job's card which stacks there are, and reads them from a `StacksSource`.
  */
 import type { Card, Stacks, StackFrame, StackGroup, StackThread } from './card';
-import { assign, fill, h, onClick, setText, show, type Child } from '../ui/dom';
+import { assign, fill, h, onClick, show, type Child } from '../ui/dom';
 import { packageOf, type Reach } from './failure';
 import { button } from './header';
+import { say } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { folded } from './text';
 import { python } from './pycolor';
@@ -31,7 +32,7 @@ export class StacksView {
   #due = false;
   #shown: Stacks | null = null;
   #wanted = 0;
-  #problem = '';
+  #problem: unknown = '';
   #asked: { after: number; timer: ReturnType<typeof setTimeout> } | null = null;
   readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
   readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Stacks taken') });
@@ -107,10 +108,10 @@ export class StacksView {
     const timer = setTimeout(() => this.#answered(__('The ranks have not answered.')), TIMEOUT);
     this.#asked = { after: this.#card?.stacks.at(-1)?.number ?? 0, timer };
     this.#draw();
-    this.source.ask().catch((error: unknown) => this.#answered(wordsOf(error)));
+    this.source.ask().catch((error: unknown) => this.#answered(error));
   }
 
-  #answered(problem: string): void {
+  #answered(problem: unknown): void {
     clearTimeout(this.#asked?.timer);
     this.#asked = null;
     this.#problem = problem;
@@ -126,7 +127,7 @@ export class StacksView {
       this.#shown = found;
       this.#answered('');
     } catch (error) {
-      if (this.#wanted === number) this.#answered(wordsOf(error));
+      if (this.#wanted === number) this.#answered(error);
     }
   }
 
@@ -135,8 +136,10 @@ export class StacksView {
     this.root.classList.toggle('dd-gone', !this.#open);
     if (!this.#open || !card) return;
     const shown = this.#shown;
-    setText(this.#said, this.#asked ? __('Asking the ranks where they stand') : this.#problem || (shown ? taken(shown) : ''));
-    this.#said.classList.toggle('dd-ink-err', !this.#asked && this.#problem !== '');
+    const bad = !this.#asked && this.#problem !== '';
+    say(this.#said, this.#asked ? __('Asking the ranks where they stand') : this.#problem || (shown ? taken(shown) : ''));
+    this.#said.classList.toggle('dd-ink-err', bad);
+    this.#said.classList.toggle('dd-ell', !bad);
     // Not disabled, which would take the focus away.
     assign(this.#again, { 'aria-disabled': this.#asked !== null && 'true' });
     show(this.#again, card.can_ask_stacks);
@@ -261,5 +264,3 @@ function whyWords(why: Stacks['why']): string {
   };
   return words[why];
 }
-
-const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

@@ -10,7 +10,7 @@ import { adopt, fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import { count, duration, number, stateWord, type State } from '../ui/format';
 import { icon } from '../ui/icons';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { sentences } from '../ui/refusal';
+import { explained } from '../ui/refusal';
 import { drawing, element, figure, line, text } from '../ui/svg';
 import { said, __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
@@ -57,7 +57,7 @@ export class SweepView {
   readonly #study: StudyReader<Sweep>;
   #log = false;
   #all = false;
-  #refused = '';
+  #refused: unknown = '';
 
   constructor(private readonly root: HTMLElement, private readonly host: SweepHost, options: StudyOptions<Sweep> = {}) {
     adopt(root, 'dd-sweep');
@@ -90,9 +90,8 @@ export class SweepView {
   #draw(sweep: Sweep): void {
     const key = (...parts: unknown[]): string => JSON.stringify(parts);
     fill(this.#head, key(sweep.state, sweep.words), () => this.#drawHead(sweep));
-    const problem = this.#refused || [sweep.problem, sweep.remedy].filter(Boolean).map(said).join(' ');
-    setText(this.#problem, problem);
-    show(this.#problem, problem !== '');
+    fill(this.#problem, key(String(this.#refused), sweep.problem, sweep.remedy), () => (this.#refused ? explained(this.#refused) : explained(said(sweep.problem), said(sweep.remedy))));
+    show(this.#problem, Boolean(this.#refused) || sweep.problem !== '');
     fill(this.#progress, key(sweep.done, sweep.size, sweep.state, sweep.trials.map(({ state }) => state), Math.round(sweep.elapsed), Math.round(sweep.left ?? -1)), () => progressOf(sweep));
     const best = bestOf(sweep);
     show(this.#best, best !== null);
@@ -139,7 +138,7 @@ export class SweepView {
     try {
       await answer;
     } catch (error) {
-      this.#refused = sentences(error);
+      this.#refused = error;
       this.#redraw();
     }
     this.refresh();

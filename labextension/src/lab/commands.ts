@@ -13,6 +13,7 @@ import { NAME } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { ISidebar } from './sidebar';
+import { helpAddress, Refusal, sentences } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 
 type Args = ReadonlyPartialJSONObject;
@@ -114,7 +115,9 @@ class JobCommands {
     try {
       await done;
     } catch (error) {
-      Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 10_000 });
+      const address = error instanceof Refusal ? helpAddress(error.message) : '';
+      const actions = address ? [{ label: __('What to do'), callback: () => void window.open(address, '_blank', 'noopener') }] : [];
+      Notification.error(sentences(error), { autoClose: 10_000, actions });
     }
   }
 

@@ -104,7 +104,7 @@ export class JobPage extends Widget {
       logAddress: (rank) => api.logUrl(id, rank),
       check: () => {
         const opened = api.checkJob(id).then((fresh) => commands.execute(OPEN_JOB, { id: fresh.id }));
-        opened.catch((error: unknown) => this.#view.say(error instanceof Error ? error.message : String(error)));
+        opened.catch((error: unknown) => this.#view.say(error));
       },
       checked: () => api.checkOfJob(id),
       compare: () => void commands.execute(COMPARE, { ids: [id], add: true }),

@@ -4,9 +4,11 @@
  * Every plugin that shows text requires `ILanguage`, also when it uses only `__` of `trans.ts`: that orders them.
  */
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { PageConfig } from '@jupyterlab/coreutils';
 import { ITranslator } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
 import { DOMAIN, NAME, SETTINGS } from './ids';
+import { setDocs } from '../ui/refusal';
 import { Sentences } from '../ui/said';
 import { setBundle, type Bundle } from '../ui/trans';
 
@@ -25,6 +27,7 @@ const plugin: JupyterFrontEndPlugin<Bundle> = {
   requires: [ITranslator],
   provides: ILanguage,
   activate: async (_app, translator: ITranslator): Promise<Bundle> => {
+    setDocs(PageConfig.getOption('distdlDocs'));
     const bundle = translator.load(DOMAIN);
     const catalogue = await CATALOGUES[translator.languageCode]?.();
     setBundle(bundle, catalogue ? new Sentences(catalogue.default as Record<string, unknown>) : null);

@@ -8,7 +8,6 @@ import type { Watch } from '../job/jobview';
 import type { Actions, JobRow } from '../sidebar/types';
 import { SidebarView } from '../sidebar/view';
 import { JobList } from './jobs';
-import { answerOf } from './clusteractions';
 import { ranksIcon } from './icons';
 import { NAME, SETTINGS } from './ids';
 import { ILanguage } from './language';
@@ -169,30 +168,30 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
   return {
     open: ({ id }) => run('distdl:open-job', { id }),
     openStudy: (id, kind) => run(kind === 'sweep' ? 'distdl:open-sweep' : 'distdl:open-scaling', { id }),
-    stopSweep: (id) => answerOf(api.stopSweep(id)),
-    removeSweep: (id) => answerOf(api.removeSweep(id)),
-    cancel: ({ id }, now) => answerOf(api.cancelJob(id, now)),
-    rerun: ({ id }) => answerOf(api.rerunJob(id)),
-    remove: ({ id }) => answerOf(api.removeJob(id)),
-    prune: (wanted) => answerOf(api.pruneJobs(wanted)),
+    stopSweep: (id) => api.stopSweep(id),
+    removeSweep: (id) => api.removeSweep(id),
+    cancel: ({ id }, now) => api.cancelJob(id, now),
+    rerun: ({ id }) => api.rerunJob(id),
+    remove: ({ id }) => api.removeJob(id),
+    prune: (wanted) => api.pruneJobs(wanted),
     compare: (ids) => run('distdl:compare', { ids }),
     newJob: () => run('distdl:new-job'),
     quickstart: () => void openQuickstart(app),
     refresh: () => {
       live.tryNow();
-      void answerOf(api.clusters()).then((clusters) => view().clusters(clusters), () => undefined);
+      void api.clusters().then((clusters) => view().clusters(clusters), () => undefined);
     },
     settings: () => run('settingeditor:open', { query: __('Distributed training') }),
-    kinds: async () => (await answerOf(api.plugins())).clusters,
-    addCluster: (name, kind, options) => answerOf(api.addCluster(name, kind, options)),
-    choices: (kind, option, options) => answerOf(api.choices(kind, option, options)),
-    forecast: (name, wanted) => answerOf(api.forecast(name, wanted)),
-    createMachines: async (name, wanted) => view().cluster(await answerOf(api.createMachines(name, wanted))),
-    deleteMachines: async (name) => view().cluster(await answerOf(api.deleteMachines(name))),
-    scaleCluster: async (name, nodes, minNodes) => view().cluster(await answerOf(api.scaleCluster(name, nodes, minNodes))),
-    removeCluster: (name) => answerOf(api.removeCluster(name)),
-    checkCluster: (name) => answerOf(api.checkCluster(name)),
-    refreshCluster: async (name) => view().cluster(await answerOf(api.cluster(name))),
+    kinds: async () => (await api.plugins()).clusters,
+    addCluster: (name, kind, options) => api.addCluster(name, kind, options),
+    choices: (kind, option, options) => api.choices(kind, option, options),
+    forecast: (name, wanted) => api.forecast(name, wanted),
+    createMachines: async (name, wanted) => view().cluster(await api.createMachines(name, wanted)),
+    deleteMachines: async (name) => view().cluster(await api.deleteMachines(name)),
+    scaleCluster: async (name, nodes, minNodes) => view().cluster(await api.scaleCluster(name, nodes, minNodes)),
+    removeCluster: (name) => api.removeCluster(name),
+    checkCluster: (name) => api.checkCluster(name),
+    refreshCluster: async (name) => view().cluster(await api.cluster(name)),
   };
 }
 

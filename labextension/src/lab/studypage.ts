@@ -1,7 +1,7 @@
 /** A scaling study, or a sweep, as a document of the main area. */
 import { Widget } from '@lumino/widgets';
-import { h, setText, show } from '../ui/dom';
-import { sentences } from '../ui/refusal';
+import { h } from '../ui/dom';
+import { say } from '../ui/refusal';
 import { compareIcon } from './stateicons';
 
 export const OPEN_SCALING = 'distdl:open-scaling';
@@ -35,7 +35,7 @@ export class StudyPage extends Widget {
     this.title.label = kind.title;
     const body = h('div', {});
     this.node.append(this.#problem, body);
-    this.#view = kind.make(body, studyId, (title) => this.#answered(title), (error) => this.#say(sentences(error)));
+    this.#view = kind.make(body, studyId, (title) => this.#answered(title), (error) => this.#say(error));
   }
 
   override dispose(): void {
@@ -57,8 +57,7 @@ export class StudyPage extends Widget {
     this.#say('');
   }
 
-  #say(text: string): void {
-    setText(this.#problem, text);
-    show(this.#problem, text !== '');
+  #say(what: unknown): void {
+    say(this.#problem, what);
   }
 }

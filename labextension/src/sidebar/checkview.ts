@@ -3,7 +3,7 @@ import { checkItem } from '../ui/checks';
 import { h, onClick } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { sentences } from '../ui/refusal';
+import { explained } from '../ui/refusal';
 import type { ClusterChecks } from './types';
 
 type Row = ClusterChecks['checks'][number];
@@ -33,7 +33,7 @@ export class CheckView {
     try {
       this.#show((await this.ask()).checks);
     } catch (error) {
-      this.#body.replaceChildren(h('div', { class: 'dd-ink-err', role: 'alert' }, sentences(error)));
+      this.#body.replaceChildren(h('div', { class: 'dd-ink-err', role: 'alert' }, ...explained(error)));
     } finally {
       this.#again.disabled = false;
     }

@@ -3,7 +3,7 @@ import { assign, fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { sentences } from '../ui/refusal';
+import { explained, say } from '../ui/refusal';
 import { CheckView } from './checkview';
 import { MachinesView, type MachineActions } from './machines';
 import { NodeView } from './node';
@@ -91,7 +91,7 @@ export class ClusterView {
   #drawBody({ problem, remedy, nodes, far, machines }: Cluster): void {
     // That machines are to be made yet is no trouble: a button stands there instead.
     show(this.#problem, Boolean(problem) && machines?.exists !== false);
-    fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, [problem, remedy].filter(Boolean).join(' '))]);
+    fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...explained(problem, remedy))]);
     show(this.#nodes, nodes.length > 0);
     this.#drawNodes(nodes, far && nodes.length <= WORDY);
   }
@@ -235,13 +235,12 @@ export class ClusterView {
       await request;
     } catch (error) {
       this.reveal();
-      this.#say(sentences(error));
+      this.#say(error);
     }
   }
 
-  #say(text: string): void {
-    setText(this.#error, text);
-    show(this.#error, text !== '');
+  #say(what: unknown): void {
+    say(this.#error, what);
   }
 }
 

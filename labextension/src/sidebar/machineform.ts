@@ -1,9 +1,9 @@
 /** The form that makes the machines of a cluster; what they would cost is said before, and agreed to. */
-import { h, onClick, setText, show } from '../ui/dom';
+import { h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { Refusal, sentences } from '../ui/refusal';
+import { Refusal, say } from '../ui/refusal';
 import { propertiesOf, SchemaField } from '../form/schemafields';
 import { forecastWords } from './costtext';
 import type { Choice, Machines } from './types';
@@ -105,9 +105,9 @@ export class MachineForm {
 
   #refused(error: unknown): void {
     const field = error instanceof Refusal ? this.#fields.find(({ name }) => name === error.field) : undefined;
-    field?.fail(sentences(error));
+    field?.fail(error);
     if (field) this.#goTo(field);
-    this.#say(field ? '' : sentences(error));
+    this.#say(field ? '' : error);
   }
 
   #goTo(field: SchemaField): void {
@@ -119,8 +119,7 @@ export class MachineForm {
     this.#submit.disabled = busy;
   }
 
-  #say(text: string): void {
-    setText(this.#error, text);
-    show(this.#error, text !== '');
+  #say(what: unknown): void {
+    say(this.#error, what);
   }
 }

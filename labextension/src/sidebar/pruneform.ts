@@ -2,7 +2,7 @@
 import { h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { sentences } from '../ui/refusal';
+import { say } from '../ui/refusal';
 import { fieldId } from '../form/schemafields';
 import { ago, bytes, count, listing, shortId, stateWord } from '../ui/format';
 import type { KeptJobs, OldJob, Prune, Pruned } from './types';
@@ -103,7 +103,7 @@ export class PruneForm {
     } catch (error) {
       if (question === this.#question) {
         this.#empty('');
-        this.#say(sentences(error));
+        this.#say(error);
       }
       return null;
     }
@@ -133,9 +133,8 @@ export class PruneForm {
     show(this.#kept, kept.length > 0);
   }
 
-  #say(text: string): void {
-    setText(this.#error, text);
-    show(this.#error, text !== '');
+  #say(what: unknown): void {
+    say(this.#error, what);
   }
 }
 

@@ -8,7 +8,7 @@ import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { sentences } from '../ui/refusal';
+import { say } from '../ui/refusal';
 import { shortId, stateWord } from '../ui/format';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
@@ -344,13 +344,12 @@ export class SidebarView {
     try {
       await request;
     } catch (error) {
-      this.#say(sentences(error));
+      this.#say(error);
     }
   }
 
-  #say(text: string): void {
-    setText(this.#error, text);
-    show(this.#error, text !== '');
+  #say(what: unknown): void {
+    say(this.#error, what);
   }
 
   #key(event: KeyboardEvent): void {

@@ -15,6 +15,7 @@ const SHAPES: Record<string, string[]> = {
   follow: ['path d=M4 3.6 8 7.6 12 3.6M4 8.4 8 12.4 12 8.4'],
   warn: ['path d=M8 2.6 14 13H2Z', 'path d=M8 6.6V9.4M8 11.2V11.3'],
   info: [CIRCLE(5.7), 'path d=M8 7.4V10.7M8 5.2V5.3'],
+  help: [CIRCLE(5.7), 'path d=M6.3 6.4A1.75 1.75 0 1 1 8.5 8C8.15 8.2 8 8.4 8 8.9M8 10.9V11'],
   zoom: ['path d=M3 6V3H6M10 3H13V6M13 10V13H10M6 13H3V10'],
   table: ['rect x=2.6 y=3.2 width=10.8 height=9.6 rx=1', 'path d=M2.6 6.6H13.4M6.6 6.6V12.8'],
   rerun: ['path d=M12.7 6.8A5 5 0 1 0 12.2 10.9', 'path d=M13 3.3V6.9H9.4'],

@@ -31,6 +31,7 @@ export class Sentences {
   readonly #exact = new Map<string, string>();
   readonly #templates: Template[] = [];
   readonly #known = new Map<string, string>();
+  readonly #english = new Map<string, string>();
 
   /** `catalogue` has for each text its translations, as JupyterLab's catalogues do. */
   constructor(catalogue: Readonly<Record<string, unknown>>) {
@@ -54,10 +55,19 @@ export class Sentences {
       const parts = text.split(/(?<=[.!?]) (?=["'`]?\p{Lu})/u);
       const each = parts.map((part) => this.#whole(part));
       found = each.every((part) => part !== null) ? each.join('') : (this.#whole(text) ?? parts.map((part, at) => each[at] ?? `${this.#list(part)} `).join('').trimEnd());
-      if (this.#known.size >= KNOWN) this.#known.clear();
+      if (this.#known.size >= KNOWN) {
+        this.#known.clear();
+        this.#english.clear();
+      }
       this.#known.set(text, found);
+      this.#english.set(found, text);
     }
     return found;
+  }
+
+  /** Return what Python said where `said` has returned this text lately; else the text itself. */
+  english(text: string): string {
+    return this.#english.get(text) ?? text;
   }
 
   /** Return a list of phrases with each phrase in this language, as far as it is known. */

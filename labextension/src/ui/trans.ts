@@ -32,6 +32,11 @@ export function said(text: string): string {
   return page[SAID]?.said(text) ?? text;
 }
 
+/** Return the sentence of Python that is shown as `text`. */
+export function english(text: string): string {
+  return page[SAID]?.english(text) ?? text;
+}
+
 /** Return a message of Python with its sentences in the page's language. */
 export function inLanguage<T>(message: T): T {
   return page[SAID] ? spoken(message, said) : message;

@@ -1,6 +1,6 @@
 /** Questions of a page to its kernel: each message is answered by another one with the same id. */
 import { send, type Disposables, type Model } from './model';
-import { Refusal } from '../ui/refusal';
+import { knowsDocs, Refusal, setDocs } from '../ui/refusal';
 import { inLanguage, said } from '../ui/trans';
 
 /** What the kernel answers to one question. */
@@ -26,9 +26,12 @@ export function questions(model: Model, disposables: Disposables): Ask {
     open.get(answer.id)?.(answer);
     open.delete(answer.id);
   });
-  return (ask, given = {}) => new Promise((resolve, reject) => {
+  const ask: Ask = (name, given = {}) => new Promise((resolve, reject) => {
     const id = `${page}-${(serial += 1)}`;
     open.set(id, ({ value, error }) => (error ? reject(new Refusal(said(error.message), said(error.hint), error.field)) : resolve(inLanguage(value))));
-    send(model, 'ask', { id, ask, given });
+    send(model, 'ask', { id, ask: name, given });
   });
+  // JupyterLab's page knows it from its server.
+  if (!knowsDocs()) ask('docs').then(setDocs, () => setDocs(''));
+  return ask;
 }
