@@ -547,14 +547,16 @@ def launch(
         raise
 
 
-def launch_again(job: Job, *, check: Mapping[str, Any], **options: Any) -> Job:
-    """Start a job with the code of another one and other options, whose first steps are recorded (see ``launch``).
+def launch_again(
+    job: Job, group: Group | None = None, *, check: Mapping[str, Any] | None = None, **options: Any
+) -> Job:
+    """Start a job with the code of another one and other options; ``group`` and ``check`` as in ``launch``.
 
     Raises InvalidSpec, PluginUnavailable, JobNotFound when the job's files are gone.
     """
     from distdl_jupyter import rerun
 
-    return Job(_begin(*rerun.checked(job.folder, new_id(), options, check)))
+    return Job(_begin(*rerun.again(job.folder, new_id(), options, group=group, check=dict(check or {}))))
 
 
 def _release(store: JobStore, spec: JobSpec) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 #: To be raised when a row says something else of the same job than before.
-RULES = 5
+RULES = 6
 _FIELDS = tuple(JobRow.__dataclass_fields__)
 VERSION = f"{RULES}-{zlib.crc32(repr(_FIELDS).encode()):08x}"
 #: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.
@@ -63,19 +63,19 @@ def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
     hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
     ended = view.state.ended
     row = job_row(view, spec, time.time(), has_checkpoints=ended and folder.has_checkpoints,
-                  group_value=_group_value(folder, spec) if ended else None)  # fmt: skip
+                  group_value=_group_value(folder, view, spec) if ended else None)  # fmt: skip
     return Listed(row, spec.cluster, hosts, Path(str(spec.check.get("replay", ""))).name)
 
 
-def _group_value(folder: JobFolder, spec: JobSpec) -> float | None:
-    """Return what an ended run of a scaling study is compared by with the others."""
+def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | None:
+    """Return what an ended run of a scaling study is compared by with the others, None for one that was cut off."""
     if spec.group is None or spec.group.kind != "scale":
         return None
     from distdl_jupyter.core import scaling, step_times  # few jobs are runs of a study
 
     times = step_times.read(folder.steps)
     run = scaling.measured(times) if times.rows else None
-    return run.rate if run else None
+    return run.rate if run and run.is_whole(view.state, spec.group.plan.get("seconds", 0.0)) else None
 
 
 def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:

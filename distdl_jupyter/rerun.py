@@ -133,16 +133,17 @@ def trial(
 
 
 def again(
-    folder: JobFolder, id_: str, options: Mapping[str, Any] | None = None
+    folder: JobFolder, id_: str, options: Mapping[str, Any] | None = None, **more: Any
 ) -> tuple[JobSpec, dict[str, str], EarlierCode]:
     """Return spec, secret values and code of a job that repeats the one in ``folder`` from its start.
 
-    ``options`` replace those of the earlier job. Secret values come from them, else from this process's environment.
-    Raises InvalidSpec when one is missing or an option is wrong, PluginUnavailable, JobNotFound.
+    ``options`` replace those of the earlier job, ``more`` are other fields of its spec. Secret values come from the
+    options, else from this process's environment. Raises InvalidSpec when one is missing or an option is wrong,
+    PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
     spec, secrets = _changed(folder, earlier, options, id_) if options else _unchanged(earlier)
-    return _as_own(spec, earlier, id_, resumed_from="", forked_at=None), secrets, EarlierCode(folder, earlier)
+    return _as_own(spec, earlier, id_, resumed_from="", forked_at=None, **more), secrets, EarlierCode(folder, earlier)
 
 
 def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
@@ -217,23 +218,10 @@ def _check_can_go_on(folder: JobFolder, spec: JobSpec) -> None:
                           hint=f"Rerun it, and let it read {folder.checkpoints} as a data source.")  # fmt: skip
 
 
-def checked(
-    folder: JobFolder, id_: str, options: Mapping[str, Any], check: Mapping[str, Any]
-) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return spec, secret values and code of a job that records the first steps of an earlier one's code.
-
-    Raises InvalidSpec, PluginUnavailable, JobNotFound.
-    """
-    earlier = folder.spec()
-    spec, secrets = _changed(folder, earlier, options, id_)
-    spec = _as_own(spec, earlier, id_, resumed_from="", check=dict(check))
-    return spec, secrets, EarlierCode(folder, earlier)
-
-
 def _as_own(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
     """Return the spec of a new job, of no study, with the code of an earlier one and the values it was run with."""
-    return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, group=None, trial=None,
-                               **{"moved_from": "", "parameters": earlier.parameters, **more})  # fmt: skip
+    own = {"group": None, "moved_from": "", "parameters": earlier.parameters, **more}
+    return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, trial=None, **own)
 
 
 def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.form.code import Training, inspect_cell, inspect_training
 from distdl_jupyter.node.processes import mark
+from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -73,7 +75,7 @@ def scale(
     for its price. ``options`` are those of ``submit``.
 
     ``.figure`` and ``.table`` show it, ``.forecast(16)`` says what more processes are likely to bring. The study is
-    kept with its jobs: ``distdl_jupyter.scaling(id)`` opens it again, also one that was broken off.
+    kept with its jobs: ``distdl_jupyter.scaling(id)`` opens it again, ``.resume()`` goes on with what was broken off.
 
     Raises InvalidSpec for a function that trains nothing, JobFailed for one that fails, and what ``submit`` raises.
     """
@@ -101,18 +103,51 @@ def of_draft(
             "scales_rate": about.scales_rate, "driver": mark()}  # fmt: skip
     group = Group(kind=scaling_study.KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
+    return _measured(group, {}, lambda **given: client.launch(draft, group, **given, **options))
+
+
+def resume(id_: str = "") -> ScalingShown:
+    """Go on with a study that was broken off: what was measured stays, and what is missing is run.
+
+    The code is that of the study's runs, so nothing of it need be defined here; secret environment variables are taken
+    from this process's environment. Raises JobNotFound, JobStillRunning, JobNotRunning where nothing is missing, and
+    what ``scale`` does.
+    """
+    found = scaling_study.unfinished(id_)
+    with control.alone(found.folders[0].control):  # of two that go on with it at the same moment one does
+        found = scaling_study.unfinished(id_)
+        assert found.spec.group is not None
+        group = replace(found.spec.group, plan={**found.spec.group.plan, "driver": mark()})
+
+        def start(**given: Any) -> Job:
+            like = [one for one in found.folders if one.spec().distributed_backend == given["distributed_backend"]]
+            job = client.Job((like or found.folders)[-1])
+            return client.launch_again(job, group, **{**job.spec.backend_options, **given})
+
+        first = [start(**next(_missing(group, found.measured)))]
+    return _measured(group, found.measured, lambda **given: first.pop() if first else start(**given))
+
+
+def _missing(group: Group, known: dict[tuple[str, int], list[scaling.Run]]) -> Iterator[dict[str, Any]]:
+    """Yield the options of one run after the other until those that are ``known``, to which they are added, suffice."""
+    plan = group.plan
+    for backend in plan["backends"]:
+        for count, nodes in zip(plan["processes"], plan["nodes"], strict=True):
+            while not scaling.enough([run.rate for run in known.get((backend, count), [])]):
+                yield {"node_count": nodes, "process_count_per_node": count // nodes,
+                       "distributed_backend": backend, "name": f"{group.name} on {count}"}  # fmt: skip
+
+
+def _measured(group: Group, known: dict[tuple[str, int], list[scaling.Run]], start: Callable[..., Job]) -> ScalingShown:
+    """Start the runs that are missing of a study, measure each, and return it."""
     output = _output(group.id)
     state, problem = State.CANCELED, ""
     try:
-        for backend in labels:
-            for count, node_count in zip(counts, by_count, strict=True):
-                given = {"node_count": node_count, "process_count_per_node": count // node_count,
-                         "distributed_backend": backend, "name": f"{name} on {count}", **options}  # fmt: skip
-                runs: list[scaling.Run] = []
-                while not runs or not scaling.enough([run.rate for run in runs]):
-                    job = client.launch(draft, group, **given)
-                    runs.append(_measure(job, seconds, output.update))
-                    output.measured(backend, count, runs)
+        for given in _missing(group, known):
+            backend, count = given["distributed_backend"], given["node_count"] * given["process_count_per_node"]
+            runs = known.setdefault((backend, count), [])
+            runs.append(_measure(start(**given), group.plan["seconds"], output.update))
+            output.measured(backend, count, runs)
         state = State.COMPLETED
     except BaseException as error:  # an interrupt may have come while a run was started
         _end_runs(group.id)
@@ -143,7 +178,8 @@ def stopped() -> str:
     except JobNotFound:
         return "Stopped before anything was measured."
     measured = f"{found.facts.done} of {found.facts.size}" if found.facts else "nothing"
-    return f"Stopped with {measured} measured. distdl_jupyter.scaling({short_id(found.id)!r}) shows it again."
+    id_ = short_id(found.id)
+    return f"Stopped with {measured} measured. distdl_jupyter.scaling({id_!r}) shows it again, and .resume() goes on."
 
 
 def numbers(text: str) -> list[int]:
@@ -234,8 +270,7 @@ def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:
 def _is_enough(found: scaling.Run | None, seconds: float) -> bool:
     if found is None:
         return False
-    spent = found.steps * found.batch / found.rate
-    return spent >= seconds and (found.error <= _PRECISE * found.rate or spent >= _AT_MOST * seconds)
+    return found.seconds >= seconds and (found.error <= _PRECISE * found.rate or found.seconds >= _AT_MOST * seconds)
 
 
 class _Lines:

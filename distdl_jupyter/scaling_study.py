@@ -13,20 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list, studies
+from distdl_jupyter import job_list, rerun, studies
 from distdl_jupyter.core import scaling, step_times
-from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.errors import JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimes
 from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.node.processes import has_ended, mark
 from distdl_jupyter.views.scaling import ScalingShown
 from distdl_jupyter.views.scaling_panel import SIZE, Facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.step_times import Straggler
     from distdl_jupyter.ended_cache import Listed
     from distdl_jupyter.views.job_table import JobRow
@@ -41,6 +42,8 @@ class StudyRun:
     row: JobRow
     run: scaling.Run | None
     straggler: Straggler | None
+    #: Whether it was measured to its end, and not cut off.
+    is_whole: bool
 
     @property
     def processes(self) -> int:
@@ -58,29 +61,75 @@ def find(id_: str = "", *, over: bool = False) -> ScalingShown:
 
     ``over`` says that no further run will come, which else shows some seconds after the last one.
     """
+    return _read(_listed(id_), over=over)
+
+
+def runs_of(id_: str) -> list[str]:
+    """Return the jobs of a study by their ids, the oldest first. Raises JobNotFound."""
+    return [one.row.id for one in _listed(id_)]
+
+
+def _listed(id_: str) -> list[Listed]:
+    """Return the jobs of a study, the oldest first. Raises JobNotFound."""
     listed = [one for one in job_list.here().all() if one.row.group and one.row.group.kind == KIND]
     ids = list(dict.fromkeys(one.row.group.id for one in listed if one.row.group))
     found = [one for one in ids if not id_ or one == id_ or short_id(one) == id_]
     if not found:
         raise JobNotFound(f"There is no scaling study {id_}." if id_ else "There are no scaling studies yet.",
                           hint="scale(train, processes=[1, 2, 4]) makes one.")  # fmt: skip
-    return _read([one for one in reversed(listed) if one.row.group and one.row.group.id == found[0]], over=over)
+    return [one for one in reversed(listed) if one.row.group and one.row.group.id == found[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A study that can go on: its newest spec, the folders of its runs, the oldest first, and what was measured."""
+
+    spec: JobSpec
+    folders: list[JobFolder]
+    measured: dict[tuple[str, int], list[scaling.Run]]
+
+
+def unfinished(id_: str) -> Unfinished:
+    """Return a study of which something is missing and that no process drives.
+
+    Raises JobNotFound, JobStillRunning, JobNotRunning where nothing is missing, InvalidSpec where a secret variable is.
+    """
+    listed = _listed(id_)
+    folders = [JobStore().folder(one.row.id) for one in listed]
+    spec = folders[-1].spec()
+    group = spec.group
+    assert group is not None
+    driver, runs = str(group.plan.get("driver", "")), _runs(listed, group)
+    whole = _whole(runs)
+    done = sum(scaling.enough([run.rate for run in found]) for found in whole.values())
+    if done >= group.size:
+        raise JobNotRunning(f"All {group.size} points of scaling study {group.id} are measured.")
+    state, _ = studies.scaling_state(listed[-1].row, time.time(), complete=False)
+    if listed[-1].active or (state is State.RUNNING and driver != mark() and not has_ended(driver)):
+        raise JobStillRunning(f"Scaling study {group.id} still is running.",
+                              hint="A run whose process has ended is ended within some seconds.")  # fmt: skip
+    rerun.secrets_of(spec)
+    return Unfinished(spec, folders, whole)
 
 
 def _read(listed: list[Listed], *, over: bool) -> ScalingShown:
     """Return the study of some jobs, the oldest first."""
-    store = JobStore()
-    runs = [_run(store.folder(one.row.id), one) for one in listed]
-    spec = store.folder(listed[0].row.id).spec()
+    spec = JobStore().folder(listed[0].row.id).spec()
     assert spec.group is not None
+    runs = _runs(listed, spec.group)
     found = ScalingShown(spec.group.name, _points(runs))
     found.facts = _facts(spec, runs, listed, over=over)
     return found
 
 
-def _run(folder: JobFolder, one: Listed) -> StudyRun:
-    run, straggler = _measured(folder) if one.active else _kept(str(folder.path))
-    return StudyRun(one.row, run, straggler)
+def _runs(listed: list[Listed], group: Group) -> list[StudyRun]:
+    store, found = JobStore(), []
+    for one in listed:
+        folder = store.folder(one.row.id)
+        run, straggler = _measured(folder) if one.active else _kept(str(folder.path))
+        is_whole = run is not None and run.is_whole(State(one.row.state), group.plan.get("seconds", 0.0))
+        found.append(StudyRun(one.row, run, straggler, is_whole))
+    return found
 
 
 @functools.lru_cache(maxsize=512)
@@ -101,9 +150,9 @@ def _measured(folder: JobFolder) -> tuple[scaling.Run | None, Straggler | None]:
 def _points(runs: Sequence[StudyRun]) -> list[scaling.Point]:
     """Return a point for each backend and number of processes of which something is known, in the order of the runs."""
     found: dict[tuple[str, int, int], list[scaling.Run]] = {}
-    for one in sorted(runs, key=lambda one: not State(one.row.state).ended):
-        # A run that goes on counts where there is no other.
-        if one.run is not None and (State(one.row.state).ended or not found.get(one.key)):
+    for one in sorted(runs, key=lambda one: not one.is_whole):
+        # A run that goes on, or was cut off, counts where there is no other.
+        if one.run is not None and (one.is_whole or not found.get(one.key)):
             found.setdefault(one.key, []).append(one.run)
     return [scaling.point(*key, group) for key, group in found.items()]
 
@@ -162,11 +211,16 @@ def _counts(word: str) -> int:
 
 def _done(runs: Sequence[StudyRun]) -> int:
     """Return of how many points the runs suffice."""
-    by_point: dict[tuple[str, int], list[float]] = {}
+    return sum(scaling.enough([run.rate for run in found]) for found in _whole(runs).values())
+
+
+def _whole(runs: Sequence[StudyRun]) -> dict[tuple[str, int], list[scaling.Run]]:
+    """Return what was measured to its end, by backend and number of processes."""
+    found: dict[tuple[str, int], list[scaling.Run]] = {}
     for one in runs:
-        if one.run is not None and State(one.row.state).ended:
-            by_point.setdefault((one.row.backend, one.processes), []).append(one.run.rate)
-    return sum(scaling.enough(found) for found in by_point.values())
+        if one.run is not None and one.is_whole:
+            found.setdefault((one.row.backend, one.processes), []).append(one.run)
+    return found
 
 
 def _same(found: Sequence[Straggler | None]) -> Straggler | None:

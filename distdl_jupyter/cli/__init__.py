@@ -170,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--csv", action="store_true", help="print a line for each number of processes, times in seconds")
     one.add_argument("--epoch-samples", type=float, metavar="N", help="samples of an epoch, to show what one costs")
     one.add_argument("--show", metavar="ID", help="print a study that was made, or is being made (its id or last part)")
+    one.add_argument("--resume", metavar="ID", help="go on with a study that was broken off: what was measured stays")
     _add_script_flags(one)
     one = _command(commands, "check", _check, "check by short runs whether a script, or a job's code, is right")
     one.add_argument("--steps", type=int, default=3, metavar="N", help="training steps of each run (default: 3)")
@@ -360,12 +361,14 @@ def _sweep(chosen: argparse.Namespace) -> int:
 def _measured(chosen: argparse.Namespace) -> ScalingShown:
     from distdl_jupyter import capture, scaling
 
-    _understand_launchers(chosen)
-    if chosen.script is None:
-        raise InvalidSpec("distdl scale takes a script.", hint="Example: distdl scale --processes 1,2,4 train.py")
-    options = _options(chosen)
-    draft = capture.capture_script(chosen.script, None, chosen.arguments)
     try:
+        if chosen.resume:
+            return scaling.resume(chosen.resume)
+        _understand_launchers(chosen)
+        if chosen.script is None:
+            raise InvalidSpec("distdl scale takes a script.", hint="Example: distdl scale --processes 1,2,4 train.py")
+        options = _options(chosen)
+        draft = capture.capture_script(chosen.script, None, chosen.arguments)
         return scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds,
                                   epoch_samples=chosen.epoch_samples)  # fmt: skip
     except KeyboardInterrupt:

@@ -47,7 +47,11 @@ _NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRank:
-    """The mean step of one rank in seconds: the whole, and its parts as ``Job.time`` has them."""
+    """The mean step of one rank in seconds: the whole, and its parts.
+
+    Those are as ``Job.time`` has them, but ``compute`` is what operators took, and ``rest`` all that no part explains:
+    Python itself, sleep, files.
+    """
 
     rank: int
     host: str
@@ -57,6 +61,7 @@ class ProfiledRank:
     compute: float
     waiting: float
     communication: float
+    rest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class Profile:
         return statistics.fmean(one.seconds for one in self.ranks) if self.ranks else 0.0
 
     def share(self, part: str) -> float:
-        """Return which part of the mean step is data, compute, waiting or communication, from 0 to 1."""
+        """Return which part of the mean step is data, compute, waiting, communication or rest, from 0 to 1."""
         whole = sum(one.seconds for one in self.ranks)
         return sum(getattr(one, part) for one in self.ranks) / whole if whole else 0.0
 
@@ -185,9 +190,11 @@ def _ranks(summaries: Sequence[Mapping[str, Any]]) -> Iterator[ProfiledRank]:
         data = sum(min(stop, end) - max(start, begin) for what, start, stop in one["waits"]
                    if what == "data" and start < end and stop > begin)  # fmt: skip
         per_step = 1e6 * steps
-        rest = max(0.0, end - begin - blocked - data)
+        own = max(0.0, end - begin - blocked - data)
+        compute = min(own, float(one.get("computing", own)))  # profiles of before do not tell
         yield ProfiledRank(rank, str(one.get("host") or ""), steps, (end - begin) / per_step, data / per_step,
-                           rest / per_step, waiting / per_step, (blocked - waiting) / per_step)  # fmt: skip
+                           compute / per_step, waiting / per_step, (blocked - waiting) / per_step,
+                           (own - compute) / per_step)  # fmt: skip
 
 
 def _shortest(waits: Mapping[int, Mapping[int, Sequence[tuple[float, float]]]], step: int, count: int) -> list[float]:

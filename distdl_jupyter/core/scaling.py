@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.link import Link
+from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTime, StepTimes
 
 #: Steps at the beginning that are left out: caches fill, memory is allocated.
@@ -71,6 +72,15 @@ class Run:
     #: The bytes of the gradients that a step averages over its ranks (0: unknown), and seconds of a backward pass.
     gradients: float = 0.0
     backward: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it was measured."""
+        return self.steps * self.batch / self.rate
+
+    def is_whole(self, state: State, seconds: float) -> bool:
+        """Say whether a run that is in a state now was measured to its end, for ``seconds`` where it was not over."""
+        return state is State.COMPLETED or (state is State.CANCELED and self.seconds >= seconds)
 
 
 def measured(times: StepTimes) -> Run | None:

@@ -23,7 +23,7 @@ _MOST_OPERATORS, _MOST_RANKS = 20, 8
 #: Operators below this part of a step are left out, and characters of a name.
 _LEAST_SHARE, _LONGEST = 0.0005, 60
 _PARTS = {"compute": "compute", "communication": "communication", "waiting": "waiting for others",
-          "data": "waiting for data"}  # fmt: skip
+          "data": "waiting for data", "rest": "rest"}  # fmt: skip
 
 
 class ProfileShown(Profile):
@@ -139,7 +139,8 @@ def job_profile(of: Profile) -> JobProfile:
         seconds=of.seconds,
         says=tuple(_notes(of)),
         shares=parts,
-        ranks=tuple(ProfileRank(one.rank, one.host, one.seconds, one.compute, one.communication, one.waiting, one.data)
+        ranks=tuple(ProfileRank(one.rank, one.host, one.seconds, one.compute, one.communication, one.waiting, one.data,
+                                one.rest)
                     for one in of.ranks),
         operators=tuple(
             ProfileOperator(one.name, one.kind, one.calls, one.own, one.share,

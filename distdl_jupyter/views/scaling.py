@@ -48,6 +48,16 @@ class ScalingShown(Scaling):
         # By name: what draws the panel stands above this floor.
         importlib.import_module("distdl_jupyter.widgets.scaling").show(self)
 
+    def resume(self) -> ScalingShown:
+        """Go on with a study that was broken off: what was measured stays, and what is missing is run.
+
+        Raises JobStillRunning, JobNotRunning where nothing is missing, JobNotFound when its runs are gone, InvalidSpec
+        where a secret variable is missing, and what ``scale`` does.
+        """
+        # By name: what drives a study stands above this floor.
+        found: ScalingShown = importlib.import_module("distdl_jupyter.scaling").resume(self.id)
+        return found
+
     @property
     def panel(self) -> ScalingPanel:
         """What the panel shows, as plain data."""

@@ -414,6 +414,7 @@ class ProfileRank:
     communication: float
     waiting: float
     data: float
+    rest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +439,7 @@ class ProfileOperator:
 class JobProfile:
     """Some recorded steps of a job: the operators that take the most time of their own, most first.
 
-    ``shares`` has which part of a step is compute, communication, waiting and data; ``seconds`` is the mean step.
+    ``shares`` has which part of a step is compute, communication, waiting, data and rest; ``seconds`` is the mean step.
     ``says`` has a sentence for what is missing, and for the clock where ranks were on several hosts.
     ``trace_bytes`` is the size of the Chrome trace, None where there is none.
     """

@@ -1,6 +1,7 @@
 """``scale`` with real jobs on this machine."""
 
 import _thread
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import client, jobs, scale, scaling, scaling_study
+from distdl_jupyter import client, jobs, scale, scaling, scaling_study, studies
 from distdl_jupyter.cli import main
-from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.monitoring import settings
+from distdl_jupyter.supervisor.launch import BackgroundCall
 from tests.client import scaled
 from tests.conftest import wait_for
 from tests.monitoring.endpoint import Endpoint
@@ -117,25 +119,78 @@ def test_what_was_measured_until_an_interrupt_is_kept_and_nothing_is_left_runnin
     assert found.points[0].processes == 1
 
 
-@pytest.mark.full
-def test_a_driver_that_is_killed_leaves_what_was_measured_and_no_run(distdl_home, monkeypatch, tmp_path):
+DRIVER = """
+from distdl_jupyter import scale
+from tests.client import scaled
+
+def train(seconds):
+    scaled.sleeps(seconds)
+
+scale(train, [1, 2], (0.02,), backends="torch", seconds=1, environment_variables={"HUB_TOKEN": "abcdefgh123"})
+"""
+
+
+def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home, capsys, monkeypatch, tmp_path):
+    """The function was known to the process that was killed alone."""
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     endpoint = Endpoint()
     settings.change(webhook=endpoint.address)
-    code = ("from distdl_jupyter import scale\nfrom tests.client import scaled\n"
-            "scale(scaled.sleeps, [1, 2], (0.02,), backends='torch', seconds=1)")  # fmt: skip
-    driver = subprocess.Popen([sys.executable, "-c", code], cwd=Path.cwd())
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=Path.cwd())
     try:
-        wait_for(lambda: len(jobs()) == 3 and jobs()[0].folder.steps.exists(), 120, what="steps of the third run")
+        wait_for(lambda: jobs() and jobs()[0].spec.process_count == 2 and jobs()[0].folder.steps.exists(), 120,
+                 what="steps on two processes")  # fmt: skip
+        with pytest.raises(JobStillRunning):
+            scaling().resume()
     finally:
         driver.kill()
         driver.wait()
-    newest = jobs()[0].wait(30)
-    assert (newest.state, newest.view().reason) == (State.CANCELED, "The process that measured it has ended.")
+    cut, *measured = [job.wait(30) for job in jobs()]
+    assert (cut.state, cut.view().reason) == (State.CANCELED, "The process that measured it has ended.")
     found = scaling_study.find(over=True)
-    assert (found.facts.state, found.points[0].processes) == (State.CANCELED, 1)
-    assert len(jobs()) == found.facts.runs == 3
+    assert (found.facts.state, found.facts.done, found.points[0].processes) == (State.CANCELED, 1, 1)
+    assert len(jobs()) == found.facts.runs == 1 + len(measured)
+    assert [row.group.value is None for row in client.rows()] == [True, *[False] * len(measured)]
     wait_for(lambda: endpoint.posts, what="the message that its driver could not send")
     said = json.loads(endpoint.posts[0][2])
-    assert (said["job"], said["name"], said["state"]) == (found.id, "Scaling of sleeps", "canceled")
+    assert (said["job"], said["name"], said["state"]) == (found.id, "Scaling of train", "canceled")
+    with pytest.raises(InvalidSpec, match="HUB_TOKEN was given to job"):
+        found.resume()
+    assert len(jobs()) == found.facts.runs
+    monkeypatch.setenv("HUB_TOKEN", "abcdefgh123")
+    assert main(["scale", "--resume", found.id]) == 0
+    assert capsys.readouterr().out.startswith(f"Scaling of train ({found.id}): completed")
+    again = scaling(found.id)
+    assert (again.facts.state, again.facts.done, again.facts.size) == (State.COMPLETED, 2, 2)
+    assert again.points[0] == found.points[0]
+    new = jobs()[: -found.facts.runs]
+    assert [job.id for job in jobs()[len(new) :]] == [cut.id, *(job.id for job in measured)]
+    assert {job.spec.process_count for job in new} == {2}
+    assert again.points[1].runs == len(new)
+    assert {job.spec.group.id for job in new} == {found.id}
+    assert {row.state for row in studies.rows(client.rows())} == {"completed"}
+    with pytest.raises(JobNotRunning, match="All 2 points"):
+        again.resume()
+    wait_for(lambda: len(endpoint.posts) > 1, what="the message of its end")
+    assert json.loads(endpoint.posts[1][2])["state"] == "completed"
     endpoint.close()
+
+
+@pytest.mark.full
+def test_two_that_go_on_with_a_study_at_the_same_moment_run_it_once(distdl_home):
+    def interrupt():
+        wait_for(lambda: len(jobs()) > 1 and jobs()[0].folder.steps.exists(), 120, what="the second run")
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        scale(scaled.sleeps, [1], (0.02,), backends="torch", seconds=1)
+    before = len(jobs())
+    calls = [BackgroundCall(lambda: scaling().resume()) for _ in range(2)]
+    wait_for(lambda: all(one.done(0.1) for one in calls), 120, what="both answers")
+    answers = []
+    for one in calls:
+        with contextlib.suppress(JobStillRunning):
+            answers.append(one.result())
+    (found,) = answers
+    assert (found.facts.state, found.facts.done) == (State.COMPLETED, 1)
+    assert found.points[0].runs <= len(jobs()) <= before + 2

@@ -6,9 +6,10 @@ torch's profiler are joined by those of the track ``steps``: each step with its 
 operations. The summary has, in microseconds::
 
     {"rank", "host", "pid", "first", "steps": [[begin, end]], "waits": [["data" | "wait", begin, end]],
-     "operators": [[name, kind, calls, own, total]], "events", "left_out", "gpu"}
+     "operators": [[name, kind, calls, own, total]], "computing", "events", "left_out", "gpu"}
 
-``kind`` is compute, communication, gpu, or python for parts of a step that torch annotates. An event's own
+``computing`` is for how long in the steps an operator computed, here or on a GPU, while no wait was measured. ``kind``
+is compute, communication, gpu, or python for parts of a step that torch annotates. An event's own
 time is its duration without those inside of it on the same thread. The profiler's file is read in pieces, however large
 it is, and never held whole.
 """
@@ -45,8 +46,24 @@ HOROVOD = 1_000_000
 _KEPT = ("ph", "name", "dur", "args", "s", "id")
 _DURATIONS = ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+#: Kinds of events that are work of their own.
+_WORK = ("compute", "gpu")
 _TALKS = ("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:",
           "_c10d_functional::")  # fmt: skip
+
+
+Span = tuple[float, float]
+
+
+def united(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in their order, those that touch each other as one."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
 
 
 class Event:
@@ -70,10 +87,10 @@ def write(recording: Recording, folder: Path, rank: int, host: str) -> int:
         recording.result.export_chrome_trace(str(raw))
         if not raw.stat().st_size:
             raise OSError(28, "No space left on device")
-        events, names, left_out = _events(raw, recording, rank)
+        events, names, left_out, work = _events(raw, recording, rank)
         raw.unlink()
         _write_trace(hidden[1], events, names, recording, rank, host)
-        hidden[2].write_text(json.dumps(_summary(recording, events, rank, host, left_out)), encoding="utf-8")
+        hidden[2].write_text(json.dumps(_summary(recording, events, rank, host, left_out, work)), encoding="utf-8")
         hidden[1].replace(trace)
         hidden[2].replace(about)
     finally:
@@ -119,18 +136,29 @@ def _next(text: str, at: int) -> int:
     return at
 
 
-def _events(raw: Path, recording: Recording, rank: int) -> tuple[list[Event], dict[int, str], int]:
-    """Return the events in their order, names of threads, and how many events were left out."""
+def _events(raw: Path, recording: Recording, rank: int) -> tuple[list[Event], dict[int, str], int, list[Span]]:
+    """Return the events in their order, names of threads, how many events were left out, and when operators worked.
+
+    The last is of all events, also of those that are left out.
+    """
     until, total = _until(raw)
     shift, names = 0.0, dict[int, str]()
     found: list[Event] = []
+    work, many = list[Span](), MOST_EVENTS
     end = _microseconds(recording, recording.steps[-1][1])
     for event in read(raw):
         if "ph" not in event:
             shift = (int(event.get("baseTimeNanoseconds", 0)) - recording.zero) / 1000
         elif event["ph"] == "M":
             _name(event, names)
-        elif event["ph"] in ("X", "s", "f", "t") and event["ts"] <= until and isinstance(event["tid"], int):
+        elif event["ph"] in ("X", "s", "f", "t") and isinstance(event["tid"], int):
+            if event["ph"] == "X" and _computes(event):
+                work.append((event["ts"] + shift, event["ts"] + shift + float(event["dur"])))
+                if len(work) > many:
+                    work = united(work)
+                    many = max(MOST_EVENTS, 2 * len(work))
+            if event["ts"] > until:
+                continue
             one = _event(event, shift, rank, end)
             if one is not None:
                 found.append(one)
@@ -138,7 +166,13 @@ def _events(raw: Path, recording: Recording, rank: int) -> tuple[list[Event], di
         found += (_wait(recording, begin, min(stop, recording.steps[-1][1]), rank) for what, begin, stop in
                   recording.intervals if what == "wait" and begin < recording.steps[-1][1])  # fmt: skip
     found.sort(key=lambda one: (one.ts, -one.duration))
-    return found, names, max(0, total - MOST_EVENTS)
+    return found, names, max(0, total - MOST_EVENTS), work
+
+
+def _computes(event: dict[str, Any]) -> bool:
+    """Say whether an event is an operator at work; calls of CUDA's runtime wait for those of the GPU."""
+    category = str(event.get("cat", ""))
+    return category in _DURATIONS and not category.startswith("cuda_") and kind(event["name"], category) in _WORK
 
 
 def _until(raw: Path) -> tuple[float, int]:
@@ -242,10 +276,18 @@ def _steps(recording: Recording, rank: int) -> Iterator[tuple[float, str]]:
                               "dur": round(duration, 3)})  # fmt: skip
 
 
-def _summary(recording: Recording, events: list[Event], rank: int, host: str, left_out: int) -> dict[str, Any]:
+def _summary(
+    recording: Recording, events: list[Event], rank: int, host: str, left_out: int, work: list[Span]
+) -> dict[str, Any]:
     def span(begin: int, end: int) -> list[float]:
         return [round(_microseconds(recording, moment), 3) for moment in (begin, end)]
 
+    first, last = _microseconds(recording, recording.steps[0][0]), _microseconds(recording, recording.steps[-1][1])
+
+    def length(spans: Iterable[Span]) -> float:
+        return sum(max(0.0, min(end, last) - max(begin, first)) for begin, end in united(spans))
+
+    waits = [(_microseconds(recording, begin), _microseconds(recording, end)) for _, begin, end in recording.intervals]
     return {
         "rank": rank,
         "host": host,
@@ -254,6 +296,7 @@ def _summary(recording: Recording, events: list[Event], rank: int, host: str, le
         "steps": [span(*one) for one in recording.steps],
         "waits": [[what, *span(begin, end)] for what, begin, end in recording.intervals],
         "operators": operators(events),
+        "computing": round(length([*work, *waits]) - length(waits), 3),
         "events": len(events),
         "left_out": left_out,
         "gpu": any(one.category in _ON_GPU for one in events),
@@ -273,7 +316,7 @@ def operators(events: Iterable[Event]) -> list[list[Any]]:
         inside = open_.setdefault(one.thread, [])
         while inside and inside[-1][0] <= one.ts:
             inside.pop()
-        row = found.setdefault((one.name, kind(one)), [0, 0.0, 0.0])
+        row = found.setdefault((one.name, kind(one.name, one.category)), [0, 0.0, 0.0])
         if inside:
             inside[-1][1][1] -= min(one.duration, inside[-1][0] - one.ts)
         row[0] += 1
@@ -284,13 +327,13 @@ def operators(events: Iterable[Event]) -> list[list[Any]]:
     return [[name, what, int(calls), round(own, 3), round(total, 3)] for (name, what), (calls, own, total) in most]
 
 
-def kind(event: Event) -> str:
+def kind(name: str, category: str) -> str:
     """Return what kind of work an event is."""
-    if event.name.startswith(_TALKS):
+    if name.startswith(_TALKS):
         return "communication"
-    if event.category in _ON_GPU:
+    if category in _ON_GPU:
         return "gpu"
-    return "python" if event.category == "user_annotation" else "compute"
+    return "python" if category == "user_annotation" else "compute"
 
 
 # Horovod -------------------------------------------------------------------------------------------

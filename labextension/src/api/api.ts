@@ -72,6 +72,7 @@ export class Api {
   curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
   scaling = (id: string): Promise<ScalingPanel> => answer(this.#api.GET(`${ROOT}/scaling/{id}`, at({ id })));
+  resumeScaling = (id: string): Promise<ScalingPanel> => answer(this.#api.POST(`${ROOT}/scaling/{id}/resume`, at({ id })));
   sweep = (id: string): Promise<SweepPanel> => answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })));
   stopSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })));
   resumeSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/resume`, at({ id })));

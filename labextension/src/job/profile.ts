@@ -26,7 +26,7 @@ export interface ProfileSource {
 
 /** Ranks that have a column of their own, and steps of one profile at most. */
 const [COLUMNS, MOST] = [8, 50];
-const PARTS = ['data', 'compute', 'communication', 'waiting'] as const;
+const PARTS = ['data', 'compute', 'communication', 'rest', 'waiting'] as const;
 
 export class ProfileView {
   #card: Card | null = null;
@@ -175,7 +175,7 @@ function empty(card: Card): string {
 }
 
 function partWords(): Record<(typeof PARTS)[number], string> {
-  return { data: __('data'), compute: __('compute'), communication: __('communication'), waiting: __('waiting for others') };
+  return { data: __('data'), compute: __('compute'), communication: __('communication'), rest: __('rest'), waiting: __('waiting for others') };
 }
 
 /** Which part of the mean step is what, as a bar with its words below. */

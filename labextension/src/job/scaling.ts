@@ -9,6 +9,7 @@ import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import { count, duration, money, number, stateWord } from '../ui/format';
 import { icon } from '../ui/icons';
+import { sentences } from '../ui/refusal';
 import { drawing, element, figure, line, text } from '../ui/svg';
 import { said, __ } from '../ui/trans';
 import type { components } from '../api/schema';
@@ -22,6 +23,8 @@ type Price = Scaling['prices'][number];
 export interface ScalingHost {
   /** Return the study as it is now; rejects when it is not there, or nobody answers. */
   read(): Promise<Scaling>;
+  /** Run what is missing; rejects with the reason. */
+  resume(): Promise<Scaling>;
   /** Show its page; left out where this is one. */
   open?(): void;
   /** Put code into a new cell below; left out where there is none. */
@@ -43,6 +46,7 @@ export class ScalingView {
   readonly #prices = h('div');
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
   readonly #study: StudyReader<Scaling>;
+  #refused = '';
 
   constructor(private readonly root: HTMLElement, private readonly host: ScalingHost, options: StudyOptions<Scaling> = {}) {
     adopt(root, 'dd-scaling');
@@ -70,8 +74,9 @@ export class ScalingView {
     this.root.setAttribute('aria-label', title);
     if (before && before.state !== scaling.state) setText(this.#live, `${title}: ${stateWord(scaling.state)}`);
     fill(this.#head, JSON.stringify([scaling.state, scaling.words, scaling.summary]), () => this.#drawHead(scaling, title));
-    setText(this.#problem, said(scaling.problem));
-    show(this.#problem, scaling.problem !== '');
+    const problem = this.#refused || said(scaling.problem);
+    setText(this.#problem, problem);
+    show(this.#problem, problem !== '');
     fill(this.#figure, JSON.stringify([scaling.rows, scaling.without]), () => figureOf(scaling));
     fill(this.#numbers, JSON.stringify([scaling.rows, scaling.headline, scaling.reason, scaling.detail, scaling.action]), () => [...tableOf(scaling), this.#finding(scaling)]);
     fill(this.#prices, JSON.stringify(scaling.prices), () => (scaling.prices.length ? pricesOf(scaling) : []));
@@ -83,9 +88,23 @@ export class ScalingView {
     onClick(rows, () => void copy(asTable(this.message ?? scaling), rows));
     const open = button('open', __('Open page'), '');
     onClick(open, () => this.host.open?.());
-    const top = h('div', { class: 'dd-row dd-top' }, ...identityOf(scaling, title), h('span', { class: 'dd-grow' }), scaling.rows.length ? rows : null, this.host.open ? open : null);
+    const resume = scaling.state !== 'running' && scaling.done < scaling.size ? button('resume', __('Go on'), '') : null;
+    if (resume) onClick(resume, () => void this.#resume(resume));
+    const top = h('div', { class: 'dd-row dd-top' }, ...identityOf(scaling, title), h('span', { class: 'dd-grow' }), scaling.rows.length ? rows : null, this.host.open ? open : null, resume);
     const words = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' }, ...scaling.words.map((word) => h('span', {}, said(word))));
     return [top, h('div', { class: 'dd-row dd-meta' }, words, h('span', { class: 'dd-s12 dd-num dd-nw' }, said(scaling.summary)))];
+  }
+
+  async #resume(pressed: HTMLButtonElement): Promise<void> {
+    this.#refused = '';
+    pressed.disabled = true;
+    try {
+      await this.host.resume();
+    } catch (error) {
+      this.#refused = sentences(error);
+      pressed.disabled = false;
+    }
+    this.refresh();
   }
 
   #finding({ headline, reason, detail, action, well }: Scaling): HTMLElement | null {

@@ -112,7 +112,7 @@ function studyPages(app: JupyterFrontEnd, command: string, label: string, kind: 
 const scaling = ({ api }: DistDL): StudyKind => ({
   key: 'scaling',
   title: __('Scaling'),
-  make: (body, id, answered, gone) => new ScalingView(body, { read: () => api.scaling(id) }, { changed: ({ name }) => answered(__('Scaling of %1', name)), gone }),
+  make: (body, id, answered, gone) => new ScalingView(body, { read: () => api.scaling(id), resume: () => api.resumeScaling(id) }, { changed: ({ name }) => answered(__('Scaling of %1', name)), gone }),
 });
 
 const sweep = (app: JupyterFrontEnd, distdl: DistDL): StudyKind => ({

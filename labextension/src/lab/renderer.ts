@@ -192,6 +192,7 @@ function studies(app: JupyterFrontEnd, { api }: DistDL, notebooks: INotebookTrac
       live.node,
       {
         read: () => api.scaling(id),
+        resume: () => api.resumeScaling(id),
         open: () => void app.commands.execute(OPEN_SCALING, { id }),
         insert: (code) => insertBelow(notebooks?.find((panel) => panel.node.contains(live.node)) ?? null, live.node, code),
       },
