@@ -548,7 +548,7 @@ def launch(
 
 
 def launch_again(
-    job: Job, group: Group | None = None, *, check: Mapping[str, Any] | None = None, **options: Any
+    job: Job, *, group: Group | None = None, check: Mapping[str, Any] | None = None, **options: Any
 ) -> Job:
     """Start a job with the code of another one and other options; ``group`` and ``check`` as in ``launch``.
 

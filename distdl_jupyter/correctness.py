@@ -95,7 +95,7 @@ def finish(job: Job) -> Job | None:
     _follow(job)
     if job.state is not State.COMPLETED:
         return None
-    one = {"node_count": 1, "process_count_per_node": 1, "name": f"{job.name} on one process"[-120:]}
+    one: dict[str, Any] = {"node_count": 1, "process_count_per_node": 1, "name": f"{job.name} on one process"[-120:]}
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
     alone = client.launch_again(job, check=check, **one)
     atomic_write.write(correctness.note(job.folder.path), {"single": alone.id})

@@ -122,7 +122,7 @@ def resume(id_: str = "") -> ScalingShown:
         def start(**given: Any) -> Job:
             like = [one for one in found.folders if one.spec().distributed_backend == given["distributed_backend"]]
             job = client.Job((like or found.folders)[-1])
-            return client.launch_again(job, group, **{**job.spec.backend_options, **given})
+            return client.launch_again(job, group=group, **{**job.spec.backend_options, **given})
 
         first = [start(**next(_missing(group, found.measured)))]
     return _measured(group, found.measured, lambda **given: first.pop() if first else start(**given))
