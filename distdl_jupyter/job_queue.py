@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from distdl_jupyter import cluster_configs, job_list, registry
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.core import gpus
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import clock, plural, short_id
+from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
 from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, estimate, reason, waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -217,16 +218,21 @@ def _waiting(found: list[Entry]) -> Iterator[WaitingJob]:
 def prioritize(id_: str, priority: int | None = None) -> int:
     """Give a waiting job another priority, without one: the highest of all that wait; return it.
 
-    Raises JobNotFound, JobNotRunning where it does not wait any more, DiskRefused.
+    Raises JobNotFound, JobNotRunning where it does not wait any more, InvalidSpec for a priority that none may have,
+    ClusterRefused where it waits in a queue that goes by no priority of ours, DiskRefused.
     """
+    wanted = None if priority is None else ABOUT["priority"].check(priority, "priority")
     folder = JobStore().find(id_)
     view = SummaryReader(folder).catch_up()
     if view.state is not State.QUEUED:
         raise waits_no_more(folder.id, view.state)
-    if priority is None:
+    if view.queue is not None and view.queue.is_fixed:
+        says = f"Job {folder.id} waits in the queue of {view.queue.host}, whose order cannot be changed from here."
+        raise ClusterRefused(says, hint="Move it to another cluster: distdl queue --move CLUSTER ID.")
+    if wanted is None:
         others = [one.row.priority for one in job_list.here().all()
                   if one.row.state == State.QUEUED.value and one.row.id != folder.id]  # fmt: skip
         own = view.queue.priority if view.queue is not None else 0
-        priority = max([own, *(other + 1 for other in others)])
-    control.request(folder.control, "priority", priority=priority)
-    return priority
+        wanted = min(MOST_PRIORITY, max([own, *(other + 1 for other in others)]))
+    control.request(folder.control, "priority", priority=wanted)
+    return int(wanted)

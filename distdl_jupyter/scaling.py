@@ -238,7 +238,7 @@ def _end_runs(study: str) -> None:
             job = client.attach(row.id)
             with contextlib.suppress(JobNotRunning):
                 job.cancel()
-            if job.wait().state is State.LOST:
+            if job.wait().state is State.LOST and job.view().started is None:
                 job.remove()
 
 
@@ -253,7 +253,8 @@ def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:
             time.sleep(_LOOK)
     finally:  # also when this is interrupted
         if not job.state.ended:
-            job.cancel()
+            with contextlib.suppress(JobNotRunning):
+                job.cancel()
             job.wait()
     if ended and job.state is not State.COMPLETED:
         job.result()

@@ -71,3 +71,25 @@ def test_a_study_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     study.locator(".dd-unfold").click()
     assert study.count() >= 1 + 4
     assert not book.errors
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 760)])
+def test_a_study_whose_kernel_was_restarted_goes_on_by_its_button(
+    desk: Callable[..., Book], dark: bool, width: int
+) -> None:
+    book = desk([MEASURE], dark=dark, width=width)
+    book.run_all()
+    panel = book.page.locator(".dd-scaling")
+    pill, go_on = panel.locator(".dd-pill"), panel.get_by_role("button", name="Go on")
+    rows = panel.locator(".dd-scaletable").first.locator("tbody tr")
+    expect(rows.first).to_be_visible()
+    expect(go_on).to_have_count(0)
+    book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(pill).to_have_text("Canceled")
+    book.picture(f"scaling-broken-off-{'dark' if dark else 'light'}", panel)
+    go_on.click()
+    expect(pill).to_have_text("Running")
+    expect(pill).to_have_text("Completed")
+    expect(rows).to_have_count(4)
+    expect(go_on).to_have_count(0)
+    assert not book.errors

@@ -11,12 +11,17 @@ import pytest
 import distdl_jupyter
 from distdl_jupyter import add_cluster, attach, cli, jobs, queue, submit
 from distdl_jupyter.core import events
-from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
+from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, JobNotFound, JobNotRunning
+from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.machine import cores
+from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.job_queue import prioritize
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor.launch import BackgroundCall
+from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for
 
 
@@ -105,6 +110,8 @@ def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_n
     third = begin(tmp_path, "third", cores=None, after=[first.id, second.id[-5:]])
     assert third.spec.after == (first.id, second.id)
     view = waits(second)
+    with pytest.raises(InvalidSpec, match="it takes a whole number from -1000000 to 1,000,000"):
+        prioritize(second.id, 10**400)
     assert view.why == f"waiting until first ({first.id[-5:]}) has completed"
     assert [one.why for one in queue().waiting if one.id == second.id] == [view.why]
     (tmp_path / "third").touch()
@@ -211,3 +218,21 @@ def test_a_process_has_as_many_cores_for_threads_as_it_asked_for(tmp_path):
     job = submit(lambda: os.environ["OMP_NUM_THREADS"], cores=1, name="threads")
     assert job.result(60) == "1"
     assert attach(job.id).spec.cores == 1
+
+
+def test_where_the_order_cannot_be_changed_from_here_no_other_priority_is_said(distdl_home):
+    store = JobStore()
+    spec = JobSpec(id=new_id(), name="far", created=time.time(), compute_target="slurm")
+    folder = store.prepare(spec.id)
+    folder.spec_file.write_text(spec.dumps())
+    lock = JobLock.acquire(folder.lock)
+    folder = store.publish(folder)
+    recorder = EventRecorder(folder, spec)
+    recorder.write("queue", **QueueView(host="Slurm", is_fixed=True).to_json())
+    try:
+        with pytest.raises(ClusterRefused, match="the queue of Slurm, whose order cannot be changed"):
+            prioritize(folder.id, 5)
+        assert not folder.control.exists()
+    finally:
+        recorder.close()
+        lock.release()

@@ -3,6 +3,7 @@
 import _thread
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.monitoring import settings
+from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor.launch import BackgroundCall
 from tests.client import scaled
 from tests.conftest import wait_for
@@ -194,3 +196,16 @@ def test_two_that_go_on_with_a_study_at_the_same_moment_run_it_once(distdl_home)
     (found,) = answers
     assert (found.facts.state, found.facts.done) == (State.COMPLETED, 1)
     assert found.points[0].runs <= len(jobs()) <= before + 2
+
+
+@pytest.mark.full
+def test_a_run_whose_supervisor_was_killed_is_kept_for_who_wants_to_know_why(distdl_home):
+    def kill():
+        wait_for(lambda: jobs() and jobs()[0].folder.steps.exists(), 120, what="the first steps")
+        assert processes.send_marked(jobs()[0].folder.lock.read_text(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(JobFailed, match="is lost"):
+        scale(scaled.sleeps, [1], (0.02,), backends="torch", seconds=5)
+    assert [job.state for job in jobs()] == [State.LOST]
+    assert (scaling().facts.state, scaling().facts.done) == (State.LOST, 0)
