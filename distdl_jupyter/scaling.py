@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
@@ -91,10 +92,10 @@ def of_draft(
     training: Training | None = None, **options: Any,
 ) -> ScalingShown:  # fmt: skip
     """Do what ``scale`` does with captured code; ``training`` is what is known of it."""
-    counts = [*processes]
-    by_count = [nodes] * len(counts) if isinstance(nodes, int) else [*nodes]
-    labels = backends.split(",") if isinstance(backends, str) else [*backends]
-    _check(counts, by_count, seconds, epoch_samples, options)
+    counts, by_count = _listed(processes), _listed(nodes)
+    by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
+    labels = backends.split(",") if isinstance(backends, str) else _listed(backends)
+    _check(counts, by_count, labels, seconds, epoch_samples, options)
     labels = [registry.backend_label(one) for one in dict.fromkeys(labels)]
     name = str(options.pop("name", draft.name))
     about = training or inspect_cell(draft.source.code, name=name, numbers=draft.numbers)
@@ -191,22 +192,36 @@ def numbers(text: str) -> list[int]:
                           hint="Example: 1,2,4.") from None  # fmt: skip
 
 
+def _listed(given: Any) -> list[Any]:
+    return [*given] if isinstance(given, Iterable) else [given]
+
+
+def _is_positive(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < math.inf
+
+
 def _check(
-    counts: Sequence[int], nodes: Sequence[int], seconds: float, epoch_samples: float | None, options: Mapping[str, Any]
-) -> None:
+    counts: Sequence[Any], nodes: Sequence[Any], labels: Sequence[Any], seconds: Any, epoch_samples: Any,
+    options: Mapping[str, Any],
+) -> None:  # fmt: skip
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
             raise InvalidSpec(f"{name} has no place beside several numbers of processes.", field=name,
                               hint=f"Give {_INSTEAD.get(primary, 'processes')}=.")  # fmt: skip
-    if not counts or len(set(counts)) < len(counts) or min(counts) < 1:
+    if not counts or any(type(one) is not int or one < 1 for one in counts) or len(set(counts)) < len(counts):
         raise InvalidSpec(f"processes is {counts}, but it takes different numbers from 1.", field="processes",
                           hint="Example: processes=[1, 2, 4].")  # fmt: skip
-    if len(nodes) != len(counts) or any(one < 1 or count % one for one, count in zip(nodes, counts, strict=False)):
+    if len(nodes) != len(counts) or any(
+        type(one) is not int or one < 1 or count % one for one, count in zip(nodes, counts, strict=False)
+    ):
         raise InvalidSpec(f"{counts} processes cannot be divided equally among {[*nodes]} nodes.", field="nodes",
                           hint="Give one number of nodes, or one for each number of processes.")  # fmt: skip
-    if seconds <= 0:
+    if not labels or not all(isinstance(one, str) for one in labels):
+        raise InvalidSpec(f"backends is {labels}, but it takes names.", field="backends",
+                          hint='Example: backends=["torch", "horovod-gloo"].')  # fmt: skip
+    if not _is_positive(seconds):
         raise InvalidSpec("seconds takes a number above 0.", field="seconds", hint="Example: seconds=10.")
-    if epoch_samples is not None and not epoch_samples > 0:
+    if epoch_samples is not None and not _is_positive(epoch_samples):
         raise InvalidSpec("epoch_samples takes a number above 0.", field="epoch_samples",
                           hint="Example: epoch_samples=50_000.")  # fmt: skip
 

@@ -172,7 +172,7 @@ def _events(raw: Path, recording: Recording, rank: int) -> tuple[list[Event], di
 def _computes(event: dict[str, Any]) -> bool:
     """Say whether an event is an operator at work; calls of CUDA's runtime wait for those of the GPU."""
     category = str(event.get("cat", ""))
-    return category in _DURATIONS and not category.startswith("cuda_") and kind(event["name"], category) in _WORK
+    return category in _DURATIONS and not category.startswith("cuda_") and kind(str(event["name"]), category) in _WORK
 
 
 def _until(raw: Path) -> tuple[float, int]:
