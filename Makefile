@@ -63,7 +63,7 @@ test-all: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run all tests, warm and c
 test-faults: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Inject every fault, also the long ones, and write tests/faults/RESULTS.md
 	@.ci/test-faults $(PYTEST)
 
-lint: $(STAMPS)/test $(MODULES) ## Check style, types and the floors between the modules
+lint: $(STAMPS)/test $(MODULES) ## Check style, types and the layers of the packages
 	@.ci/lint
 
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios against other launchers (ONLY="name ..." a part, WRITE=1 into RESULTS.md)

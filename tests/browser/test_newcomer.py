@@ -32,7 +32,7 @@ def test_the_tutorial_keeps_its_promises_to_a_new_user(newcomer: Newcomer) -> No
     for block in (load, data):
         newcomer.wait_until_run(newcomer.run_cell(block.text))
 
-    # "The cell comes back at once. Below it stand the state, how far it is, the curve and the log of both ranks."
+    # "The cell ends at once ... Below the cell are its state, its progress, the curve ... and the log of both ranks."
     trained = newcomer.run_cell(training.text)
     newcomer.wait_until_run(trained)
     expect(trained.locator(".dd-pill").first).to_have_text(re.compile("Queued|Starting|Running"))
