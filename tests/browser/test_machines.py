@@ -47,6 +47,7 @@ def choose(form: Locator, label: str, value: str) -> None:
 def looks(book: Book, side: Locator) -> dict[bool, Image.Image]:
     """Return the upper part of the sidebar in the light theme and in the dark one."""
     pictures = {}
+    book.page.mouse.move(900, 900)  # The row under the pointer has buttons.
     for dark in (True, False):
         book.theme(dark=dark)
         picture = gallery.picture_of(side)
@@ -101,10 +102,9 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     expect(gpu.locator(".dd-cluster-bill")).to_have_text(bill)
     expect(side.locator(".dd-sidebar-bill")).to_have_text(bill)
     expect(gpu.locator(".dd-node[data-billed]")).to_have_count(2)
-    book.page.mouse.move(900, 900)
-    book.picture("machines-up", side)
     for dark, up in looks(book, side).items():
         gallery.paste("azure", [created[dark], up], dark=dark)
+    book.picture("machines-up", side)
     for width, dark in ((250, True), (330, False)):
         bar.widen(width)
         book.theme(dark=dark)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from distdl_jupyter.clusters.slurm import commands
 
 #: How the name of a job ends that this package has submitted (see ``script.job_name``).
-_OURS = re.compile(r"-\d{8}-\d{6}-[a-z0-9]{4,12}$")
+OURS = re.compile(r"-\d{8}-\d{6}-[a-z0-9]{4,12}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def ranks() -> dict[str, int]:
     found: dict[str, int] = {}
     for line in said.splitlines():
         name, tasks, where = (field.strip() for field in line.split("|")[:3])
-        if _OURS.search(name) and where:
+        if OURS.search(name) and where:
             names = commands.run("scontrol", "show", "hostnames", where).split()
             for node in names:
                 found[node] = found.get(node, 0) + commands.leading_number(tasks) // len(names)

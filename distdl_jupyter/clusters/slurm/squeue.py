@@ -66,6 +66,13 @@ def _moment(text: str) -> float | None:
     return float(text) if text.isdigit() and float(text) - time.time() < _FAR else None
 
 
+def _holding(one: QueuedJob) -> Holding:
+    """Return what a running job holds; one that this package has submitted is called by its own name and id."""
+    ours = sinfo.OURS.search(one.name)
+    name, id_ = (one.name[: ours.start()], one.name[ours.start() + 1 :]) if ours else (one.name, one.id)
+    return Holding(id_, name, one.user, cores=one.cores, ends=one.ends)
+
+
 def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
     """Return a waiting job's place among those that wait for its partition, None where it does not wait (any more)."""
     own = next((one for one in found if one.id == number and not one.runs), None)
@@ -79,9 +86,7 @@ def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
         of=len(waiting),
         start=own.start,
         priority=own.priority,
-        holding=tuple(Holding(one.id, one.name, one.user, cores=one.cores, ends=one.ends) for one in near if one.runs)[
-            :_MOST
-        ],
+        holding=tuple(_holding(one) for one in near if one.runs)[:_MOST],
         host="Slurm",
         is_fixed=True,
     )

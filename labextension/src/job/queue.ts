@@ -56,7 +56,7 @@ export class QueuePart {
     const { raise, move } = actions;
     const auto = h('span', { class: 'dd-btn dd-on dd-queue-auto' }, icon('check', 14), __('Start when free'));
     const foot = h('div', { class: 'dd-row dd-queue-actions' }, auto, ...(raise ? [onClick(this.#raise, raise)] : []), ...(move ? [onClick(this.#move, () => move(this.#move.value))] : []));
-    this.root.append(h('div', { class: 'dd-row' }, h('div', { class: 'dd-grow' }, this.#place), this.#start), this.#why, this.#holders, this.#reasons, foot, this.#offer);
+    this.root.append(h('div', { class: 'dd-row dd-queue-head' }, h('div', { class: 'dd-grow' }, this.#place), this.#start), this.#why, this.#holders, this.#reasons, foot, this.#offer);
   }
 
   /** Show a newer card; whether the job waits. */
@@ -152,7 +152,8 @@ function lines(queue: Queue): Bar[] {
 
 function axis(span: number): HTMLElement {
   const step = STEPS.find((one) => span / one < 6) ?? 86_400 * Math.ceil(span / 86_400 / 5);
-  const marks = Array.from({ length: Math.ceil(span / step) }, (_, at) => h('span', { style: `left: ${((at * step) / span) * 100}%` }, at ? duration(at * step) : __('now')));
+  // The last mark has room for its words.
+  const marks = Array.from({ length: Math.ceil((0.95 * span) / step) }, (_, at) => h('span', { style: `left: ${((at * step) / span) * 100}%` }, at ? duration(at * step) : __('now')));
   return h('div', { class: 'dd-queue-axis', 'aria-hidden': 'true' }, ...marks);
 }
 

@@ -141,13 +141,13 @@ function columns(rows: RankRow[], odd: number[], used: Map<number, Use>): Column
   const all: (Column | false)[] = [
     { title: __('Rank'), number: false, cell: rankCell },
     has((row) => row.host) && { title: __('Host'), number: false, cell: (row) => row.host },
+    { title: __('State'), number: false, cell: (row) => stateCell(row, odd.includes(row.rank), used.get(row.rank)?.slow ?? false) },
     has((row) => row.pid) && { title: __('PID'), number: true, cell: (row) => (row.pid === null ? '' : String(row.pid)) },
     has((row) => row.gpu) && { title: __('GPU'), number: true, cell: (row) => (row.gpu === null ? '' : String(row.gpu)) },
     has((row) => row.last_step) && { title: __('Last step'), number: true, cell: (row) => (row.last_step === null ? '' : count(row.last_step)) },
     ...useColumns(rows, used),
     { title: __('Lines'), number: true, cell: (row) => count(row.lines) },
     { title: __('On stderr'), number: true, cell: (row) => (row.error_lines ? h('span', { class: 'dd-tag dd-tag-warn dd-num' }, count(row.error_lines)) : '0') },
-    { title: __('State'), number: false, cell: (row) => stateCell(row, odd.includes(row.rank), used.get(row.rank)?.slow ?? false) },
   ];
   return all.filter((column): column is Column => column !== false);
 }

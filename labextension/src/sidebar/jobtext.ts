@@ -31,7 +31,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, tone: 'plain', ...more });
-  if (row.state === 'queued' && row.start !== null) return { ...line(row.says, { strong: startWords(row.start - now) }), place: '' };
+  if (row.state === 'queued' && row.place !== null) return { ...line(row.says, { strong: row.start === null ? '' : startWords(row.start - now) }), place: '' };
   if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));

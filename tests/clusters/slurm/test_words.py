@@ -247,13 +247,15 @@ def test_own_place_is_among_those_that_wait_for_its_partition():
         "5|anna|PENDING|Resources|1000|1300|9|2|8|gres:gpu:a100:4|dd|fold",
         "6|anna|PENDING|Priority|N/A|N/A|9|1|8|N/A|other|fold",
         "4|bob|RUNNING|None|10|900|1|1|8|N/A|dd|dock",
+        "3|root|RUNNING|None|10|950|1|1|8|N/A|dd|dig-its-20260101-000000-abcde",
     ]
     jobs = sorted((squeue.job(line) for line in lines), key=squeue.order)
-    assert [job.id for job in jobs] == ["4", "5", "7", "6"]
-    assert (jobs[1].gpus, jobs[1].why, jobs[2].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
+    assert [job.id for job in jobs] == ["4", "3", "5", "7", "6"]
+    assert (jobs[2].gpus, jobs[2].why, jobs[3].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
     place = squeue.view(jobs, "7")
     assert (place.place, place.of, place.start) == (2, 2, 2000.0)
-    assert [(one.job, one.ends) for one in place.holding] == [("4", 900.0)]
+    held = [(one.job, one.name, one.ends) for one in place.holding]
+    assert held == [("4", "dock", 900.0), ("20260101-000000-abcde", "dig-its", 950.0)]
     assert squeue.view(jobs, "4") is None
 
 
