@@ -387,11 +387,12 @@ class Job:
         Each has ``step``, ``metrics`` (means over ranks at that step), ``size`` in bytes, ``modified``, ``location``
         and ``load_code``, also those that ranks have written in parts. They show themselves as a table.
         """
-        from distdl_jupyter.core.checkpoints import of_job
+        from distdl_jupyter.core.checkpoints import inherited, of_job
         from distdl_jupyter.readers import CurveReader
         from distdl_jupyter.views.checkpoints import CheckpointList
 
         reader = CurveReader(self.folder)
+        reader.book = inherited(self.folder)
         reader.catch_up()
         return CheckpointList(of_job(self.folder, reader.book))
 

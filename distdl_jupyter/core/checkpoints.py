@@ -18,14 +18,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core import events
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import count, listing
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.watch import frameworks
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.curves import Row
-    from distdl_jupyter.core.series import SeriesBook
-    from distdl_jupyter.core.store import JobFolder
 
 #: Entries of the folder that are looked at, and bytes of a file that may name the newest checkpoint.
 _MOST, _SMALL = 20_000, 4096
@@ -97,8 +98,27 @@ class Checkpoint:
         return (-1.0 if self.step is None else self.step, self.modified)
 
 
+def inherited(folder: JobFolder) -> SeriesBook:
+    """Return the curves of the jobs from whose checkpoints this one goes on, as far as they are there.
+
+    What it reports itself takes the place of the same and later steps.
+    """
+    earlier: list[JobFolder] = []
+    now = folder
+    with contextlib.suppress(DistDLError):  # removed, or not to be read
+        while is_id(id_ := now.spec().resumed_from) and id_ not in {one.id for one in earlier}:
+            now = JobFolder(now.path.with_name(id_))
+            earlier.append(now)
+    book = SeriesBook()
+    for one in reversed(earlier):
+        for event in events.read_all(one.events)[0]:
+            book.apply(event)
+        book.apply({"type": "restart"})
+    return book
+
+
 def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
-    """Return a job's checkpoints, the newest first; ``book`` has its curves."""
+    """Return a job's checkpoints, the newest first; ``book`` has its curves, behind those that it has ``inherited``."""
     bands = {name: book.band(name).rows for name in book.names}
     placed = [_placed(one, bands) for one in found(folder.checkpoints)]
     return sorted(placed, key=lambda one: one.order, reverse=True)

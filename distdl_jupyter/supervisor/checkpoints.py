@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import checkpoints, events
-from distdl_jupyter.core.series import SeriesBook
 
 if TYPE_CHECKING:
+    from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.store import JobFolder
 
 #: Seconds between two looks while the job runs.
@@ -25,7 +25,8 @@ class CheckpointKeeper:
 
     def __init__(self, folder: JobFolder, kept: str) -> None:
         self._folder, self._keep = folder, checkpoints.keep(kept)
-        self._book, self._cursor = SeriesBook(), 0
+        self._book: SeriesBook | None = None
+        self._cursor = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self.removed = 0
@@ -46,6 +47,8 @@ class CheckpointKeeper:
             self._tidy(time.time())
 
     def _tidy(self, now: float) -> None:
+        if self._book is None:
+            self._book = checkpoints.inherited(self._folder)
         found, self._cursor = events.read_all(self._folder.events, self._cursor)
         for event in found:
             self._book.apply(event)

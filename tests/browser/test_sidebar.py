@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -17,6 +18,7 @@ from distdl_jupyter.node import processes
 from tests.browser.conftest import Book, Lab, new_book
 from tests.browser.pages import Sidebar, misheard
 from tests.conftest import until_gone, wait_for
+from tests.monitoring.endpoint import Endpoint
 from tests.selection import few_or_all
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -364,3 +366,45 @@ def test_what_runs_is_listed_with_what_else_runs_and_canceled_there(lab: Lab, ch
     expect(item).to_have_count(0)
     expect(book.page.get_by_role("button", name="1 job active")).to_have_count(0)
     book.page.context.close()
+
+
+@pytest.mark.full
+def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Sidebar, shared_page: Book) -> None:
+    endpoint, page = Endpoint(), shared_page.page
+    try:
+        page.get_by_role("menuitem", name="Settings", exact=True).click()
+        page.get_by_role("menuitem", name="Messages about distributed jobs…").click()
+        form = bar.root.get_by_role("form", name="Messages about jobs")
+        address, test = (
+            form.get_by_label("Address of a webhook"),
+            form.get_by_role("button", name="Send a test message"),
+        )
+        expect(form).to_contain_text("They go nowhere yet.")
+        expect(address).to_be_focused()
+        expect(test).to_be_disabled()
+        address.fill("file:///etc/passwd")
+        address.press("Enter")
+        expect(form.get_by_role("alert")).to_contain_text("webhook takes an https address.")
+        address.fill(f"{endpoint.address}/secret-path")
+        form.get_by_label("Stalls").uncheck()
+        test.click()
+        expect(form.get_by_role("status")).to_have_text("A message was sent.")
+        expect(form).to_contain_text("They go to 127.0.0.1.")
+        expect(address).to_have_value("")
+        assert json.loads(endpoint.posts[0][2])["text"] == "Messages about your jobs will come here."
+        for dark in (False, True):
+            shared_page.theme(dark=dark)
+            shared_page.picture(f"messages-{'dark' if dark else 'light'}", bar.root)
+        assert bar.cut_off() <= 0
+        assert misheard(page, "#distdl-sidebar") == []
+        address.press("Escape")
+        expect(form).to_have_count(0)
+        shared_page.command("distdl:messages")
+        expect(form.get_by_label("Stalls")).not_to_be_checked()
+        expect(form.get_by_label("Failures")).to_be_checked()
+        assert "secret-path" not in page.content()
+        form.get_by_role("button", name="Forget address").click()
+        expect(form).to_contain_text("They go nowhere yet.")
+        form.get_by_role("button", name="Close").click()
+    finally:
+        endpoint.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.browser.conftest import Book, Lab
 
@@ -84,7 +84,7 @@ def test_a_sweep_that_fails_before_its_first_trial_is_seen(desk: Callable[..., B
     expect(row).to_contain_text("0 of 2 trialsWhat drives the sweep has failed: OverflowError")
     toast = page.locator(".Toastify__toast")
     expect(toast).to_contain_text("has failed: OverflowError: Range exceeds valid bounds.")
-    book.picture("sweep-failed", page.locator("body"))
+    book.picture("sweep-failed")
     expect(row.get_by_title("Show the runs")).to_be_hidden()
     row.click()
     expect(page.locator(".dd-document .dd-sweepproblem")).to_contain_text("OverflowError")
@@ -123,4 +123,60 @@ def test_the_launch_form_of_a_cell_starts_a_sweep(desk: Callable[..., Book]) -> 
     expect(panel.locator(".dd-sweepprogress")).to_contain_text("4 of 4 trials")
     expect(form).to_have_count(0)
     expect(book.page.locator(".jp-CodeCell").last.locator(".cm-content")).to_contain_text("%%sweep lr=loguniform")
+    assert not book.errors
+
+
+TRAIN = """def train(lr, width=64):
+    from distdl_jupyter import log
+    for epoch in range(5):
+        log(step=epoch, loss=lr + 1 / width)
+"""
+SCRIPT = """import argparse
+from distdl_jupyter import log
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+lr = parser.parse_args().lr
+log(step=0, loss=lr)
+"""
+
+
+def vary(form: Locator, values: str, trials: int) -> None:
+    """Fill in what a form's sweep varies."""
+    form.get_by_role("button", name="Sweep try many values").click()
+    for name, value in (("Values to try", values), ("Trials", str(trials))):
+        form.get_by_role("textbox", name=name, exact=True).fill(value)
+        form.get_by_role("textbox", name=name, exact=True).press("Tab")
+
+
+def test_the_form_of_a_function_and_the_page_new_job_start_sweeps(desk: Callable[..., Book]) -> None:
+    shown = "form = __import__('distdl_jupyter').launcher(train, process_count_per_node=1)\nform"
+    book = desk([TRAIN, shown], dark=True, width=1300, height=1500)
+    page = book.page
+    book.run_all()
+    form = page.locator(".jp-OutputArea .dd-form")
+    vary(form, "lr=loguniform(1e-3,1e-1) width=32,64", 2)
+    expect(form.locator(".dd-form-foot")).to_contain_text(
+        "found = sweep(train, {'lr': loguniform(0.001, 0.1), 'width':"
+    )
+    expect(form.get_by_role("button", name="Copy as code")).to_be_visible()
+    expect(form).to_contain_text("Arguments of train.")
+    expect(form.locator(".dd-submit-part")).to_contain_text("in each of 2 trials on local")
+    form.locator(".dd-submit").click()
+    expect(page.locator(".jp-OutputArea .dd-sweep .dd-sweepprogress")).to_contain_text("2 of 2 trials")
+    book.picture("sweep-function")
+
+    page.evaluate("() => { void window.jupyterapp.commands.execute('distdl:new-job'); }")
+    view = page.locator(".dd-newjob")
+    view.locator(".cm-content").fill(SCRIPT)
+    check = view.get_by_role("button", name="Check", exact=True)
+    expect(check).to_be_visible()
+    form = view.locator(".dd-form")
+    form.get_by_role("button", name="Fewer processes").click()
+    vary(form, "lr=0.1,0.2", 2)
+    expect(form.locator(".dd-form-foot")).to_contain_text("%%sweep lr=0.1,0.2 -N 1 -p 1")
+    expect(check).to_be_hidden()
+    book.picture("sweep-new-job", view)
+    form.locator(".dd-submit").click()
+    expect(page.locator(".dd-document .dd-sweep .dd-sweepprogress")).to_contain_text("2 of 2 trials")
+    expect(page.locator(".dd-document .dd-sweepbest")).to_contain_text("with lr 0.1")
     assert not book.errors

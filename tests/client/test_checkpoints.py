@@ -58,6 +58,11 @@ def test_a_job_forks_from_one_of_its_checkpoints_while_it_runs_and_afterwards():
         (job.folder.outputs / "go on").touch()
         job.wait(60)
     assert len(job.checkpoints()) == 5
+    # One that goes on counts what it was given among the best.
+    kept = job.resume(keep_checkpoints="last 1, best 1 of highest loss")
+    (kept.folder.outputs / "go on").touch()
+    assert kept.result(60) == 40
+    assert [(one.step, one.metrics) for one in kept.checkpoints()][1:] == [(0, {"loss": 1.0})]
     assert "step-40.bin" in repr(job.checkpoints())
     with pytest.raises(InvalidSpec, match="keep_checkpoints is '2'"):
         job.fork(keep_checkpoints="2")

@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel, TrackerRow } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Notifications, NotificationsChange, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel, TrackerRow } from './schema';
 import { Refusal } from '../ui/refusal';
 import { __, inLanguage, said } from '../ui/trans';
 
@@ -79,6 +79,10 @@ export class Api {
   removeSweep = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/sweeps/{id}`, at({ id })));
   runBest = (id: string, processes: number): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/best`, { ...at({ id }), body: { processes } }));
   compare = (query: Query<'/distdl/api/compare'>): Promise<Comparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));
+
+  messages = (): Promise<Notifications> => answer(this.#api.GET(`${ROOT}/notifications`));
+  changeMessages = (change: NotificationsChange): Promise<Notifications> => answer(this.#api.PATCH(`${ROOT}/notifications`, { body: change }));
+  testMessage = (): Promise<Notifications> => answer(this.#api.POST(`${ROOT}/notifications/test`));
 
   azure = (): Promise<AzureSignIn> => answer(this.#api.GET(`${ROOT}/azure`));
   changeAzure = (change: AzureChange): Promise<AzureSignIn> => answer(this.#api.PATCH(`${ROOT}/azure`, { body: change }));

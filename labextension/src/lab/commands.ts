@@ -25,7 +25,7 @@ const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
 const PALETTE = [
   'distdl:new-job', 'distdl:run-cell', 'distdl:focus-sidebar', 'distdl:add-cluster', 'distdl:open-chosen', 'distdl:compare-chosen',
   'distdl:cancel-job', 'distdl:rerun-job', 'distdl:check-job', 'distdl:resume-job', 'distdl:show-stacks', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
-  'distdl:prune-jobs',
+  'distdl:prune-jobs', 'distdl:messages',
 ];
 
 const plugin: JupyterFrontEndPlugin<void> = {
@@ -212,6 +212,14 @@ function registerPlaces(commands: CommandRegistry, sidebar: ISidebar): void {
     execute: () => {
       sidebar.reveal();
       view.prune();
+    },
+  });
+  commands.addCommand('distdl:messages', {
+    label: (args) => (args['palette'] ? __('Messages about jobs…') : __('Messages about distributed jobs…')),
+    caption: __('Have Slack, Teams, ntfy or another webhook told how jobs end'),
+    execute: () => {
+      sidebar.reveal();
+      view.messages();
     },
   });
   commands.addCommand('distdl:scale-cluster', { label: __('Scale'), execute: () => view.scaleCluster() });

@@ -1,7 +1,7 @@
 /** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
-import type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Node, OldJob, Plugin, Prune, Pruned } from '../api/schema';
+import type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Node, Notifications, NotificationsChange, OldJob, Plugin, Prune, Pruned } from '../api/schema';
 
-export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, OldJob, Plugin, Prune, Pruned };
+export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Notifications, NotificationsChange, OldJob, Plugin, Prune, Pruned };
 export type ClusterNode = Node;
 
 /** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
@@ -28,6 +28,10 @@ export interface Actions {
   remove(job: JobRow): Promise<unknown>;
   /** Delete old jobs, or say which these are. */
   prune(wanted: Prune): Promise<Pruned>;
+  /** Say where messages about jobs go and what for, change that, and send one now. */
+  messages(): Promise<Notifications>;
+  changeMessages(change: NotificationsChange): Promise<Notifications>;
+  testMessage(): Promise<Notifications>;
   compare(ids: string[]): void;
   newJob(): void;
   quickstart: (() => void) | null;

@@ -16,6 +16,7 @@ import { FilterBar } from './filterbar';
 import { JobList } from './joblist';
 import { asksBeforeCancel, isActive, matches, passes } from './jobtext';
 import { billWords, total } from './costtext';
+import { MessageForm } from './messageform';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { PruneForm } from './pruneform';
 import { Section } from './section';
@@ -53,6 +54,8 @@ export class SidebarView {
   readonly #compare: HTMLButtonElement;
   readonly #prune: HTMLButtonElement;
   readonly #pruning = h('div', { class: 'dd-prune-place' });
+  readonly #messaging = h('div', { class: 'dd-prune-place' });
+  readonly #bell = tool('bell', __('Messages about jobs…'), () => this.messages());
   readonly #error = h('div', { class: 'dd-sidebar-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
   readonly #clusterSection: Section;
@@ -69,9 +72,9 @@ export class SidebarView {
     this.#clusterSection = new Section('clusters', __('Clusters'), this.#clusters.element, [tool('plus', __('Add cluster'), () => this.addCluster())], () => undefined);
     this.#prune = tool('trash', __('Delete old jobs…'), () => this.prune());
     const jobs = h('div', { class: 'dd-job-part' }, this.#pruning, this.#filter.element, this.#none.element, this.#list.element);
-    this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#prune, this.#compare], () => this.#draw());
+    this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#bell, this.#prune, this.#compare], () => this.#draw());
     onClick(this.#bill, () => this.#showBilled());
-    root.append(this.#head(), this.#bill, this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#jobSection.element, this.#live);
+    root.append(this.#head(), this.#bill, this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#messaging, this.#jobSection.element, this.#live);
     root.addEventListener('keydown', (event) => this.#key(event));
     this.#drawClusters();
     show(this.#waiting, false);
@@ -219,6 +222,18 @@ export class SidebarView {
     };
     const form = new PruneForm({ prune: (wanted) => this.actions.prune(wanted), closed });
     this.#pruning.replaceChildren(form.element);
+    form.open();
+  }
+
+  /** Open the form that says where messages about jobs go. */
+  messages(): void {
+    const { actions } = this;
+    const closed = (): void => {
+      this.#messaging.replaceChildren();
+      this.#bell.focus();
+    };
+    const form = new MessageForm({ messages: () => actions.messages(), changeMessages: (change) => actions.changeMessages(change), testMessage: () => actions.testMessage(), closed });
+    this.#messaging.replaceChildren(form.element);
     form.open();
   }
 
