@@ -88,7 +88,7 @@ def test_a_sweep_that_fails_before_its_first_trial_is_seen(desk: Callable[..., B
     expect(row.get_by_title("Show the runs")).to_be_hidden()
     row.click()
     expect(page.locator(".dd-document .dd-sweepproblem")).to_contain_text("OverflowError")
-    row.press("Delete")
+    page.get_by_role("grid", name="Jobs").press("Delete")
     page.get_by_role("button", name="Delete", exact=True).click()
     expect(row).to_have_count(0)
     assert not book.errors
