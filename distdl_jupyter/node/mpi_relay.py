@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.node.channels import Outgoing
+
 _LONGEST = 1024 * 1024
 
 
@@ -24,6 +26,7 @@ class Shells:
         self._selector = selector
         self._send = send
         self._relays: dict[int, socket.socket] = {}
+        self._answers: dict[int, Outgoing] = {}
         self._said: dict[int, bytes] = {}
         self._number = 0
 
@@ -41,6 +44,7 @@ class Shells:
             relay.settimeout(0)
             number, self._number = self._number, self._number + 1
             self._relays[number], self._said[number] = relay, b""
+            self._answers[number] = Outgoing(relay.dup(), self._selector, lambda **_: None)
             self._selector.register(relay, selectors.EVENT_READ, lambda: self._read(number))
 
     def _read(self, number: int) -> None:
@@ -72,14 +76,10 @@ class Shells:
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
         """Pass on what the command printed and, with ``code``, its end. A relay that has gone hears nothing."""
-        relay = self._relays.get(number)
-        if relay is None:
+        if number not in self._relays:
             return
         said = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
-        try:
-            relay.sendall(json.dumps(said).encode() + b"\n")
-        except OSError:
-            self._close(number)
+        self._answers[number].give(json.dumps(said).encode() + b"\n")
         if "code" in said:
             self._close(number)
 
@@ -88,3 +88,4 @@ class Shells:
         if relay is not None:
             self._selector.unregister(relay)
             relay.close()
+            self._answers.pop(number).give(b"")
