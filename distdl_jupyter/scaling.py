@@ -218,7 +218,7 @@ def _check(
                           hint="Give one number of nodes, or one for each number of processes.")  # fmt: skip
     if not labels or not all(isinstance(one, str) for one in labels):
         raise InvalidSpec(f"backends is {labels}, but it takes names.", field="backends",
-                          hint='Example: backends=["torch", "horovod-gloo"].')  # fmt: skip
+                          hint="'distdl doctor' lists them.")  # fmt: skip
     if not _is_positive(seconds):
         raise InvalidSpec("seconds takes a number above 0.", field="seconds", hint="Example: seconds=10.")
     if epoch_samples is not None and not _is_positive(epoch_samples):
