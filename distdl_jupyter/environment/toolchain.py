@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import machinery, metadata
 from pathlib import Path
 
 from distdl_jupyter.core.errors import PluginUnavailable
@@ -65,7 +65,7 @@ def check_platform() -> Missing | None:
 
 def check_pip() -> Missing | None:
     """Ask for pip in this very environment: it builds and installs the wheel."""
-    if util.find_spec("pip") is not None:
+    if machinery.PathFinder.find_spec("pip") is not None:  # past setuptools' own finder, which warns in some processes
         return None
     return Missing(
         f"The environment of {sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip --upgrade`."
