@@ -101,12 +101,12 @@ def _parser() -> argparse.ArgumentParser:
                      "obeys (default: text and colours)")  # fmt: skip
 
     one = _command(commands, "stop", _stop, "stop a job: INT, TERM, KILL with a grace between", "cancel")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_needed_id(one)
     one.add_argument("--now", action="store_true", help="KILL at once")
     one.add_argument("--no-wait", action="store_true", help="return when the request is placed")
 
     one = _command(commands, "lost", _lost, "say that the host of a job's supervisor is gone for good")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_needed_id(one)
 
     one = _command(commands, "environment", _environment, "print what a job ran with, as a requirements.txt")
     arguments.add_id(one)
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--code", action="store_true", help="print the Python that loads the newest one")
 
     one = _command(commands, "track", _track, "bring experiment trackers up to date with a job, also an ended one")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_needed_id(one)
     said = "mlflow, tensorboard, wandb, or several separated by commas (default: those that it has)"
     one.add_argument("--with", dest="trackers", default="", metavar="NAME", help=said)
     one.add_argument(
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     one = _command(commands, "fork", _fork, "go on from one checkpoint of a job, as a new job")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_needed_id(one)
     one.add_argument("--step", type=float, metavar="N", help="the checkpoint of this step (default: the newest)")
     one.add_argument("--checkpoint", metavar="PATH", help="the checkpoint of this path, as distdl checkpoints lists it")
     arguments.add_job_flags(one, by_default="as before")
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
 
     one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
-    one.add_argument("id", help="the job's id, or its last part")
+    arguments.add_needed_id(one)
     arguments.add_job_flags(one, by_default="as before")
     arguments.name_backends(one)
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")

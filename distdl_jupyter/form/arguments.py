@@ -23,6 +23,7 @@ from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.redact import is_secret
 
 _MASK = "•••"
+_ID = "the job's id, or its last part"
 #: Stands in the help for the names of all backends, which are known late.
 _BACKENDS = "the backends"
 #: Flags that say what the magic does rather than what the job is.
@@ -153,7 +154,12 @@ class Parser(argparse.ArgumentParser):
 
 def add_id(parser: argparse.ArgumentParser) -> None:
     """Add the job that a command or a magic reads."""
-    parser.add_argument("id", nargs="?", help="the job's id or its last part (default: the newest job)")
+    parser.add_argument("id", nargs="?", help=f"{_ID} (default: the newest job)")
+
+
+def add_needed_id(parser: argparse.ArgumentParser) -> None:
+    """Add the job that a command changes, or makes another of: which one has to be said."""
+    parser.add_argument("id", help=_ID)
 
 
 def cell_parser(name: str = "distributed") -> Parser:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http.client import responses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from jupyter_core.utils import ensure_async
@@ -153,6 +154,11 @@ class Handler(APIHandler):
     auth_resource = "distdl"
     #: Whether asking counts as somebody being here, for servers that are culled when idle.
     _track_activity = True
+
+    @property
+    def root(self) -> Path:
+        """The folder whose notebooks the server shows."""
+        return Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
 
     async def prepare(self, **_redirect: bool) -> None:
         """Decide who may do this before the body comes; of a request that is refused nothing is kept."""

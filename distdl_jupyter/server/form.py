@@ -34,8 +34,7 @@ class Form(Handler):
         """Return the form for a text and what was chosen so far."""
         submitting.check_code(body.code, self.app.max_code_bytes)
         python = submitting.interpreter(body.kernel_name, self.kernel_spec_manager)
-        root = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
-        return await self.slowly(_state, body, python, root, self.app.form_seconds, self.gone)
+        return await self.slowly(_state, body, python, self.root, self.app.form_seconds, self.gone)
 
 
 def _state(request: FormRequest, python: Interpreter, root: Path, seconds: float, gone: Event) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import client, ended_cache, job_queue, retention
@@ -54,10 +53,7 @@ class Jobs(Handler):
     @executes
     async def post(self, body: NewJob) -> JobRow:
         """Run source text as a cell on every rank."""
-        submitting.check_code(body.code, self.app.max_code_bytes)
-        folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
-        request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
-        job = client.attach(await self.slowly(request.submit))
+        job = client.attach(await submitting.started(self, body))
         if body.check:
             from distdl_jupyter import correctness  # a server that shows jobs captures no code
 

@@ -26,6 +26,7 @@ from distdl_jupyter.views.wire import to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from distdl_jupyter.server.base import Handler
     from distdl_jupyter.server.schema import NewJob, NewSweep
 
 #: Lines of what a Python said before it failed.
@@ -76,28 +77,26 @@ def _python(spec: Any) -> str | None:
     return sys.executable if first in own else shutil.which(first)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One submission: what was asked, the server's root folder, its kernels, and the most seconds it may take.
+async def started(handler: Handler, asked: NewJob | NewSweep) -> str:
+    """Start the job, or the sweep, that a page asks for, and return its id.
 
-    It is carried out even if the page goes: who has clicked Submit wants the job.
+    It is carried out even if the page goes: who has clicked Submit wants the job. Raises InvalidSpec,
+    PluginUnavailable, LaunchFailed.
     """
+    check_code(asked.code, handler.app.max_code_bytes)
+    found: str = await handler.slowly(
+        _started, asked, handler.root, handler.kernel_spec_manager, handler.app.submit_seconds
+    )
+    return found
 
-    asked: NewJob | NewSweep
-    root: Path
-    specs: Any
-    seconds: float
 
-    def submit(self) -> str:
-        """Start the job, or the sweep, and return its id. Raises InvalidSpec, PluginUnavailable, LaunchFailed."""
-        python = interpreter(self.asked.kernel_name, self.specs)
-        notebook = beside(self.root, self.asked.notebook)
-        asked = to_json(self.asked)
-        own = {name: asked.pop(name) for name in ("code", "name", "options")}
-        more = {name: value for name, value in asked.items() if name not in ("notebook", "kernel_name")}
-        request = {**own, "notebook": str(notebook or ""), **more}
-        answer = ask(python, submit_process.__name__, request, notebook.parent if notebook else self.root, self.seconds)
-        return str(answer["id"])
+def _started(asked: NewJob | NewSweep, root: Path, specs: Any, seconds: float) -> str:
+    python = interpreter(asked.kernel_name, specs)
+    notebook = beside(root, asked.notebook)
+    request = {name: value for name, value in to_json(asked).items() if name != "kernel_name"}
+    request["notebook"] = str(notebook or "")
+    answer = ask(python, submit_process.__name__, request, notebook.parent if notebook else root, seconds)
+    return str(answer["id"])
 
 
 def beside(root: Path, path: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import sweep_study
@@ -30,10 +29,7 @@ class Sweeps(Handler):
     @executes
     async def post(self, body: NewSweep) -> SweepPanel:
         """Run source text many times with other values, and find the best."""
-        submitting.check_code(body.code, self.app.max_code_bytes)
-        folder = Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
-        request = submitting.Request(body, folder, self.kernel_spec_manager, self.app.submit_seconds)
-        id_ = await self.slowly(request.submit)
+        id_ = await submitting.started(self, body)
         return await self.run_in_thread(lambda: _sweep(id_).panel)
 
 
