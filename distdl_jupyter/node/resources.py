@@ -21,7 +21,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ class Sampler:
         self._trees: dict[int, set[int]] = {}
         self._look_at = 0.0
         self._usage: dict[int, _Usage] = {}
-        #: Resident bytes of child processes that are counted with their parents already.
+        #: Resident bytes of each child process that are counted with its parent already.
         self._shared: dict[int, int] = {}
         self._counters: dict[str, float] = {}
         self._nvml: Any = None
@@ -103,7 +103,8 @@ class Sampler:
                 if (rank := _rank_of(pid)) is not None:
                     roots.setdefault(rank, pid)
         self._trees = {rank: processes.descendants([pid], running) for rank, pid in roots.items()}
-        self._shared = {rank: _shared(roots[rank], tree) for rank, tree in self._trees.items() if len(tree) > 1}
+        children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}
+        self._shared = {pid: _shared(pid) for pid in children}
         spent = time.monotonic() - began
         self._look_at = began + max(SECONDS / 2, spent / _SHARE)
 
@@ -115,8 +116,8 @@ class Sampler:
             return None
         known = [pid for pid, usage in tree.items() if pid in before and before[pid].started == usage.started]
         cpu = sum(tree[pid].cpu - before[pid].cpu for pid in known)
-        memory = sum(usage.memory for usage in tree.values()) - self._shared.get(rank, 0)
-        return [round(100 * cpu / seconds, 1) if known and seconds > 0 else None, max(0, memory)]
+        memory = sum(max(0, usage.memory - self._shared.get(pid, 0)) for pid, usage in tree.items())
+        return [round(100 * cpu / seconds, 1) if known and seconds > 0 else None, memory]
 
     # the node ---------------------------------------------------------------------------------
 
@@ -151,13 +152,14 @@ class Sampler:
 
 
 def _usage(pid: int) -> _Usage | None:
-    """Return what a process has used (proc_pid_stat(5)), None when it has ended."""
+    """Return what a process has used (proc_pid_stat(5)), None when it ends or has ended."""
     if not _PROC.is_dir():
         return _usage_of_psutil(pid)
     words = processes.stat(pid)
-    if not words or words[0] in (b"Z", b"X"):
+    # They begin with field 3: 14 and 15 are user and system time, 22 is the start, 24 the resident pages, of which a
+    # process that is ending has none.
+    if not words or words[0] in (b"Z", b"X") or words[21] == b"0":
         return None
-    # They begin with field 3: 14 and 15 are user and system time, 22 is the start, 24 the resident pages.
     return _Usage(int(words[19]), (int(words[11]) + int(words[12])) / _TICKS, int(words[21]) * _PAGE)
 
 
@@ -171,23 +173,13 @@ def _usage_of_psutil(pid: int) -> _Usage | None:
     return None
 
 
-def _shared(root: int, tree: Iterable[int]) -> int:
-    """Return the resident bytes of a rank's child processes that they share with other processes.
+def _shared(pid: int) -> int:
+    """Return the resident bytes that a process shares with others (proc_pid_smaps(5)).
 
     Data loaders are forked: most of their pages are those of the rank.
     """
-    shared = 0
-    for pid in tree:
-        if pid != root and (usage := _usage(pid)) is not None:
-            shared += max(0, usage.memory - _private(pid, usage.memory))
-    return shared
-
-
-def _private(pid: int, otherwise: int) -> int:
-    """Return the bytes of memory that a process shares with no other (proc_pid_smaps(5))."""
     lines = processes.read(pid, "smaps_rollup").splitlines()
-    sizes = [int(line.split()[1]) for line in lines if line.startswith((b"Private_Clean:", b"Private_Dirty:"))]
-    return sum(sizes) * 1024 if sizes else otherwise
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith((b"Shared_Clean:", b"Shared_Dirty:")))
 
 
 def _rank_of(pid: int) -> int | None:

@@ -226,8 +226,9 @@ class OneConnection(BaseHTTPRequestHandler):
                 piece = piece[:at] + bytes([piece[at] ^ 0xFF]) + piece[at + 1 :]
             if fault.cut is not None:
                 piece = piece[: fault.cut - seen.sent]
-            self.wfile.write(piece)
+            # Counted first: who asked may look as soon as it has the last byte.
             seen.sent += len(piece)
+            self.wfile.write(piece)
             if seen.sent == fault.cut:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)

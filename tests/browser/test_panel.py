@@ -76,9 +76,9 @@ def curve_and_log(where):
 def moves(where, seconds=12):
     """See that the value, the last line, the curve and the percents change all the time."""
     seen = {"value": set(), "line": set(), "curve": set(), "percent": set()}
-    # Twice a second would be 24 changes; a machine that others use too gets a third of that, or less.
+    # Twice a second would be 24 changes; a machine that others use too gets a third of that or less, and longer.
     enough = max(2, 7 / crowded())
-    until = time.monotonic() + seconds
+    until = time.monotonic() + seconds * crowded()
     while time.monotonic() < until and not all(len(values) > enough for values in seen.values()):
         seen["value"].add(where.locator(".dd-metrics .dd-v").first.inner_text())
         seen["line"].add(lines(where).last.inner_text())

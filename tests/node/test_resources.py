@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from distdl_jupyter.node import devices, nvml
+from distdl_jupyter.node import devices, nvml, processes
 from distdl_jupyter.node.resources import Sampler
+from tests.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -48,6 +49,29 @@ def test_pages_that_forked_children_share_count_once(start):
         process.stdout.readline()
     ranks = Sampler().sample({0: process.pid}, [], {})["ranks"]
     assert 200e6 < ranks["0"][1] < 300e6
+
+
+def test_what_remains_of_a_rank_counts_whole_when_its_children_have_ended(start):
+    process = start(FORKS)
+    for _ in range(4):
+        process.stdout.readline()
+    sampler = Sampler()
+    sampler.sample({0: process.pid}, [], {})
+    for child in processes.descendants([process.pid], processes.table()) - {process.pid}:
+        os.kill(child, signal.SIGKILL)
+    wait_for(lambda: len(processes.descendants([process.pid], processes.table())) == 1)
+    assert 200e6 < sampler.sample({0: process.pid}, [], {})["ranks"]["0"][1] < 300e6
+
+
+def test_a_rank_that_is_ending_is_never_told_to_need_no_memory(start):
+    process = start("held = bytearray(b'x' * 500_000_000); print('ready', flush=True); import time; time.sleep(60)")
+    process.stdout.readline()
+    sampler, told = Sampler(), []
+    sampler.sample({0: process.pid}, [], {})
+    process.kill()
+    while process.poll() is None:
+        told += [memory for _, memory in sampler.sample({0: process.pid}, [], {})["ranks"].values()]
+    assert 0 not in told
 
 
 def test_a_rank_that_ended_is_not_told_and_the_others_are(start):
