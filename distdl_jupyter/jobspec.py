@@ -39,10 +39,11 @@ _IDLE_SECONDS = 7200.0
 
 
 def build(
-    draft: CapturedCode, options: Mapping[str, Any], *, id_: str, group: Group | None = None
+    draft: CapturedCode, options: Mapping[str, Any], *, id_: str, group: Group | None = None, python: str = ""
 ) -> tuple[JobSpec, dict[str, str]]:
-    """Return the spec of a draft and the values of its secret environment variables; ``group``: what it is a run of.
+    """Return the spec of a draft and the values of its secret environment variables.
 
+    ``group`` is what it is a run of, ``python`` the Python of its ranks, by default this one.
     DataFrames among its data are written, after everything else was checked: ``dataframes.release`` deletes them where
     no job comes of it. Raises InvalidSpec, PluginUnavailable or DataUnavailable with one sentence that says what to
     change.
@@ -62,11 +63,10 @@ def build(
     backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
-    # Other machines have packages of their own, which are looked at there.
-    for reason in (
-        cluster.unavailable(cluster_options),
-        "" if cluster.far or any(map(given.get, packages.FIELDS)) else backend.unavailable(backend_options),
-    ):
+    python = python or sys.executable
+    # Other machines and other Pythons have packages of their own, which are looked at there.
+    elsewhere = cluster.far or python != sys.executable or any(map(given.get, packages.FIELDS))
+    for reason in (cluster.unavailable(cluster_options), "" if elsewhere else backend.unavailable(backend_options)):
         if reason:
             raise PluginUnavailable(reason)
     variables = given.pop("environment_variables", {})
@@ -102,7 +102,7 @@ def build(
         price_source=rate.source if rate else "",
         environment_variables={k: v for k, v in variables.items() if k not in secret},
         secret_variables=tuple(secret),
-        python=sys.executable,
+        python=python,
         working_directory=working_directory,
         data=data_sources(sources_given, Path(working_directory), cluster),
         requirements=requirements,
@@ -115,7 +115,7 @@ def build(
         **{"name": check_name(draft.name), **given},
     )
     _refuse_missing_shards(spec)
-    if not cluster.far and any(getattr(spec, name) for name in packages.FIELDS):
+    if not cluster.far and python == sys.executable and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _with_ready_python(spec)
     dry_run(spec, cluster, cluster_options, backend, backend_options)
     redact.refuse({**cluster_given, **backend_given})

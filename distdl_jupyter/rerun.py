@@ -258,12 +258,12 @@ def _changed(
     secrets = secrets_of(earlier, variables)
     later = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
     wanted = override(kept, later) | {"environment_variables": {**variables, **secrets}}
-    spec, secrets = jobspec.build(_draft(folder, earlier), wanted, id_=id_)
+    spec, secrets = jobspec.build(_draft(folder, earlier), wanted, id_=id_, python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & new.keys():
         spec = dataclasses.replace(
             spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source
         )
-    return dataclasses.replace(spec, python=earlier.python, versions=earlier.versions), secrets
+    return dataclasses.replace(spec, versions=earlier.versions), secrets
 
 
 def _draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:

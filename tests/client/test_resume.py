@@ -1,9 +1,12 @@
 """What a resumed job takes over from the earlier one, what the caller may change, and what is refused."""
 
+import sys
+
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.core.errors import InvalidSpec, JobStillRunning
+from distdl_jupyter.backends.torch import TorchBackend
+from distdl_jupyter.core.errors import InvalidSpec, JobStillRunning, PluginUnavailable
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
 
@@ -54,6 +57,18 @@ def test_options_replace_those_of_before_and_all_others_stay(job, monkeypatch):
     assert last.spec.resumed_from == new.id
     again = last.rerun().wait(120)
     assert [value[0] for value in again.results()] == ["x", "x"]
+
+
+def test_a_server_with_other_packages_refuses_no_backend_of_the_jobs_own_python(job, monkeypatch, tmp_path):
+    monkeypatch.setenv("API_TOKEN", "s3cret-word")
+    monkeypatch.setattr(TorchBackend, "unavailable", lambda *_: "PyTorch is not installed here.")
+    with pytest.raises(PluginUnavailable, match="PyTorch is not installed here"):
+        job.resume(np=2, backend="torch-gloo")
+    own = sys.executable
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "server-python"))
+    new = job.resume(np=2, backend="torch-gloo").wait(120)
+    assert new.results()[0][0] == "xx"
+    assert new.spec.python == own
 
 
 def test_options_that_are_wrong_are_refused_before_anything_is_made(job, monkeypatch, distdl_home):
