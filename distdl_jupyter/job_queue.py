@@ -12,7 +12,7 @@ from distdl_jupyter import cluster_configs, job_list, registry
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
-from distdl_jupyter.core.humanize import clock, plural, short_id
+from distdl_jupyter.core.humanize import clock, count, plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
 from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, estimate, reason, waits_no_more
 from distdl_jupyter.core.state import State
@@ -61,20 +61,23 @@ class ClusterQueue:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row for each job."""
-        now, place = time.time(), 0
+        now, place = time.time(), 1
         found: list[tuple[str, ...]] = []
         for one in self.jobs:
-            place += not one.runs
             if one.runs:
                 left = estimate(one.ends, now)
                 says = f"runs for {left}" if left.startswith("about") else "runs"
             else:
                 left = estimate(one.start, now)
                 says = f"{one.why}, {left}" if left else one.why
-            asks = [plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []),
-                    plural(one.cores, "core")]  # fmt: skip
-            found.append(("" if one.runs else str(place), one.id, one.name, one.user or "you", ", ".join(asks),
-                          one.partition, says))  # fmt: skip
+            asks = ", ".join([plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []),
+                              plural(one.cores, "core")])  # fmt: skip
+            if one.tasks > 1:
+                asks = f"{count(one.tasks)} times {asks}"
+            found.append(
+                ("" if one.runs else str(place), one.id, one.name, one.user or "you", asks, one.partition, says)
+            )
+            place += 0 if one.runs else one.tasks
         return found
 
 

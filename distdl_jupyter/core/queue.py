@@ -40,7 +40,8 @@ class QueuedJob:
     """A job of any user in a cluster's own queue, as ``id`` there; ``user`` is "" for one's own.
 
     One that ``runs`` is expected to end at ``ends``, one that waits to begin at ``start`` (epoch seconds; None: not
-    known) and says ``why`` it waits. ``nodes``, ``cores`` and ``gpus`` are those of the whole job.
+    known) and says ``why`` it waits. ``nodes``, ``cores`` and ``gpus`` are those of the whole job, or of each of the
+    ``tasks`` of an array that wait as one.
     """
 
     id: str
@@ -55,6 +56,7 @@ class QueuedJob:
     cores: int = 0
     gpus: int = 0
     partition: str = ""
+    tasks: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,10 @@ from distdl_jupyter.core.queue import Holding, QueuedJob, QueueView
 
 #: What squeue is asked for, the name last: it may hold what stands between the fields.
 _FORMAT = "%i|%u|%T|%r|%S|%e|%Q|%D|%C|%b|%P|%j"
+#: Moments in epoch seconds, and the tasks of an array that wait as they are, however many.
+_WHOLE = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+#: Tasks of an array: from, to, every how many.
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 #: Running jobs that a view names at most.
 _MOST = 32
 #: Seconds from now from which on a moment tells nothing.
@@ -25,7 +29,7 @@ def jobs(partition: str = "") -> list[QueuedJob]:
     Slurm shows only one's own where its administrators want that (PrivateData). Raises SlurmFailed.
     """
     which = [f"--partition={partition}"] if partition else []
-    said = commands.run("squeue", "--noheader", *which, f"--format={_FORMAT}", more={"SLURM_TIME_FORMAT": "%s"})
+    said = commands.run("squeue", "--noheader", *which, f"--format={_FORMAT}", more=_WHOLE)
     return sorted((job(line) for line in said.splitlines() if line.count("|") >= 11), key=order)
 
 
@@ -42,8 +46,9 @@ def job(line: str) -> QueuedJob:
     runs = state in _RUNNING
     count = commands.leading_number(nodes)
     waits = commands.JobState(state, "" if reason in ("None", "(null)") else reason)
+    array, _, waiting = number.partition("_[")
     return QueuedJob(
-        id=number,
+        id=array,
         name=name,
         user="" if user == commands.user() else user,
         runs=runs,
@@ -55,7 +60,14 @@ def job(line: str) -> QueuedJob:
         cores=commands.leading_number(cores),
         gpus=sinfo.gpus_in(re.sub(r"gres[:/]", "", gres))[0] * count,
         partition=partition,
+        tasks=_tasks(waiting.rstrip("]")) if waiting else 1,
     )
+
+
+def _tasks(text: str) -> int:
+    """Return how many tasks of an array wait: "0-9:3,12%2" are five, of which two may run at once."""
+    parts = _RANGE.findall(text.partition("%")[0])
+    return sum(len(range(int(first), int(last or first) + 1, int(step or 1))) for first, last, step in parts)
 
 
 def _moment(text: str) -> float | None:
@@ -82,8 +94,8 @@ def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
     near = [one for one in found if partitions & set(one.partition.split(","))]
     waiting = [one for one in near if not one.runs]
     return QueueView(
-        place=waiting.index(own) + 1,
-        of=len(waiting),
+        place=1 + sum(one.tasks for one in waiting[: waiting.index(own)]),
+        of=sum(one.tasks for one in waiting),
         start=own.start,
         priority=own.priority,
         holding=tuple(_holding(one) for one in near if one.runs)[:_MOST],

@@ -12,6 +12,7 @@ from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import Group, JobSpec
+from distdl_jupyter.job_queue import ClusterQueue
 
 
 @pytest.mark.parametrize(
@@ -257,6 +258,23 @@ def test_own_place_is_among_those_that_wait_for_its_partition():
     held = [(one.job, one.name, one.ends) for one in place.holding]
     assert held == [("4", "dock", 900.0), ("20260101-000000-abcde", "dig-its", 950.0)]
     assert squeue.view(jobs, "4") is None
+
+
+def test_tasks_of_an_array_that_wait_are_counted_each():
+    lines = [
+        "8_[2-9:3,12%2]|anna|PENDING|JobArrayTaskLimit|1000|1300|9|1|2|N/A|dd|sift",
+        "8_1|anna|RUNNING|None|10|900|1|1|2|N/A|dd|sift",
+        "9_[5]|anna|PENDING|Priority|1500|1800|8|1|2|N/A|dd|sieve",
+        "7|root|PENDING|Priority|2000|2300|5|1|4|N/A|dd|mine",
+    ]
+    jobs = sorted((squeue.job(line) for line in lines), key=squeue.order)
+    assert [(job.id, job.tasks, job.runs) for job in jobs] == [
+        ("8_1", 1, True), ("8", 4, False), ("9", 1, False), ("7", 1, False)]  # fmt: skip
+    place = squeue.view(jobs, "7")
+    assert (place.place, place.of) == (6, 6)
+    rows = ClusterQueue(name="Slurm", jobs=tuple(jobs)).rows()
+    assert [row[0] for row in rows] == ["", "1", "5", "6"]
+    assert rows[1][4] == "4 times 1 node, 2 cores"
 
 
 def test_container_is_srun_s_and_sees_the_job_s_folder(tmp_path):
