@@ -46,7 +46,6 @@ class Stopping:
     """Hears SIGTERM and SIGINT; a rank then gets INT, later TERM, then KILL."""
 
     def __init__(self, grace: float) -> None:
-        self._grace = grace
         self._steps = [(0.0, signal.SIGINT), (grace, signal.SIGTERM), (3 * grace, signal.SIGKILL)]
         self.since: float | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
