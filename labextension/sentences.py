@@ -35,20 +35,25 @@ def texts(tree: ast.AST) -> Iterator[str]:
     """Return the texts in a module that people read."""
     skipped: set[int] = set()
     shown: set[int] = set()
+    strings: list[ast.AST] = []
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                strings.append(node)
+        elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             skipped |= {id(one.value) for one in node.body if isinstance(one, ast.Expr)}  # descriptions
         elif isinstance(node, ast.Compare | ast.Assert):
             skipped |= {id(one) for one in ast.walk(node)}
         elif isinstance(node, ast.Dict):
             skipped |= {id(key) for key in node.keys}
         elif isinstance(node, ast.JoinedStr):
+            strings.append(node)
             skipped |= {id(one) for one in node.values}
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in ("re", "log", "logger"):
                 skipped |= {id(one) for one in node.args}
             shown |= {id(one.value) for one in node.keywords if one.arg in SHOWN}
-    for node in ast.walk(tree):
+    for node in strings:
         text = written(node)
         if text and id(node) not in skipped and (id(node) in shown or sentence(text)):
             yield text

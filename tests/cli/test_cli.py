@@ -164,15 +164,15 @@ def test_options_of_the_job_and_of_the_backend_are_taken(tmp_path):
     [
         (["logs", "nope"], "No job 'nope' is here. 'distdl ls' lists the jobs."),
         (["submit", "missing.py"], "missing.py"),
-        (["submit", "-b", "horovdo", "-p", "2", __file__], "Did you mean horovod"),
-        (["submit", "-p", "0", __file__], "takes a whole number from 1"),
-        (["submit", "-o", "elastic=1", "-b", "horovod-gloo", __file__], "elastic"),
-        (["submit", "-o", "colour=red", __file__], "colour"),
+        (["submit", "-b", "horovdo", "-p", "2", "train.py"], "Did you mean horovod"),
+        (["submit", "-p", "0", "train.py"], "takes a whole number from 1"),
+        (["submit", "-o", "elastic=1", "-b", "horovod-gloo", "train.py"], "elastic"),
+        (["submit", "-o", "colour=red", "train.py"], "colour"),
         (["rm", "../../etc"], "No job"),
     ],
 )
-def test_a_bad_request_is_one_sentence_with_a_remedy(words, sentence):
-    done = distdl(*words, code=2)
+def test_a_bad_request_is_one_sentence_with_a_remedy(words, sentence, script):
+    done = distdl(*words, code=2, cwd=script.parent)
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -337,6 +337,31 @@ def test_the_best_trial_runs_again_on_several_processes(distdl_home):
     assert len(found.study.trials) == 2
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("sampler", ["gp", "qmc", "random"])
+def test_a_sampler_gives_every_trial_values_of_its_own(distdl_home, sampler):
+    found = sweep(swept.trains, {**LR, "width": [1, 64]}, trials=13, parallel=3, sampler=sampler, seed=1,
+                  pruner="none", kwargs={"epochs": 1}).wait(200)  # fmt: skip
+    assert found.state is State.COMPLETED
+    assert trial_numbers() == dict.fromkeys(range(13), 1)
+    rates = {one.params["lr"] for one in found.trials}
+    assert len(rates) == 13
+    assert all(1e-4 <= rate <= 1e-1 for rate in rates)
+    assert found.best.value == min(swept.after(1, **one.params) for one in found.trials)
+
+
+@pytest.mark.full
+def test_trials_of_two_nodes_are_stopped_early_and_the_best_is_found(distdl_home):
+    # With this seed the good value is tried first.
+    found = sweep(swept.trains, {"lr": [0.01, 0.0001]}, trials=2, sampler="grid", seed=1, node_count=2,
+                  distributed_backend="torch", kwargs={"epochs": 100, "seconds": 0.1}).wait(200)  # fmt: skip
+    best, bad = found.trials
+    assert (best.params, best.state, bad.state) == ({"lr": 0.01}, "completed", "pruned")
+    assert best.value == pytest.approx(swept.after(100, 0.01))
+    assert [job.spec.node_count for job in (best.job, bad.job)] == [2, 2]
+    assert len(best.job.results()) == 2
+
+
 SCRIPT = """
 import argparse
 from distdl_jupyter import log
