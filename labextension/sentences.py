@@ -37,18 +37,15 @@ def texts(tree: ast.AST) -> Iterator[str]:
     shown: set[int] = set()
     strings: list[ast.AST] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant):
-            if isinstance(node.value, str):
-                strings.append(node)
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            strings.append(node)
+            skipped |= {id(part) for part in getattr(node, "values", ())}  # of an f-string
         elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             skipped |= {id(one.value) for one in node.body if isinstance(one, ast.Expr)}  # descriptions
         elif isinstance(node, ast.Compare | ast.Assert):
             skipped |= {id(one) for one in ast.walk(node)}
         elif isinstance(node, ast.Dict):
             skipped |= {id(key) for key in node.keys}
-        elif isinstance(node, ast.JoinedStr):
-            strings.append(node)
-            skipped |= {id(one) for one in node.values}
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in ("re", "log", "logger"):
                 skipped |= {id(one) for one in node.args}
