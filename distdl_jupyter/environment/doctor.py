@@ -107,6 +107,9 @@ def _horovod(seen: Environment) -> Row:
         if found.tensorflow_error:
             remedy = "Run `distdl install horovod --framework torch,tensorflow`."
             return Row("Horovod", "warn", f"{value}; not for TensorFlow: {found.tensorflow_error}", remedy)
+        if seen.gpus and found.torch_cuda and not found.nccl:
+            remedy = "With NCCL and nvcc installed run `HOROVOD_GPU_OPERATIONS=NCCL distdl install horovod`."
+            return Row("Horovod", "warn", f"{value}, without NCCL: gradients go through the CPU's memory", remedy)
         return Row("Horovod", "ok", value)
     if not found.horovod_version:
         return Row("Horovod", "fail", "not installed", _after(seen, "Run `distdl install horovod`."))

