@@ -27,6 +27,8 @@ DOUBLINGS = 2
 _LEAST, _WELL = 0.03, 0.9
 #: How far batches may be from what weak or strong scaling makes of them, as a share.
 _LIKE = 0.1
+#: Said of a forecast whose error is larger than itself.
+_DOUBT = "The runs differ too much to say more: measure again while the machine does nothing else."
 #: Stands in code for the name of a VM size.
 SIZE = "{VM SIZE}"
 LINEAR_RULE = "the linear rule (Goyal et al., 2017, https://arxiv.org/abs/1706.02677)"
@@ -230,7 +232,12 @@ def forecast_text(found: Scaling) -> str:
         return ""
     last = found_[-1]
     share, error = 100 * last.efficiency, epoch_price.spread(last)
-    return f"Forecast for {count(last.processes)} on links as those measured: {share:.0f} % ± {error:.0f}."
+    said = f"Forecast for {count(last.processes)} on links as those measured: {share:.0f} % ± {error:.0f}."
+    return _with_doubt(said, share, error)
+
+
+def _with_doubt(said: str, share: float, error: float) -> str:
+    return said if error <= share else f"{said} {_DOUBT}"
 
 
 def forecast_on(found: Scaling, size: VmSize | None) -> str:
@@ -244,7 +251,8 @@ def forecast_on(found: Scaling, size: VmSize | None) -> str:
     link, forecast = one
     share, error = 100 * forecast.efficiency, epoch_price.spread(forecast)
     over = link.text if link.latency_seconds else f"{link.text}, its latency left out"
-    return f"Forecast for {count(processes)} on {size.name} ({over}): {share:.0f} % ± {error:.0f}."
+    said = f"Forecast for {count(processes)} on {size.name} ({over}): {share:.0f} % ± {error:.0f}."
+    return _with_doubt(said, share, error)
 
 
 def _rehearsal(found: Scaling, facts: Facts, size: VmSize | None) -> ScalingAction | None:

@@ -56,6 +56,14 @@ def test_forecast_for_a_size_says_that_a_latency_is_left_out():
     assert " on NC64as_T4_v3 (32 Gb/s, its latency left out): " in shown.detail
 
 
+@pytest.mark.parametrize("noise", [0.05, 2.0])
+def test_a_forecast_whose_error_is_larger_than_itself_asks_for_a_quiet_machine(noise):
+    points = [replace(one, error=noise * one.rate) for one in map(made, (1, 2))]
+    said = panel(Scaling("digits", points), FACTS).detail
+    assert said.startswith("Forecast for 8 on links as those measured: ")
+    assert ("measure again while the machine does nothing else" in said) is (noise > 1)
+
+
 def test_own_work_that_grows_is_told_from_communication():
     shown = panel(Scaling("digits", [made(1), made(2, own=0.08)]), FACTS)
     assert shown.reason.startswith("39.0 of 82.0 ms a step are own work that takes longer than with 1 process")
