@@ -65,8 +65,9 @@ def build(
     _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
     python = python or sys.executable
     # Other machines and other Pythons have packages of their own, which are looked at there.
-    elsewhere = cluster.far or python != sys.executable or any(map(given.get, packages.FIELDS))
-    for reason in (cluster.unavailable(cluster_options), "" if elsewhere else backend.unavailable(backend_options)):
+    here = not cluster.far and python == sys.executable
+    looked_at = here and not any(map(given.get, packages.FIELDS))
+    for reason in (cluster.unavailable(cluster_options), backend.unavailable(backend_options) if looked_at else ""):
         if reason:
             raise PluginUnavailable(reason)
     variables = given.pop("environment_variables", {})
@@ -115,7 +116,7 @@ def build(
         **{"name": check_name(draft.name), **given},
     )
     _refuse_missing_shards(spec)
-    if not cluster.far and python == sys.executable and any(getattr(spec, name) for name in packages.FIELDS):
+    if here and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _with_ready_python(spec)
     dry_run(spec, cluster, cluster_options, backend, backend_options)
     redact.refuse({**cluster_given, **backend_given})

@@ -233,11 +233,11 @@ def forecast_text(found: Scaling) -> str:
     last = found_[-1]
     share, error = 100 * last.efficiency, epoch_price.spread(last)
     said = f"Forecast for {count(last.processes)} on links as those measured: {share:.0f} % ± {error:.0f}."
-    return _with_doubt(said, share, error)
+    return _with_doubt(said, last)
 
 
-def _with_doubt(said: str, share: float, error: float) -> str:
-    return said if error <= share else f"{said} {_DOUBT}"
+def _with_doubt(said: str, one: Forecast) -> str:
+    return f"{said} {_DOUBT}" if one.error > one.rate else said
 
 
 def forecast_on(found: Scaling, size: VmSize | None) -> str:
@@ -252,7 +252,7 @@ def forecast_on(found: Scaling, size: VmSize | None) -> str:
     share, error = 100 * forecast.efficiency, epoch_price.spread(forecast)
     over = link.text if link.latency_seconds else f"{link.text}, its latency left out"
     said = f"Forecast for {count(processes)} on {size.name} ({over}): {share:.0f} % ± {error:.0f}."
-    return _with_doubt(said, share, error)
+    return _with_doubt(said, forecast)
 
 
 def _rehearsal(found: Scaling, facts: Facts, size: VmSize | None) -> ScalingAction | None:

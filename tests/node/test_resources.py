@@ -64,6 +64,7 @@ def test_what_remains_of_a_rank_counts_whole_when_its_children_have_ended(start)
 
 
 def test_a_rank_that_is_ending_is_never_told_to_need_no_memory(start):
+    # So large that its end takes a while, in which it is sampled; it sleeps until it is killed here.
     process = start("held = bytearray(b'x' * 500_000_000); print('ready', flush=True); import time; time.sleep(60)")
     process.stdout.readline()
     sampler, told = Sampler(), []
