@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list, monitoring, rerun
+from distdl_jupyter import job_list, monitoring, registry, rerun
 from distdl_jupyter.core import atomic_write, scaling
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
@@ -240,6 +240,11 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
     """Write down and tell how a sweep has ended, by who holds its lock; of one that was deleted nothing is written."""
     if not folder.path.exists():
         return
+    with contextlib.suppress(DistDLError, OSError):  # what waits there for trials goes away by itself
+        spec = folder.spec()
+        assert spec.group is not None, "it is that of a sweep"
+        options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
+        registry.get("clusters", spec.cluster).close_group(spec.group, options)
     end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
     atomic_write.write(folder.path / "end.json", end)
     tell(folder.id, state, " ".join(filter(None, (problem, hint))))

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the trials.
 _LOOK = 0.5
-#: Trials that fail before one ends well, after which no other is started, and trials in a row that may be lost.
+#: Trials that fail before one ends well, or in a row that cannot begin, after which no other is started; trials in a
+#: row that may be lost.
 _FAILURES, _LOSSES = 3, 3
 #: Trials before the first one is stopped early, and before values are chosen by what others came to, at most.
 _STARTUP, _MOST_RANDOM = 5, 10
@@ -149,6 +150,8 @@ class Driver:
         self._going: dict[int, _Going] = {}
         #: Trials that were lost in a row, each begun after the one before was seen to be lost, and when that was.
         self._losses, self._lost_at = 0, 0.0
+        #: Trials in a row that failed before their ranks ran.
+        self._refusals = 0
 
     def run(self) -> State:
         """Start, follow and end trials until all are done, or the sweep is stopped. Raises Broken, DistDLError."""
@@ -219,6 +222,7 @@ class Driver:
             self._lost(number, going)
             return
         self._losses = 0
+        self._refusals = self._refusals + 1 if view.state is State.FAILED and view.started is None else 0
         if view.state is State.COMPLETED:
             self._told(number, self._value(going))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
@@ -297,16 +301,18 @@ class Driver:
         self._study.enqueue_trial(values)
 
     def _check_failures(self, view: JobView) -> None:
-        """Raise Broken where trials fail one after the other and none has ended well."""
+        """Raise Broken where trials fail one after the other and none has ended well, or the last could not begin."""
         study = sweep_study.read(self._id)
         failed = [one for one in study.trials if one.state == State.FAILED]
-        if len(failed) >= min(_FAILURES, self._plan.trials) and not any(
-            one.state in ("completed", "pruned") for one in study.trials
-        ):
-            self._stop()
-            why = view.failure.what if view.failure else view.reason
-            raise Broken(f"The first {plural(len(failed), 'trial')} failed: {why.splitlines()[0].rstrip('.')}.",
-                         f"distdl logs {short_id(failed[-1].id)} shows why.")  # fmt: skip
+        goes_well = any(one.state in ("completed", "pruned") for one in study.trials)
+        if (self._refusals if goes_well else len(failed)) < min(_FAILURES, self._plan.trials):
+            return
+        self._stop()
+        why = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
+        says = f"The first {plural(len(failed), 'trial')} failed: {why}."
+        if goes_well:
+            says = f"The last {plural(self._refusals, 'trial')} could not begin: {why}."
+        raise Broken(says, f"distdl logs {short_id(failed[-1].id)} shows why.")
 
     def _stop(self) -> None:
         """Cancel the trials that run and wait until they have ended."""

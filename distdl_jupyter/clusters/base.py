@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from distdl_jupyter.core.queue import QueuedJob, QueueView
-    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.node.stacks import Answer
 
@@ -522,6 +522,10 @@ class Cluster(ABC):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start the plan. Raises LaunchFailed when it cannot; nothing is left running then."""
 
+    def interrupted(self) -> str:
+        """Return why a queue took the machines from a start that has failed, one sentence; "" when it did not."""
+        return ""
+
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
@@ -538,3 +542,10 @@ class Cluster(ABC):
 
         Raises DistDLError when it cannot be looked for.
         """
+
+    def close_group(self, group: Group, options: Any) -> None:
+        """Give back what is reserved for jobs of a group, as a sweep, that are to come; those that have begun go on.
+
+        Raises DistDLError, OSError.
+        """
+        return

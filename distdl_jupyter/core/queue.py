@@ -41,7 +41,7 @@ class QueuedJob:
 
     One that ``runs`` is expected to end at ``ends``, one that waits to begin at ``start`` (epoch seconds; None: not
     known) and says ``why`` it waits. ``nodes``, ``cores`` and ``gpus`` are those of the whole job, or of each of the
-    ``tasks`` of an array that wait as one.
+    ``tasks`` of an array that wait as one, from the task ``first`` on.
     """
 
     id: str
@@ -57,6 +57,7 @@ class QueuedJob:
     gpus: int = 0
     partition: str = ""
     tasks: int = 1
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class Supervisor:
     def run(self) -> None:
         """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
         try:
-            run = self._launch_or_reattach()
+            run = self._started(self._launch_or_reattach)
             threading.Thread(target=self._record_git, daemon=True).start()  # ranks were forked: now a thread may be
             self._start_trackers()
             if self._checkpoints:
@@ -163,11 +163,33 @@ class Supervisor:
             self._recorder.record_notice(notice)
 
     def _interruption(self, run: Run) -> str:
-        view, spec = self._recorder.view, self._spec
-        if self._stopped_by in ("user", "time") or view.failure is None or spec.kind == "ranks":
+        if self._stopped_by in ("user", "time") or self._recorder.view.failure is None:
             return ""
+        return run.interrupted() if self._may_requeue else ""
+
+    @property
+    def _may_requeue(self) -> bool:
+        """Whether the job goes into the queue again when that has interrupted it."""
+        spec = self._spec
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
-        return run.interrupted() if self._launch.cluster.requeues(options) > view.requeue_count else ""
+        return spec.kind != "ranks" and self._launch.cluster.requeues(options) > self._recorder.view.requeue_count
+
+    def _started(self, start: Callable[[], Run | None]) -> Run | None:
+        """Start the ranks; where a queue took the machines from them meanwhile, as often as it is allowed once more.
+
+        Raises Canceled, DistDLError.
+        """
+        while True:
+            try:
+                return start()
+            except DistDLError:
+                if not hasattr(self._launch, "cluster") or not self._may_requeue:
+                    raise
+                self._interrupted = self._launch.cluster.interrupted()
+                if not self._interrupted:
+                    raise
+            self._prepare_restart()
+            start = self._launch.start
 
     def _restart(self) -> Run | None:
         """Start all ranks anew, as often as it takes and is allowed; a start that fails counts as a failure.
@@ -177,7 +199,7 @@ class Supervisor:
         while True:
             self._prepare_restart()
             try:
-                return self._launch.start()
+                return self._started(self._launch.start)
             except DistDLError as error:
                 if self._restarts_left == 0:
                     raise

@@ -124,7 +124,7 @@ def allowed(partition: str = "") -> Allowed | None:
 
     Raises SlurmFailed, also when the accounting is down.
     """
-    config = dict(_setting(line) for line in commands.run("scontrol", "show", "config").splitlines() if "=" in line)
+    config = commands.config()
     enforced = config.get("AccountingStorageEnforce", "none")
     if enforced in ("none", "") or shutil.which("sacctmgr") is None:
         return None
@@ -138,8 +138,3 @@ def allowed(partition: str = "") -> Allowed | None:
     if "qos" not in enforced:
         found = dict.fromkeys(found, ())
     return Allowed(found) if found else None
-
-
-def _setting(line: str) -> tuple[str, str]:
-    name, _, value = line.partition("=")
-    return name.strip(), value.strip()

@@ -16,7 +16,7 @@ from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.staging import AgentNode, Job
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import accounting, commands, nodes, script, sinfo, squeue, words
+from distdl_jupyter.clusters.slurm import accounting, array, commands, script, sinfo, squeue, words
 from distdl_jupyter.clusters.slurm.checkup import checked
 from distdl_jupyter.clusters.slurm.nodes import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
@@ -28,7 +28,7 @@ from distdl_jupyter.core.store import JobFolder
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable
     from distdl_jupyter.core.queue import QueuedJob
-    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.spec import Group, JobSpec
 
 #: Seconds that the end of a swept job is waited for.
 _TIMEOUT = 15.0
@@ -58,6 +58,7 @@ class SlurmCluster(AgentCluster):
     def __init__(self) -> None:
         super().__init__()
         self._slurm: SlurmJob | None = None
+        self._interrupted = ""
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Slurm's commands must be here."""
@@ -105,8 +106,8 @@ class SlurmCluster(AgentCluster):
 
     def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Submit the job, wait for its turn, and reach its agents."""
-        found = context.handle
-        self._slurm = self._submitted(spec, options, context) if found is None else _found(found, context)
+        found = _found(context.handle, context) if context.handle is not None else None
+        self._slurm = found or self._submitted(spec, options, context)
         self._slurm.watch.hurry()
         self._await(self._slurm.hosts, "queue", context)
         for at, host in enumerate(self._slurm.hosts()):
@@ -125,15 +126,18 @@ class SlurmCluster(AgentCluster):
         site.write(context.folder, spec, options)
         context.report("queue", "submitting to Slurm")
         try:
-            job = commands.submit(
-                script.arguments(site, spec, options, secrets), script.batch(site, spec, options), secrets
-            )
+            job = array.take(site, spec, options, secrets, context)
+            if not job:
+                comment = spec.id if spec.group else ""
+                arguments = script.arguments(spec, options, secrets, site.run, site.output.name, comment)
+                job = commands.submit([*arguments, str(site.batch)], secrets)
+                context.record_handle(site.handle(job))
         except commands.SlurmFailed as error:
             site.remove()
             raise LaunchFailed(error.message, hint=_remedy(error.message)) from error
-        slurm = SlurmJob(site, job)
-        context.record_handle(nodes.handle(slurm))
-        return slurm
+        except OSError as error:
+            raise script.unusable(error, site.job) from error
+        return SlurmJob(site, job)
 
     def _all_have_greeted(self) -> bool:
         return all(one.greeted for one in self._connections)
@@ -174,7 +178,12 @@ class SlurmCluster(AgentCluster):
                 self._slurm.cancel()
             super()._let_go()
             self._slurm.close()
+            self._interrupted = self._slurm.interruption()
             self._slurm = None
+
+    def interrupted(self) -> str:
+        """Return what Slurm has said of the job's end before its ranks ran."""
+        return self._interrupted
 
     # after a supervisor's death ---------------------------------------------------------------------
 
@@ -185,6 +194,8 @@ class SlurmCluster(AgentCluster):
         if "nodes" not in handle:
             raise LaunchFailed("An earlier version of this package has started the job.")
         slurm = _found(handle, context)
+        if slurm is None:
+            raise LaunchFailed("Another trial has the job's place in the array.")
         slurm.watch.has_run = True
         hosts = [str(node["host"]) for node in handle["nodes"]]
         reached = [slurm.connect(at, host, takeover=True) for at, host in enumerate(hosts)]
@@ -206,16 +217,30 @@ class SlurmCluster(AgentCluster):
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Cancel the job and wait until Slurm has ended it; without a handle it is found by its name."""
+        if "place" in handle and not script.leads(Path(handle["place"]), Path(handle["folder"], handle["run"])):
+            return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
         return [found for job in jobs for found in _cancel(job)]
 
+    def close_group(self, group: Group, options: SlurmOptions) -> None:
+        """Take the rest of a sweep's job array out of the queue."""
+        array.close(group, options)
 
-def _found(handle: Mapping[str, Any], context: Context) -> SlurmJob:
-    """Return the job that an earlier supervisor has submitted. Raises LaunchFailed when its folder is gone."""
+
+def _found(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
+    """Return the job that an earlier supervisor has submitted, None where another one has taken its place in an array.
+
+    Raises LaunchFailed when its folder is gone.
+    """
     directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
     site = script.Site(context.folder, directory, context.restart)
     if not site.run.is_dir():
         raise LaunchFailed(f"The job's folder for Slurm, {site.run}, is gone.")
+    if "place" in handle:
+        with contextlib.suppress(OSError):  # somebody has deleted the array's folder
+            site.take(Path(handle["place"]))
+        if site.place is None:
+            return None
     return SlurmJob(site, str(handle["slurm_job"]))
 
 
@@ -237,8 +262,8 @@ def _cancel(job: str) -> list[str]:
             return []
     except commands.UnknownJob:
         return []
-    for kill in nodes.killing(job):
-        _unless_ended(kill)
+    for part in ("0", "batch"):  # its agents, and its batch script
+        _unless_ended(partial(commands.kill, job, part))
     _unless_ended(partial(commands.cancel, job))
     until = time.monotonic() + _TIMEOUT
     with contextlib.suppress(commands.UnknownJob):

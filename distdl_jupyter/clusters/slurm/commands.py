@@ -27,7 +27,7 @@ _SILENT = re.compile(
     r"|socket timed out|unexpected message received|controller not responding",
     re.IGNORECASE,
 )
-_UNKNOWN = re.compile(r"invalid job id", re.IGNORECASE)
+_UNKNOWN = re.compile(r"invalid job id|job \S+ not found", re.IGNORECASE)
 
 
 #: What every command says that finds neither slurm.conf nor a server that gives it.
@@ -48,13 +48,19 @@ class UnknownJob(SlurmFailed):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job as Slurm tells it: ``state`` and ``reason`` are Slurm's words, "" for no reason."""
+    """A job as Slurm tells it: ``state`` and ``reason`` are Slurm's words, "" for no reason.
+
+    ``number`` is the job's own, also of a task of an array that has begun: srun does not take its "12_3". A job is
+    ``preempted`` from when Slurm has asked it to make room, which is before its state says so.
+    """
 
     state: str
     reason: str = ""
     exit_code: int = 0
     exit_signal: int = 0
     nodes: str = ""
+    number: str = ""
+    preempted: bool = False
 
     @property
     def pending(self) -> bool:
@@ -126,8 +132,13 @@ def _sentence(program: str, said: str) -> str:
 
 
 def number(job: str) -> str:
-    """Return the number of a job that was submitted: "12" of "12" or of "12;cluster"."""
+    """Return the number of a job that was submitted: "12" of "12" or of "12;cluster", "12_3" of a task of an array."""
     return job.partition(";")[0]
+
+
+def with_number(job: str, number: str) -> str:
+    """Return the job with this number on the same cluster."""
+    return number + "".join(job.partition(";")[1:])
 
 
 def at(job: str) -> Mapping[str, str]:
@@ -136,12 +147,12 @@ def at(job: str) -> Mapping[str, str]:
     return {"SLURM_CLUSTERS": cluster} if cluster else {}
 
 
-def submit(arguments: Sequence[str], script: str, secrets: Mapping[str, str]) -> str:
-    """Submit a script and return the job: its number, or "number;cluster". Raises SlurmFailed.
+def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
+    """Submit a script, the last argument, and return the job: its number, or "number;cluster". Raises SlurmFailed.
 
     Values of ``secrets`` travel in sbatch's environment; ``arguments`` name them.
     """
-    job = run("sbatch", "--parsable", *arguments, given=script, more=secrets).strip()
+    job = run("sbatch", "--parsable", *arguments, more=secrets).strip()
     if not number(job).isdigit():
         raise SlurmFailed(f"sbatch answered {job[:200]!r} where the job's number was expected.")
     return job
@@ -157,13 +168,29 @@ def hosts(nodes: str) -> list[str]:
     return run("scontrol", "show", "hostnames", nodes, timeout=_STATE_TIMEOUT).split()
 
 
+def config() -> dict[str, str]:
+    """Return Slurm's settings by name. Raises SlurmFailed."""
+    lines = [line.partition("=") for line in run("scontrol", "show", "config").splitlines()]
+    return {name.strip(): value.strip() for name, is_setting, value in lines if is_setting}
+
+
 def _job_state(text: str) -> JobState:
-    fields = dict(word.partition("=")[::2] for word in text.split("\n", 1)[0].split(" ") if "=" in word)
+    """Return the state of a job; of an array that of a task that has not ended, where there is one."""
+    found = list(map(_state_of, text.strip().splitlines() or [""]))
+    return next((one for one in found if not one.ended), found[0])
+
+
+def _state_of(line: str) -> JobState:
+    fields = dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
     code, signal_ = exit_code(fields.get("ExitCode", "0:0"))
-    reason = fields.get("Reason", "")
+    state, reason = fields.get("JobState", "").rstrip("+"), fields.get("Reason", "")
+    preempted = fields.get("PreemptTime", "None") != "None"
+    if state == "FAILED" and preempted:
+        state = "PREEMPTED"  # it has ended in its grace time, on Slurm's SIGTERM
     return JobState(
-        fields.get("JobState", "").rstrip("+"), "" if reason in ("None", "(null)") else reason, code, signal_,
-        "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
+        state, "" if reason in ("None", "(null)") else reason, code, signal_,
+        "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""), fields.get("JobId", ""),
+        preempted,
     )  # fmt: skip
 
 
@@ -179,20 +206,18 @@ def leading_number(text: str) -> int:
     return int(found[0]) if found else 0
 
 
-def send(job: str, name: str, *, part: str = "", everywhere: bool = False) -> None:
-    """Signal the processes of all steps of a job, of one ``part`` of it ("0", "batch"), or of all parts.
+def kill(job: str, part: str) -> None:
+    """Kill the processes of a part of a job at once: of a step, as "0", or of its script, "batch". Raises SlurmFailed.
 
-    KILL must name a part to act at once: for a whole job Slurm begins with TERM and waits (KillWait).
-    Raises SlurmFailed.
+    For a whole job Slurm begins with TERM and waits (KillWait).
     """
-    target = f"{number(job)}.{part}" if part.isdigit() else number(job)
-    which = ["--full"] if everywhere else ["--batch"] if part == "batch" else []
-    run("scancel", f"--signal={name}", *which, target, more=at(job))
+    which = ["--batch", number(job)] if part == "batch" else [f"{number(job)}.{part}"]
+    run("scancel", "--signal=KILL", *which, more=at(job))
 
 
-def cancel(job: str, *, pending_only: bool = False) -> None:
+def cancel(job: str) -> None:
     """Take a job out of the queue, or end it. Raises SlurmFailed."""
-    run("scancel", *(["--state=PENDING"] if pending_only else []), number(job), more=at(job))
+    run("scancel", number(job), more=at(job))
 
 
 def jobs_named(name: str) -> list[str]:

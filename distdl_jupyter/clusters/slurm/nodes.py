@@ -6,7 +6,7 @@ import dataclasses
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -89,7 +89,8 @@ class SlurmJob:
         link = FolderLink(self.site.run, node, partial(self.why_lost, node, host), takeover=takeover)
         # Each request and each channel has taken more than one byte, so no earlier supervisor has come so far.
         found = Connection(Host(host, host), "", partial(Wire, host, link, b""), link.sent + 1)
-        found.shell = f"srun --overlap --jobid={self.number} --nodelist={host}"
+        number = self.watch.state.number if self.watch.state is not None else self.number
+        found.shell = f"srun --overlap --jobid={number} --nodelist={host}"
         return found
 
     def printed(self) -> str:
@@ -127,6 +128,8 @@ class SlurmJob:
         state = self.watch.state
         assert state is not None, "the job has ended, which only its state tells"
         if self.watch.forgotten:
+            if self.site.place is not None and not self.watch.has_run:
+                return f"Slurm knows nothing any more of its job {self.number}: it was canceled (scancel) in the queue."
             return f"Slurm knows nothing any more of its job {self.number}."
         if state.exit_signal == _NO_OUTPUT:
             return f"The nodes cannot write to {self.site.job}: set the option directory to a folder that all share."
@@ -262,7 +265,8 @@ class SlurmNodes(AgentNodes):
 
     def handle(self) -> dict[str, Any]:
         """Return the job's number, its folder, and where its ranks are."""
-        return handle(self._slurm) | {
+        site = self._slurm.site
+        return site.handle(self._slurm.job, site.place) | {
             "nodes": [{"host": node.host, "run": node.run} for node in self.nodes],
             "ranks": [[place.rank, place.node, place.local_rank] for place in self._placement.ranks],
         }
@@ -287,17 +291,6 @@ class SlurmNodes(AgentNodes):
         found = accounting.usage(self._slurm.job) if self._slurm.watch.ended else None
         if found is not None:
             self.notices.append(Notice("info", found.text(self._slurm.number), "slurm-accounting"))
-
-
-def handle(slurm: SlurmJob) -> dict[str, Any]:
-    """Return plain data by which a submitted job is found again."""
-    site = slurm.site
-    return {"slurm_job": slurm.job, "folder": str(site.job), "run": site.run.name, "copied": site.copied}
-
-
-def killing(job: str) -> list[Callable[[], None]]:
-    """Return what kills a job's agents, and its batch script."""
-    return [partial(commands.send, job, "KILL", part=part) for part in ("0", "batch")]
 
 
 def numbers(text: str) -> list[int]:

@@ -5,6 +5,7 @@ Secret values are in none of these files: sbatch carries them in its environment
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -14,7 +15,7 @@ import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package, returned
@@ -45,17 +46,17 @@ class Site:
         self.copied = self.job.resolve() != folder.path.resolve()
         #: Each attempt has its own: of the one before, agents may still write their last frames.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
+        self.batch = self.run / "batch"
         self.output = self.run / "job.out"
+        #: The place of a trial in the job array of its sweep (``array``), None for a job by itself.
+        self.place: Path | None = None
         #: Whether ranks may have written there what is nowhere else: ``remove`` leaves it.
         self.keeps = False
 
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
         """Put everything there. Raises LaunchFailed."""
         try:
-            if self.copied:
-                permissions.chosen(self.job.parent)
-            permissions.own(self.job)
-            permissions.own(self.run)
+            self.make()
             if self.copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
@@ -63,12 +64,31 @@ class Site:
             for name in (self.output.name, agents.FAILED, agents.WARNED, *of_nodes):
                 _private(self.run / name, "")
             _private(self.run / _START, _start(self, options, python_of(spec, options)), 0o700)
+            _private(self.batch, batch(self, spec, options))
         except OSError as error:
-            why = f"written to {error.filename or self.job}: {error.strerror}" if error.strerror else f"used: {error}"
-            raise LaunchFailed(
-                f"The job's files cannot be {why}.",
-                hint="Set the option directory to a folder of your own that all nodes share.",
-            ) from error
+            raise unusable(error, self.job) from error
+
+    def make(self) -> None:
+        """Make its folders where they are missing. Raises OSError."""
+        if self.copied:
+            permissions.chosen(self.job.parent)
+        permissions.own(self.job)
+        permissions.own(self.run)
+
+    def take(self, place: Path) -> bool:
+        """Let the task of an array with this place run the job's batch script; say whether it does. Raises OSError."""
+        with contextlib.suppress(FileExistsError):
+            place.symlink_to(self.run)
+        if not leads(place, self.run):
+            return False
+        self.place, self.output = place, place.with_name(f"{place.name}.out")
+        self.output.touch(0o600)
+        return True
+
+    def handle(self, job: str, place: Path | None = None) -> dict[str, Any]:
+        """Return plain data by which a submitted job is found again."""
+        more = {"place": str(place)} if place else {}
+        return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **more}
 
     def _copy(self, folder: JobFolder) -> None:
         for name in _NEEDED:
@@ -106,6 +126,18 @@ class Site:
         folder = self.job if self.copied and not self.keeps else self.run
         if permissions.is_own(folder) and (not self.copied or (self.run / _START).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def unusable(error: OSError, folder: Path) -> LaunchFailed:
+    """Return the refusal of a job whose files cannot lie where they should."""
+    why = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
+    return LaunchFailed(f"The job's files cannot be {why}.",
+                        hint="Set the option directory to a folder of your own that all nodes share.")  # fmt: skip
+
+
+def leads(place: Path, run: Path) -> bool:
+    """Say whether a place in an array is that of the job with this folder."""
+    return place.is_symlink() and place.readlink() == run
 
 
 def _bring(source: Path, target: Path) -> None:
@@ -204,8 +236,11 @@ def _path() -> str:
     return f'export PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{shlex.quote(str(Path(here).parent))}\n'
 
 
-def arguments(site: Site, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str]) -> list[str]:
-    """Return the options of sbatch."""
+def arguments(
+    spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, comment: str,
+    *more: str,
+) -> list[str]:  # fmt: skip
+    """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit = options.time_limit or _limit_of(spec)
     wanted = {
         "partition": options.partition, "account": options.account, "qos": options.qos, "time": limit,
@@ -214,19 +249,20 @@ def arguments(site: Site, spec: JobSpec, options: SlurmOptions, secrets: Mapping
     }  # fmt: skip
     return [
         f"--job-name={job_name(spec)}",
-        *([f"--comment={spec.id}"] if spec.group else []),
+        *([f"--comment={comment}"] if comment else []),
         f"--nodes={spec.node_count}",
         f"--ntasks={spec.process_count}",
         f"--ntasks-per-node={spec.process_count_per_node}",
         # Slurm writes %j and the like into a file's name.
-        f"--output={str(site.output).replace('%', '%%')}",
+        f"--output={str(folder).replace('%', '%%')}/{output}",
         "--open-mode=append",
-        f"--chdir={site.run}",
+        f"--chdir={folder}",
         "--no-requeue",
         f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
         *(f"--{name}={value}" for name, value in wanted.items() if value),
         *options.more,
+        *more,
     ]
 
 

@@ -61,6 +61,7 @@ def job(line: str) -> QueuedJob:
         gpus=sinfo.gpus_in(re.sub(r"gres[:/]", "", gres))[0] * count,
         partition=partition,
         tasks=_tasks(waiting.rstrip("]")) if waiting else 1,
+        first=commands.leading_number(waiting),
     )
 
 
@@ -86,15 +87,20 @@ def _holding(one: QueuedJob) -> Holding:
 
 
 def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
-    """Return a waiting job's place among those that wait for its partition, None where it does not wait (any more)."""
-    own = next((one for one in found if one.id == number and not one.runs), None)
+    """Return a waiting job's place among those that wait for its partition, None where it does not wait (any more).
+
+    The job may be a task of an array, as 123_4.
+    """
+    array, _, task = number.partition("_")
+    own = next((one for one in found if one.id in (number, array) and not one.runs), None)
     if own is None:
         return None
+    before = min(max(0, int(task or 0) - own.first), own.tasks - 1)
     partitions = set(own.partition.split(","))
     near = [one for one in found if partitions & set(one.partition.split(","))]
     waiting = [one for one in near if not one.runs]
     return QueueView(
-        place=1 + sum(one.tasks for one in waiting[: waiting.index(own)]),
+        place=1 + before + sum(one.tasks for one in waiting[: waiting.index(own)]),
         of=sum(one.tasks for one in waiting),
         start=own.start,
         priority=own.priority,

@@ -110,7 +110,8 @@ def end(state: JobState) -> str:
 
 def interruption(state: JobState, job: str) -> str:
     """Return which interruption has ended a job that had not failed itself, "" for every other end."""
-    return _INTERRUPTIONS.get(state.state, "").format(job=job)
+    ending = "PREEMPTED" if state.preempted and not state.ended else state.state
+    return _INTERRUPTIONS.get(ending, "").format(job=job)
 
 
 def unexplained(state: JobState) -> str:

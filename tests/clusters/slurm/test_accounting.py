@@ -5,11 +5,10 @@ import time
 
 import pytest
 
-from distdl_jupyter import add_cluster, queue, registry, sweep
+from distdl_jupyter import add_cluster, queue, registry
 from distdl_jupyter.cli import main
-from distdl_jupyter.clusters.slurm import accounting, commands
+from distdl_jupyter.clusters.slurm import accounting
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore
 from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among them
     COUNT,
     SAVES,
@@ -165,33 +164,6 @@ def test_every_task_of_an_array_has_its_place_in_the_queue(slurm, monkeypatch, t
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     slurm.run("scancel", number)
-
-
-def test_trials_of_a_sweep_have_one_name(slurm, tmp_path):
-    go = tmp_path / "go"
-
-    def train(lr):
-        import os
-        import time
-
-        import distdl_jupyter
-
-        while not os.path.exists(go):
-            time.sleep(0.1)
-        distdl_jupyter.log(step=0, loss=lr)
-
-    found = sweep(
-        train, {"lr": [0.1, 0.2]}, trials=2, metric="loss", parallel=2, sampler="grid", compute_target="slurm"
-    )
-    wait_for(lambda: len(slurm_jobs(slurm)) == 2, what="two trials in the queue")
-    names = slurm.run("squeue", "--noheader", "--format=%j").stdout.split()
-    assert len(set(names)) == 1
-    assert names[0].endswith(found.id)
-    ids = set(slurm.run("squeue", "--noheader", "--format=%k").stdout.split())
-    assert ids == set(JobStore().ids()) - {found.id}
-    assert sorted(number for id_ in ids for number in commands.jobs_named(id_)) == sorted(slurm_jobs(slurm))
-    go.touch()
-    assert found.wait(120).best.params == {"lr": 0.1}
 
 
 # containers ------------------------------------------------------------------------------------

@@ -127,7 +127,25 @@ def test_the_state_of_a_job_is_read():
         "JobId=12 JobName=a UserId=me(1) Nice=0 JobState=CANCELLED Reason=None Dependency=(null) ExitCode=0:15 "
         "NodeList=n[1-2] Command=(null)\n"
     )
-    assert commands._job_state(said) == JobState("CANCELLED", "", 0, 15, "n[1-2]")
+    assert commands._job_state(said) == JobState("CANCELLED", "", 0, 15, "n[1-2]", "12")
+
+
+def test_the_state_of_an_array_is_that_of_a_task_that_goes_on():
+    said = "JobId=13 ArrayTaskId=0 JobState=FAILED\nJobId=12 ArrayTaskId=3-9 JobState=PENDING\n"
+    assert commands._job_state(said).pending
+    assert commands._job_state(said.splitlines()[0]).state == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("state", "preempted", "is_interrupted"),
+    [("RUNNING", "None", False), ("RUNNING", "2026-01-01T00:00:00", True), ("FAILED", "2026-01-01T00:00:00", True),
+     ("FAILED", "None", False), ("COMPLETED", "2026-01-01T00:00:00", False),
+     ("CANCELLED", "2026-01-01T00:00:00", False),
+     ("PREEMPTED", "None", True)],
+)  # fmt: skip
+def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_so(state, preempted, is_interrupted):
+    found = commands._job_state(f"JobId=12 JobState={state} Reason=None PreemptTime={preempted} ExitCode=1:0")
+    assert bool(words.interruption(found, "12")) is is_interrupted
 
 
 @pytest.mark.parametrize(

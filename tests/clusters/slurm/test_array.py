@@ -1,0 +1,287 @@
+"""A sweep on a real Slurm is a job array: its tasks are places in the queue, which trials take one after the other."""
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from distdl_jupyter import jobs, loguniform, sweep
+from distdl_jupyter.clusters.slurm import array, commands, script
+from distdl_jupyter.core.errors import JobFailed
+from distdl_jupyter.core.spec import Group
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.sweep_study import folder
+from tests.client.test_sweep import _nothing_goes_on, driver, kill  # noqa: F401 - a fixture
+from tests.clusters.slurm.test_requeue import preempt
+from tests.clusters.slurm.test_slurm import events, notes, nothing_stays, slurm_jobs, supervisor_of  # noqa: F401
+from tests.conftest import wait_for
+from tests.slurm import accounted, needs_slurm, site, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
+
+pytestmark = [needs_slurm, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """Start a sweep whose trials wait for ``go``, but for as many as there are tickets."""
+    go, tickets = tmp_path / "go", tmp_path / "tickets"
+    tickets.mkdir()
+
+    def train(lr):
+        import contextlib
+        import time
+
+        import distdl_jupyter
+
+        while not go.exists():
+            with contextlib.suppress(StopIteration, FileNotFoundError):
+                next(tickets.iterdir()).unlink()
+                break
+            time.sleep(0.05)
+        distdl_jupyter.log(step=0, loss=lr)
+
+    def start(trials, **options):
+        options = {"parallel": 2, "seed": 1, "compute_target": "slurm", "distributed_backend": "plain", **options}
+        return sweep(train, {"lr": loguniform(1e-3, 1e-1)}, trials=trials, metric="loss", **options)
+
+    return SimpleNamespace(start=start, go=go, ticket=lambda name: (tickets / name).touch())
+
+
+def running(cluster):
+    return {number for number, state in slurm_jobs(cluster).items() if state == "RUNNING"}
+
+
+def tasks():
+    """Return how many jobs have had each Slurm job."""
+    of_jobs = [{one["data"]["slurm_job"] for one in events(job) if one["type"] == "handle"} for job in jobs()]
+    return Counter(task for found in of_jobs for task in found)
+
+
+def root_of(number):
+    return number.partition("_")[0]
+
+
+def states(found):
+    return Counter(one.state for one in found.study.trials)
+
+
+def test_a_sweep_is_one_array_whose_tasks_each_run_a_trial(slurm, swept):  # noqa: F811
+    found = swept.start(4)
+    wait_for(lambda: len(running(slurm)) == 2, what="two trials that run")
+    number = root_of(next(iter(running(slurm))))
+    assert {root_of(one) for one in slurm_jobs(slurm)} == {number}
+    assert running(slurm) == {f"{number}_0", f"{number}_1"}
+    (name,) = set(slurm.run("squeue", "--noheader", "--format=%j").stdout.split())
+    assert name.endswith(found.id)
+    swept.go.touch()
+    assert found.wait(120).best.value == min(one.value for one in found.study.trials)
+    assert states(found) == {"completed": 4}
+    assert tasks() == {f"{number}_{task}": 1 for task in range(4)}
+    assert slurm_jobs(slurm) == {}
+
+
+@pytest.mark.full
+def test_a_trial_that_is_canceled_makes_room_for_the_next_task(slurm, swept):  # noqa: F811
+    found = swept.start(3, parallel=1)
+    wait_for(lambda: running(slurm), what="a trial that runs")
+    number = root_of(next(iter(running(slurm))))
+    jobs()[0].cancel()
+    wait_for(lambda: running(slurm) == {f"{number}_1"}, what="the next task")
+    swept.go.touch()
+    found.wait(120)
+    assert states(found) == {"canceled": 1, "completed": 2}
+    assert tasks() == {f"{number}_{task}": 1 for task in range(3)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_another_array(
+    slurm,  # noqa: F811
+    swept,
+    shared,
+    tmp_path_factory,
+):
+    directory = tmp_path_factory.mktemp("shared")
+    found = swept.start(4, **({"directory": str(directory)} if shared else {}))
+    wait_for(lambda: len(running(slurm)) == 2, what="two trials that run")
+    found.stop()
+    wait_for(lambda: found.state is State.CANCELED, what="the end of the sweep")
+    assert slurm_jobs(slurm) == {}
+    assert list(directory.iterdir()) == []
+    first = {root_of(task) for task in tasks()}
+    swept.go.touch()
+    found.resume().wait(120)
+    assert states(found) == {"completed": 4}
+    assert set(tasks().values()) == {1}
+    assert len({root_of(task) for task in tasks() if "_" in task} - first) == 1
+    assert slurm_jobs(slurm) == {}
+    assert list(directory.iterdir()) == []
+
+
+# faults ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("sweep", "on Slurm tasks of its array wait for the next one; each runs one trial, none two")
+def test_what_drives_a_sweep_is_killed_while_tasks_of_its_array_begin(slurm, swept):  # noqa: F811
+    found = swept.start(4)
+    wait_for(lambda: len(running(slurm)) == 2, what="two trials that run")
+    number = root_of(next(iter(running(slurm))))
+    kill(driver(found))
+    swept.go.touch()
+    wait_for(lambda: running(slurm) == {f"{number}_2", f"{number}_3"}, what="tasks that no trial has taken")
+    found.wait(120)  # which looks
+    assert states(found) == {"completed": 4}
+    assert tasks() == {f"{number}_{task}": 1 for task in range(4)}
+
+
+@pytest.mark.full
+@pytest.mark.fault("sweep", "the supervisor of a trial in Slurm's queue: found again with its place")
+def test_the_supervisor_of_a_waiting_trial_is_killed(slurm, swept):  # noqa: F811
+    slurm.run("sbatch", "--exclusive", "--nodes=2", "--output=/dev/null", "--job-name=fold", "--wrap=sleep 600")
+    wait_for(lambda: running(slurm))
+    found = swept.start(4)
+    places = wait_for(lambda: (seen := [job.view().queue for job in jobs()]) and all(seen) and len(seen) == 2 and seen)
+    assert sorted((one.place, one.of) for one in places) == [(1, 4), (2, 4)]
+    os.kill(supervisor_of(jobs()[0]), signal.SIGKILL)
+    wait_for(lambda: jobs()[0].view() and notes(jobs()[0], "found-again"), what="another supervisor")
+    assert jobs()[0].state is State.QUEUED
+    slurm.run("scancel", "--name=fold")
+    swept.go.touch()
+    found.wait(120)
+    assert states(found) == {"completed": 4}
+    assert set(tasks().values()) == {1}
+    assert len(tasks()) == 4
+
+
+@pytest.mark.full
+@pytest.mark.fault("sweep", "its array in Slurm is canceled from outside: it ends and says so, and can be resumed")
+def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
+    found = swept.start(8)
+    swept.ticket("one")
+    wait_for(lambda: states(found)["completed"] == 1 and len(running(slurm)) == 2, what="a trial that has ended")
+    slurm.run("scancel", root_of(next(iter(running(slurm)))))
+    with pytest.raises(JobFailed, match=r"could not begin: .*\(scancel\)"):
+        found.wait(120)
+    failed = states(found)["failed"]
+    assert failed >= 3
+    swept.go.touch()
+    found.resume().wait(120)
+    assert states(found) == {"completed": 8 - failed, "failed": failed}
+    assert set(tasks().values()) == {1}
+    assert slurm_jobs(slurm) == {}
+
+
+@pytest.mark.full
+@pytest.mark.fault("restarts", "preempted trials of a sweep take other tasks of its array, each once")
+def test_preempted_trials_take_other_tasks(site, swept):  # noqa: F811
+    found = swept.start(4, partition="low", requeue=1)
+    wait_for(lambda: [job.state for job in jobs()] == [State.RUNNING] * 2, what="two trials whose ranks run")
+    number = root_of(next(iter(running(site))))
+    preempt(site)
+    wait_for(lambda: running(site) == {f"{number}_2", f"{number}_3"}, what="tasks after the preemption")
+    swept.go.touch()
+    found.wait(120)
+    assert states(found) == {"completed": 4}, [job.view().reason for job in jobs()]
+    assert set(tasks().values()) == {1}
+    assert {f"{number}_{task}" for task in range(4)} < tasks().keys()
+    assert slurm_jobs(site) == {}
+
+
+@pytest.mark.full
+@pytest.mark.fault("sweep", "Slurm takes no array of it: each trial is a job by itself, with Slurm's reason")
+def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept):  # noqa: F811
+    def limited(number):
+        site.run("sacctmgr", "--immediate", "modify", "user", "root", "set", f"maxsubmitjobs={number}")
+
+    limited(1)
+    try:
+        swept.go.touch()
+        found = swept.start(3, parallel=1).wait(120)
+    finally:
+        limited(-1)
+    assert states(found) == {"completed": 3}
+    assert not any("_" in task for task in tasks())
+    assert any("Slurm takes no array of 3 jobs" in one for job in jobs() for one in notes(job, "no-array"))
+
+
+@pytest.mark.full
+def test_where_slurm_has_no_arrays_each_trial_is_a_job_by_itself(slurm_of, swept):  # noqa: F811
+    slurm_of(1, conf="MaxArraySize=1\n")
+    swept.go.touch()
+    found = swept.start(3).wait(120)
+    assert states(found) == {"completed": 3}
+    assert not any("_" in task for task in tasks())
+
+
+@pytest.mark.full
+@pytest.mark.fault("sweep", "an array that was submitted by a supervisor that died before it knew its number is found")
+def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):  # noqa: F811
+    (place := tmp_path / "20260101-000000-abcde" / "slurm" / "1").mkdir(parents=True)
+    array._write(place, "", 3)
+    assert array._job(place) == ""
+    number = slurm.run(
+        "sbatch", "--parsable", "--array=0-2", "--hold", "--comment=20260101-000000-abcde/1", "--wrap=true"
+    ).stdout.strip()
+    assert array._job(place) == number == array._read(place)[0]
+    assert commands.state(number).pending
+    place.with_name("2").mkdir()
+    assert array._job(place.with_name("2")) == ""
+    assert array._free(place.with_name("2")) == []
+
+
+# a task by itself ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    """Start the script of a task, which waits a second for a trial."""
+    monkeypatch.setattr(array, "WAIT_SECONDS", 1)
+    (folder := tmp_path / "it's" / "1").mkdir(parents=True)
+    array._write(folder, "7", 2)
+
+    def start(number, **variables):
+        (folder / "batch").write_text(array._batch(folder))
+        variables = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(number), **variables}
+        return subprocess.Popen(["sh", str(folder / "batch")], env=variables, stdout=subprocess.PIPE, text=True)
+
+    site = script.Site(JobFolder(tmp_path / "20260101-000000-abcde"), "")  # noqa: F811
+    site.run.mkdir(parents=True)
+    site.batch.write_text("echo ran $SLURM_ARRAY_TASK_ID")
+    return SimpleNamespace(start=start, folder=folder, site=site)
+
+
+def test_a_task_waits_for_its_trial_and_runs_it(task):
+    process = task.start(0)
+    time.sleep(0.5)
+    assert task.site.take(task.folder / "0")
+    assert process.communicate(timeout=10)[0] == "ran 0\n"
+    assert task.site.take(task.folder / "0"), "a supervisor that takes over has the place"
+    other = script.Site(JobFolder(task.folder.parent / "20260101-000000-other"), "")
+    assert not other.take(task.folder / "0")
+    assert other.place is None
+
+
+def test_a_task_that_no_trial_takes_gives_up_and_cannot_be_taken_any_more(task):
+    assert task.start(0).communicate(timeout=10)[0] == ""
+    assert not task.site.take(task.folder / "0")
+    assert [place.name for place in array._free(task.folder)] == ["1"]
+
+
+def test_a_task_whose_trial_is_gone_or_that_slurm_runs_again_does_nothing(task):
+    assert task.site.take(task.folder / "1")
+    task.site.batch.unlink()
+    assert task.start(1).communicate(timeout=10)[0] == ""
+    again = task.start(0, SLURM_RESTART_COUNT="1")
+    assert again.communicate(timeout=10)[0] == ""
+    assert again.returncode == script.REQUEUED
+    assert [place.name for place in array._free(task.folder)] == ["0"]
+
+
+def test_a_group_that_is_no_sweep_or_has_no_array_is_closed_without_slurm(distdl_home, monkeypatch):
+    monkeypatch.setattr(commands, "run", lambda *_, **_more: pytest.fail("nothing is to be asked"))
+    array.close(Group(kind="scale", id="20260101-000000-abcde", name="n", size=2), SimpleNamespace(directory=""))
+    assert not folder("20260101-000000-abcde").path.exists()
