@@ -144,7 +144,9 @@ class StaticPage:
 
     def theme(self, *, dark: bool) -> None:
         """Put the page into one of JupyterLab's themes."""
-        self.page.evaluate("(name) => setTheme(name)", "theme-dark" if dark else "theme-light")
+        # It is looked at whether it is there: Chromium 150 forgets the promise of a busy page.
+        self.page.evaluate("(name) => void setTheme(name)", "theme-dark" if dark else "theme-light")
+        self.page.wait_for_function("(dark) => document.body.dataset.jpThemeLight === String(!dark)", arg=dark)
 
     def picture(self, name: str, of: Locator | None = None) -> None:
         """Take a picture of the page or of one element."""
