@@ -7,6 +7,7 @@ made as that of a job, and holds besides:
     journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
     end.json        how the sweep ended; not there while it goes on
     driven-on.json  how often another driver had to be started (``studies``)
+    slurm/          on Slurm: its job array (``clusters.slurm.array``)
 """
 
 from __future__ import annotations
