@@ -36,12 +36,12 @@ _MOST = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
-    """A job that waits: its place among those of its machine; ``start`` in epoch seconds, None where it is unknown.
+    """A job that waits: its place among those of its machine, and ``start`` in epoch seconds; None: not known (yet).
 
     ``user`` is "" for one's own; ``target`` where it waits.
     """
 
-    place: int
+    place: int | None
     id: str
     name: str
     user: str
@@ -137,7 +137,7 @@ class Queue:
     def _waits(self) -> list[tuple[str, ...]]:
         now = time.time()
         return [
-            (str(one.place), short_id(one.id), f"{one.name} of {one.user}" if one.user else one.name, one.why,
+            (str(one.place or ""), short_id(one.id), f"{one.name} of {one.user}" if one.user else one.name, one.why,
              estimate(one.start, now), str(one.priority))
             for one in self.waiting
         ]  # fmt: skip
@@ -213,7 +213,7 @@ def _waiting(found: list[Entry]) -> Iterator[WaitingJob]:
         )
     for row in rows.values():
         yield WaitingJob(
-            place=row.place or 1, id=row.id, name=row.name, user="", why=row.says, start=row.start,
+            place=row.place, id=row.id, name=row.name, user="", why=row.says, start=row.start,
             priority=row.priority, target=row.compute_target,
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import Group, JobSpec
-from distdl_jupyter.job_queue import ClusterQueue
+from distdl_jupyter.job_queue import ClusterQueue, Queue, WaitingJob
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,14 @@ def test_the_state_of_a_job_is_read():
         "NodeList=n[1-2] Command=(null)\n"
     )
     assert commands._job_state(said) == JobState("CANCELLED", "", 0, 15, "n[1-2]", "12")
+
+
+def test_a_place_that_is_not_known_yet_is_not_shown():
+    one = WaitingJob(
+        place=None, id="20260101-000000-abcde", name="train", user="", why="", start=None, priority=3, target="slurm"
+    )
+    shown = str(Queue(waiting=(one,), holding=(), total={}, free={})).splitlines()[-1]
+    assert shown.split() == ["abcde", "train", "3"]
 
 
 def test_the_state_of_an_array_is_that_of_a_task_that_goes_on():
