@@ -174,11 +174,12 @@ class SlurmCluster(AgentCluster):
     def _let_go(self) -> None:
         """Give the nodes back to Slurm."""
         if self._slurm is not None:
+            self._interrupted = self._slurm.interruption()  # before the cancel, which would be the job's end then
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
             super()._let_go()
             self._slurm.close()
-            self._interrupted = self._slurm.interruption()
+            self._interrupted = self._interrupted or self._slurm.interruption()
             self._slurm = None
 
     def interrupted(self) -> str:
