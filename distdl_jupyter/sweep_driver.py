@@ -222,7 +222,8 @@ class Driver:
             self._lost(number, going)
             return
         self._losses = 0
-        self._refusals = self._refusals + 1 if view.state is State.FAILED and view.started is None else 0
+        refused = view.state is State.FAILED and view.started is None and view.failure is None
+        self._refusals = self._refusals + 1 if refused else 0
         if view.state is State.COMPLETED:
             self._told(number, self._value(going))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
@@ -307,11 +308,11 @@ class Driver:
         goes_well = any(one.state in ("completed", "pruned") for one in study.trials)
         if (self._refusals if goes_well else len(failed)) < min(_FAILURES, self._plan.trials):
             return
-        self._stop()
         why = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
         says = f"The first {plural(len(failed), 'trial')} failed: {why}."
         if goes_well:
             says = f"The last {plural(self._refusals, 'trial')} could not begin: {why}."
+        self._stop()  # which counts on
         raise Broken(says, f"distdl logs {short_id(failed[-1].id)} shows why.")
 
     def _stop(self) -> None:

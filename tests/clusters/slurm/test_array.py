@@ -160,7 +160,7 @@ def test_the_supervisor_of_a_waiting_trial_is_killed(slurm, swept):  # noqa: F81
 @pytest.mark.full
 @pytest.mark.fault("sweep", "its array in Slurm is canceled from outside: it ends and says so, and can be resumed")
 def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
-    found = swept.start(8)
+    found = swept.start(14)
     swept.ticket("one")
     wait_for(lambda: states(found)["completed"] == 1 and len(running(slurm)) == 2, what="a trial that has ended")
     slurm.run("scancel", root_of(next(iter(running(slurm)))))
@@ -170,7 +170,7 @@ def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
     assert failed >= 3
     swept.go.touch()
     found.resume().wait(120)
-    assert states(found) == {"completed": 8 - failed, "failed": failed}
+    assert states(found) == {"completed": 14 - failed, "failed": failed}
     assert set(tasks().values()) == {1}
     assert slurm_jobs(slurm) == {}
 
@@ -262,7 +262,7 @@ def test_a_task_waits_for_its_trial_and_runs_it(task):
     assert task.site.take(task.folder / "0"), "a supervisor that takes over has the place"
     other = script.Site(JobFolder(task.folder.parent / "20260101-000000-other"), "")
     assert not other.take(task.folder / "0")
-    assert other.place is None
+    assert other.link is None
 
 
 def test_a_task_that_no_trial_takes_gives_up_and_cannot_be_taken_any_more(task):
