@@ -8,7 +8,7 @@ interruption for instance, takes another task: so as many run at once as the arr
 
 ``<folder of the sweep>/slurm/``, or the same below the option ``directory``, holds::
 
-    lock            who looks for a place holds it
+    lock            who takes a task holds it
     1/array.json    an array: its Slurm job ("" while it is being submitted), and how many tasks it has
     1/7, 1/7.out    a link to the files of the trial that task 7 runs, and what its script has printed
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a task waits for a trial: that of the next begins when the one before has ended.
 WAIT_SECONDS = 60
-#: Looks of a waiting task in a second, and seconds for which its own end is waited for.
+#: Looks of a waiting task in a second, and seconds for which the end of an array is waited for.
 _LOOKS, _END_SECONDS = 5, 10.0
 #: Where the link of a task leads that no trial may take any more.
 _CLOSED = "-"
@@ -65,8 +65,8 @@ def take(site: Site, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str,
             if task := _take_of(folder, site, context):
                 return task
         # The first trials begin together, and any of them may come first.
-        size = min(plan.trials - (number if arrays or number >= plan.parallel else 0), _most())
-        if size < 2:
+        left = plan.trials - (number if arrays or number >= plan.parallel else 0)
+        if left < 2 or (size := min(left, _most())) < 2:
             return ""
         new = _submitted(of_sweep.run, size, spec, options, secrets, context)
         return "" if new is None else _take_of(new, site, context)
@@ -82,10 +82,14 @@ def close(group: Group, options: SlurmOptions) -> None:
         return
     with _locked(of_sweep.run):
         jobs = list(filter(None, map(_closed, _arrays(of_sweep.run))))
+        if not of_sweep.copied:
+            return
         until = time.monotonic() + _END_SECONDS
-        while of_sweep.copied and any(map(_goes_on, jobs)) and time.monotonic() < until:
+        while not all(map(commands.has_ended, jobs)):
+            if time.monotonic() > until:
+                return
             time.sleep(0.2)
-        if of_sweep.copied and permissions.is_own(of_sweep.run) and not any(map(_goes_on, jobs)):
+        if permissions.is_own(of_sweep.run):
             shutil.rmtree(of_sweep.run)
             of_sweep.job.rmdir()
 
@@ -96,13 +100,13 @@ def _folder(group: Group) -> JobFolder:
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Wait until nobody else looks for a place. Raises OSError."""
+    """Wait until nobody else takes a task. Raises OSError."""
     with (root / "lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-# places ------------------------------------------------------------------------------------------
+# tasks -------------------------------------------------------------------------------------------
 
 
 def _arrays(root: Path) -> list[Path]:
@@ -111,42 +115,35 @@ def _arrays(root: Path) -> list[Path]:
 
 
 def _free(folder: Path) -> list[Path]:
-    """Return the places that no trial has taken, in the order in which their tasks begin."""
-    return [place for task in range(_read(folder)[1]) if not (place := folder / str(task)).is_symlink()]
+    """Return the links of the tasks that no trial has taken, in the order in which they begin."""
+    return [link for task in range(_read(folder)[1]) if not (link := folder / str(task)).is_symlink()]
 
 
 def _take_of(folder: Path, site: Site, context: Context) -> str:
-    """Take a free place for a job and return its task, "" where all are taken.
+    """Take a free task for a job and return it, "" where all are taken.
 
-    The job's handle is written down first: when its supervisor is killed before it has the place, another one takes it.
+    The job's handle is written down first: when its supervisor is killed before it has the task, another one takes it.
     """
     job = _job(folder)
-    for place in _free(folder) if job else ():
-        task = commands.with_number(job, f"{commands.number(job)}_{place.name}")
-        context.record_handle(site.handle(task, place))
-        if site.take(place):
+    for link in _free(folder) if job else ():
+        task = commands.with_number(job, f"{commands.number(job)}_{link.name}")
+        context.record_handle(site.handle(task, link))
+        if site.take(link):
             return task
     return ""
 
 
 def _closed(folder: Path) -> str:
-    """Leave no free place in an array and take their tasks out of the queue; return its job. Raises SlurmFailed."""
+    """Leave no free task in an array and take them out of the queue; return its job. Raises SlurmFailed."""
     job, closed = _job(folder), list[str]()
-    for place in _free(folder):
+    for link in _free(folder):
         with contextlib.suppress(FileExistsError):  # a trial, or the task itself, was faster
-            place.symlink_to(_CLOSED)
-            closed.append(place.name)
+            link.symlink_to(_CLOSED)
+            closed.append(link.name)
     if job and closed:
         with contextlib.suppress(commands.UnknownJob):
             commands.cancel(commands.with_number(job, f"{commands.number(job)}_[{','.join(closed)}]"))
     return job
-
-
-def _goes_on(job: str) -> bool:
-    try:
-        return not commands.state(job).ended
-    except commands.UnknownJob:
-        return False
 
 
 # arrays ------------------------------------------------------------------------------------------
@@ -162,7 +159,7 @@ def _submitted(
 ) -> Path | None:
     """Submit an array and return its folder, None where Slurm takes none. Raises SlurmSilent, OSError.
 
-    A folder of its own keeps its places from the tasks of every other array, also of one that nobody knows of.
+    A folder of its own keeps its links from the tasks of every other array, also of one that nobody knows of.
     """
     assert spec.group is not None, "a trial has a sweep"
     number = 1 + max((int(one.name) for one in _arrays(root)), default=0)
@@ -219,13 +216,13 @@ def _batch(folder: Path) -> str:
         "#!/bin/sh\n"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {script.REQUEUED}\n'
         f"cd {shlex.quote(str(folder))} || exit 1\n"
-        "place=$SLURM_ARRAY_TASK_ID looks=0\n"
-        'until ls >/dev/null; [ -f "$place/batch" ]; do\n'
-        '    [ -h "$place" ] && exit 0\n'
+        "task=$SLURM_ARRAY_TASK_ID looks=0\n"
+        'until ls >/dev/null; [ -f "$task/batch" ]; do\n'
+        '    [ -h "$task" ] && exit 0\n'
         "    looks=$((looks + 1))\n"
-        f'    [ $looks -gt {_LOOKS * WAIT_SECONDS} ] && ln -sn {_CLOSED} "$place"\n'
+        f'    [ $looks -gt {_LOOKS * WAIT_SECONDS} ] && ln -sn {_CLOSED} "$task"\n'
         f"    [ $looks -gt {2 * _LOOKS * WAIT_SECONDS} ] && exit 1\n"
         f"    sleep {1 / _LOOKS}\n"
         "done\n"
-        'exec /bin/sh "$place/batch"\n'
+        'exec /bin/sh "$task/batch"\n'
     )

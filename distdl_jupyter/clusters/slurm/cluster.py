@@ -174,12 +174,13 @@ class SlurmCluster(AgentCluster):
     def _let_go(self) -> None:
         """Give the nodes back to Slurm."""
         if self._slurm is not None:
-            self._interrupted = self._slurm.interruption()  # before the cancel, which would be the job's end then
+            state = self._slurm.watch.state
+            if state is not None and not state.pending:  # before the cancel, which would be the job's end then
+                self._interrupted = self._slurm.interruption()
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
             super()._let_go()
             self._slurm.close()
-            self._interrupted = self._interrupted or self._slurm.interruption()
             self._slurm = None
 
     def interrupted(self) -> str:
@@ -196,7 +197,7 @@ class SlurmCluster(AgentCluster):
             raise LaunchFailed("An earlier version of this package has started the job.")
         slurm = _found(handle, context)
         if slurm is None:
-            raise LaunchFailed("Another trial has the job's place in the array.")
+            raise LaunchFailed("Another trial has the job's task of the array.")
         slurm.watch.has_run = True
         hosts = [str(node["host"]) for node in handle["nodes"]]
         reached = [slurm.connect(at, host, takeover=True) for at, host in enumerate(hosts)]
@@ -218,7 +219,7 @@ class SlurmCluster(AgentCluster):
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Cancel the job and wait until Slurm has ended it; without a handle it is found by its name."""
-        if "place" in handle and not script.leads(Path(handle["place"]), Path(handle["folder"], handle["run"])):
+        if "link" in handle and not script.leads(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
         return [found for job in jobs for found in _cancel(job)]
@@ -229,7 +230,7 @@ class SlurmCluster(AgentCluster):
 
 
 def _found(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
-    """Return the job that an earlier supervisor has submitted, None where another one has taken its place in an array.
+    """Return the job that an earlier supervisor has submitted, None where another one has taken its task of an array.
 
     Raises LaunchFailed when its folder is gone.
     """
@@ -237,10 +238,10 @@ def _found(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
     site = script.Site(context.folder, directory, context.restart)
     if not site.run.is_dir():
         raise LaunchFailed(f"The job's folder for Slurm, {site.run}, is gone.")
-    if "place" in handle:
+    if "link" in handle:
         with contextlib.suppress(OSError):  # somebody has deleted the array's folder
-            site.take(Path(handle["place"]))
-        if site.place is None:
+            site.take(Path(handle["link"]))
+        if site.link is None:
             return None
     return SlurmJob(site, str(handle["slurm_job"]))
 
@@ -258,18 +259,14 @@ def _without_secrets(spec: JobSpec, context: Context) -> Context:
 
 def _cancel(job: str) -> list[str]:
     """End one job; return it when it had not ended."""
-    try:
-        if commands.state(job).ended:
-            return []
-    except commands.UnknownJob:
+    if commands.has_ended(job):
         return []
     for part in ("0", "batch"):  # its agents, and its batch script
         _unless_ended(partial(commands.kill, job, part))
     _unless_ended(partial(commands.cancel, job))
     until = time.monotonic() + _TIMEOUT
-    with contextlib.suppress(commands.UnknownJob):
-        while not commands.state(job).ended and time.monotonic() < until:
-            time.sleep(0.2)
+    while not commands.has_ended(job) and time.monotonic() < until:
+        time.sleep(0.2)
     return [f"Slurm job {commands.number(job)}"]
 
 

@@ -163,6 +163,17 @@ def state(job: str) -> JobState:
     return _job_state(run("scontrol", "show", "job", "--oneliner", number(job), more=at(job), timeout=_STATE_TIMEOUT))
 
 
+def has_ended(job: str) -> bool:
+    """Say whether a job is over, as one is that Slurm has forgotten; an array when all of its tasks are.
+
+    Raises SlurmSilent.
+    """
+    try:
+        return state(job).ended
+    except UnknownJob:
+        return True
+
+
 def hosts(nodes: str) -> list[str]:
     """Return the hosts of Slurm's list, as ``node[1-3],gpu7``. Raises SlurmFailed."""
     return run("scontrol", "show", "hostnames", nodes, timeout=_STATE_TIMEOUT).split()

@@ -128,7 +128,7 @@ class SlurmJob:
         state = self.watch.state
         assert state is not None, "the job has ended, which only its state tells"
         if self.watch.forgotten:
-            if self.site.place is not None and not self.watch.has_run:
+            if self.site.link is not None and not self.watch.has_run:
                 return f"Slurm knows nothing any more of its job {self.number}: it was canceled (scancel) in the queue."
             return f"Slurm knows nothing any more of its job {self.number}."
         if state.exit_signal == _NO_OUTPUT:
@@ -266,7 +266,7 @@ class SlurmNodes(AgentNodes):
     def handle(self) -> dict[str, Any]:
         """Return the job's number, its folder, and where its ranks are."""
         site = self._slurm.site
-        return site.handle(self._slurm.job, site.place) | {
+        return site.handle(self._slurm.job, site.link) | {
             "nodes": [{"host": node.host, "run": node.run} for node in self.nodes],
             "ranks": [[place.rank, place.node, place.local_rank] for place in self._placement.ranks],
         }

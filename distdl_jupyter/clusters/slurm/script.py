@@ -48,8 +48,8 @@ class Site:
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.batch = self.run / "batch"
         self.output = self.run / "job.out"
-        #: The place of a trial in the job array of its sweep (``array``), None for a job by itself.
-        self.place: Path | None = None
+        #: The link to ``run`` of a task in the job array of a sweep (``array``), None for a job by itself.
+        self.link: Path | None = None
         #: Whether ranks may have written there what is nowhere else: ``remove`` leaves it.
         self.keeps = False
 
@@ -75,19 +75,19 @@ class Site:
         permissions.own(self.job)
         permissions.own(self.run)
 
-    def take(self, place: Path) -> bool:
-        """Let the task of an array with this place run the job's batch script; say whether it does. Raises OSError."""
+    def take(self, link: Path) -> bool:
+        """Let the task of an array with this link run the job's batch script; say whether it does. Raises OSError."""
         with contextlib.suppress(FileExistsError):
-            place.symlink_to(self.run)
-        if not leads(place, self.run):
+            link.symlink_to(self.run)
+        if not leads(link, self.run):
             return False
-        self.place, self.output = place, place.with_name(f"{place.name}.out")
+        self.link, self.output = link, link.with_name(f"{link.name}.out")
         self.output.touch(0o600)
         return True
 
-    def handle(self, job: str, place: Path | None = None) -> dict[str, Any]:
+    def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
         """Return plain data by which a submitted job is found again."""
-        more = {"place": str(place)} if place else {}
+        more = {"link": str(link)} if link else {}
         return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **more}
 
     def _copy(self, folder: JobFolder) -> None:
@@ -135,9 +135,9 @@ def unusable(error: OSError, folder: Path) -> LaunchFailed:
                         hint="Set the option directory to a folder of your own that all nodes share.")  # fmt: skip
 
 
-def leads(place: Path, run: Path) -> bool:
-    """Say whether a place in an array is that of the job with this folder."""
-    return place.is_symlink() and place.readlink() == run
+def leads(link: Path, run: Path) -> bool:
+    """Say whether the task of an array with this link is that of the job with this folder."""
+    return link.is_symlink() and link.readlink() == run
 
 
 def _bring(source: Path, target: Path) -> None:
