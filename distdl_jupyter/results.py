@@ -222,7 +222,7 @@ def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
     from distdl_jupyter.core import step_times as times
     from distdl_jupyter.views.step_times import displayable
 
-    found = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks})
+    found = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
     if not found.rows:
         found.why = _why_no_steps(view)
     return displayable(found)

@@ -34,11 +34,18 @@ if TYPE_CHECKING:
 Record = list[int]
 #: The parts of a step in the order in which they are shown.
 PARTS = ("data", "compute", "communication", "rest", "waiting")
+#: Measured steps below which no rank is named: chance decides which of equal ranks is later in so few.
+_FEWEST_STEPS = 15
 #: A straggler costs so much of a step at least (a share, seconds), and so many times the error of that mean.
-_LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 2.0
+_LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 4.0
+#: What counts as a pause: seconds, and how many mean steps. A rank is named for so many pauses, and so many times those
+#: of any other rank: their error is too large for the test of the mean.
+_LEAST_PAUSE, _PAUSE_STEPS, _FEWEST_PAUSES, _TIMES_OTHERS_PAUSES = 0.1, 3.0, 3, 3
 #: The same of a slow link; how much of the communication it explains, and how many times longer than the others its
 #: rank sends. What others send to it is acknowledged late, and the kernel counts in ticks of up to 10 ms.
 _LEAST_LINK_SHARE, _LEAST_LINK_SECONDS, _EXPLAINED, _TIMES_OTHERS = 0.1, 0.005, 0.75, 1.25
+#: Seconds instead of ``_LEAST_LINK_SECONDS`` where all ranks are on one host: more than a late acknowledgment takes.
+_LEAST_LOCAL_SECONDS = 0.05
 _MICRO = 1e-6
 
 
@@ -79,7 +86,9 @@ class RankTime:
 class Straggler:
     """The rank for which the others wait most.
 
-    ``cause`` is "data", "compute", "rest" or "link"; ``seconds`` are lost in each step, which is ``percent`` of it.
+    ``cause`` is "data", "compute", "rest" or "link"; ``seconds`` are lost in the mean step, which is ``percent`` of it.
+    ``pauses`` counts the rare long delays that make up most of the loss, of ``pause_seconds`` on average; 0 where the
+    rank is late in most steps. ``same_host`` says whether all ranks are on one host, ``ended`` whether the job is over.
     """
 
     rank: int
@@ -87,25 +96,45 @@ class Straggler:
     cause: str
     seconds: float
     percent: float
+    pauses: int = 0
+    pause_seconds: float = 0.0
+    same_host: bool = False
+    ended: bool = False
 
     def __str__(self) -> str:
         """Return it as a sentence."""
-        where = f" on {self.host}" if self.host else ""
-        cost = f"{self.seconds * 1000:.3g} ms of each step ({self.percent:.0f} %)"
-        return f"Rank {self.rank}{where} slows the others by {cost}: {_CAUSES[self.cause]}."
+        rank = f"Rank {self.rank} ({self.host})" if self.host else f"Rank {self.rank}"
+        cost, tense = f"{self.seconds * 1000:.3g} ms", int(self.ended)
+        cause = _CAUSES["local link" if self.cause == "link" and self.same_host else self.cause][tense]
+        if self.pauses:
+            pauses = f"paused {self.pauses} times for about {self.pause_seconds:.2g} s"
+            delay = ("which delays", "which delayed")[tense]
+            return f"{rank} {pauses}, {delay} the mean step by {cost} ({self.percent:.0f} %). {cause}"
+        return f"{rank} {('delays', 'delayed')[tense]} every step by {cost} ({self.percent:.0f} %). {cause}"
 
 
+#: Why a rank is late, while the job runs and when it has ended.
 _CAUSES = {
-    "data": "it waits longer for its data",
-    "compute": "its computation takes longer",
-    "rest": "it does more between its steps, as logging or checkpoints",
-    "link": "so long they wait for what it sends over the network",
+    "data": ("It waits longer for its data.", "It waited longer for its data."),
+    "compute": ("Its computation takes longer.", "Its computation took longer."),
+    "rest": (
+        "It spends the time between steps, for example on logging or checkpoints.",
+        "It spent the time between steps, for example on logging or checkpoints.",
+    ),
+    "link": (
+        "The others wait for what it sends over the network.",
+        "The others waited for what it sent over the network.",
+    ),
+    "local link": ("The others wait for what it sends.", "The others waited for what it sent."),
 }
 
 
 @dataclass
 class StepTimes:
-    """The steps of one job; ``hosts`` are those of its ranks. ``why`` says why there are none, "" where there are."""
+    """The steps of one job; ``hosts`` are those of its ranks, ``ended`` says whether the job is over.
+
+    ``why`` says why there are no steps, "" where there are.
+    """
 
     rows: list[StepTime] = field(default_factory=list)
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -115,6 +144,7 @@ class StepTimes:
     #: Bytes of the gradients that a step averages over the ranks, 0 for unknown; seconds of a mean backward pass.
     gradients: int = 0
     backward: float = 0.0
+    ended: bool = False
 
     def ranks(self) -> list[RankTime]:
         """Return the mean step of each rank, in order of ranks, without the first step, which sets much up."""
@@ -140,11 +170,21 @@ class StepTimes:
         lost = sum((one.communication + one.waiting) * one.steps for one in self.ranks())
         return max(0.0, 1 - lost / whole) if whole else None
 
+    @property
+    def _on_one_host(self) -> bool:
+        hosts = {self.hosts.get(one.rank, "") for one in self.ranks()}
+        return len(hosts) == 1 and hosts != {""}
+
+    @property
+    def has_enough_steps(self) -> bool:
+        """Whether so many steps were measured that a rank which is later than the others can be told from chance."""
+        return max((one.steps for one in self.ranks()), default=0) >= _FEWEST_STEPS
+
     @functools.cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait most; None when no rank is slower than its like by more than chance."""
         means = {one.rank: one for one in self.ranks()}
-        if len(means) < 2:
+        if len(means) < 2 or not self.has_enough_steps:
             return None
         slowest, link = self._slowest(means), self._slow_link(means)
         # A rank that comes late acknowledges late, too, so its peers seem to send for longer.
@@ -161,11 +201,23 @@ class StepTimes:
             return None
         rank = max(late, key=lambda one: _weighted(late[one]))
         seconds = _weighted(late[rank])
-        least = max(_LEAST_SECONDS, _LEAST_SHARE * means[rank].seconds, _LEAST_SIGMA * _error(late[rank], seconds))
-        if seconds < least:
+        if seconds < max(_LEAST_SECONDS, _LEAST_SHARE * means[rank].seconds):
+            return None
+        pauses = self._long_pauses(means, late, rank)
+        if not pauses and seconds < _LEAST_SIGMA * _error(late[rank], seconds):
             return None
         cause = max(_OWN_PARTS, key=lambda part: _excess(means, rank, part))
-        return self._straggler(rank, cause, seconds, means)
+        return self._straggler(rank, cause, seconds, means, pauses)
+
+    @staticmethod
+    def _long_pauses(means: dict[int, RankTime], late: dict[int, list[tuple[float, int]]], rank: int) -> list[float]:
+        """Return the rare delays of a rank that explain most of its lateness, empty where they do not."""
+        least = max(_LEAST_PAUSE, _PAUSE_STEPS * (means[rank].seconds - _weighted(late[rank])))
+        pauses = {one: _delays_above(least, values) for one, values in late.items()}
+        others = max(len(found) for one, found in pauses.items() if one != rank)
+        whole = sum(value * steps for value, steps in late[rank])
+        few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
+        return [] if few or sum(pauses[rank]) < whole / 2 else pauses[rank]
 
     def _slow_link(self, means: dict[int, RankTime]) -> Straggler | None:
         """Return the rank that sends much longer than the others, where that explains the communication."""
@@ -181,24 +233,36 @@ class StepTimes:
             _TIMES_OTHERS * others,
             _EXPLAINED * means[rank].communication,
             _LEAST_LINK_SHARE * means[rank].seconds,
-            _LEAST_LINK_SECONDS,
+            _LEAST_LOCAL_SECONDS if self._on_one_host else _LEAST_LINK_SECONDS,
         )
         if seconds < least:
             return None
         return self._straggler(rank, "link", seconds, means)
 
-    def _straggler(self, rank: int, cause: str, seconds: float, means: dict[int, RankTime]) -> Straggler:
-        return Straggler(rank, self.hosts.get(rank, ""), cause, seconds, 100 * seconds / means[rank].seconds)
+    def _straggler(
+        self, rank: int, cause: str, seconds: float, means: dict[int, RankTime], pauses: Sequence[float] = ()
+    ) -> Straggler:
+        return Straggler(
+            rank,
+            self.hosts.get(rank, ""),
+            cause,
+            seconds,
+            percent=100 * seconds / means[rank].seconds,
+            pauses=len(pauses),
+            pause_seconds=sum(pauses) / len(pauses) if pauses else 0.0,
+            same_host=self._on_one_host,
+            ended=self.ended,
+        )
 
 
 _OWN_PARTS = ("data", "compute", "rest")
 
 
-def read(path: Path, hosts: Mapping[int, str] | None = None) -> StepTimes:
+def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
     """Return what is known of a job's steps now, in order of attempts, steps and ranks."""
     reader = StepTimesReader(path)
     reader.read()
-    return reader.times(hosts)
+    return reader.times(hosts, ended=ended)
 
 
 class StepTimesReader:
@@ -247,7 +311,7 @@ class StepTimesReader:
             for place in sorted(self._records)[: -self._newest]:
                 del self._records[place]
 
-    def times(self, hosts: Mapping[int, str] | None = None) -> StepTimes:
+    def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return what was read, in order of attempts, steps and ranks.
 
         Ranks that wait for each other have made the same steps, but do not report them at the same moment: those which
@@ -257,7 +321,7 @@ class StepTimesReader:
         rows = [row for place, found in records or sorted(self._records.items()) for row in _compared(*place, found)]
         spent, steps = self._backward
         backward = spent * _MICRO / steps if steps else 0.0
-        return StepTimes(rows, hosts or {}, self._sending, gradients=self._gradients, backward=backward)
+        return StepTimes(rows, hosts or {}, self._sending, gradients=self._gradients, backward=backward, ended=ended)
 
     def _is_whole(self, attempt: int, found: Mapping[int, Record]) -> bool:
         waits = any(len(record) > HEAD for record in found.values())
@@ -323,6 +387,12 @@ def _median_without(ordered: Sequence[tuple[float, int]], left_out: int) -> floa
 
 def _weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
+
+
+def _delays_above(least: float, late: Sequence[tuple[float, int]]) -> list[float]:
+    """Return the seconds by which a rank was later than usual in each record in which that was at least ``least``."""
+    usual = _median(value for value, _ in late)
+    return [delay for value, steps in late if (delay := (value - usual) * steps) >= least]
 
 
 def _error(values: Sequence[tuple[float, int]], mean: float) -> float:

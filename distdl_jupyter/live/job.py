@@ -222,7 +222,8 @@ class LiveJob:
     def _resources(self, key: str) -> Encoded:
         reading = self._reading
         made = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
-        times = reading.steps.times({rank.rank: rank.host or "" for rank in reading.view.ranks})
+        hosts = {rank.rank: rank.host or "" for rank in reading.view.ranks}
+        times = reading.steps.times(hosts, ended=self.ended)
         time_ = step_times.job_time(times, 0) if times.rows else None
         message = ResourcesMessage(**_values(made), id=self.id, key=key, type="resources", time=time_)
         return Encoded(encode(message), key)

@@ -78,7 +78,9 @@ def _look(part: str, slow: list[bool]) -> dict[str, Any]:
 
 def displayable(times: StepTimes) -> StepTimesShown:
     """Return the same as a notebook shows it."""
-    return StepTimesShown(times.rows, times.hosts, times.sending, times.why, times.gradients, times.backward)
+    return StepTimesShown(
+        times.rows, times.hosts, times.sending, times.why, times.gradients, times.backward, times.ended
+    )
 
 
 def job_time(times: StepTimes, last: int) -> JobTime:
@@ -97,8 +99,16 @@ def _sentences(times: StepTimes) -> list[str]:
     said = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples a second")
     if len(times.ranks()) > 1 and times.own_share is not None:
         said += f", {100 * (1 - times.own_share):.0f} % of the time communication and waiting"
-    straggler = times.straggler
-    return [f"{said}.", str(straggler) if straggler else "No rank is slower than the others by more than chance."]
+    return [f"{said}.", _comparison(times)]
+
+
+def _comparison(times: StepTimes) -> str:
+    """Return a sentence on which rank is slower than the others."""
+    if times.straggler is not None:
+        return str(times.straggler)
+    if len(times.ranks()) > 1 and not times.has_enough_steps:
+        return "These are too few steps to tell whether a rank is slower than the others."
+    return f"No rank {'was' if times.ended else 'is'} slower than the others by more than chance."
 
 
 def _rows(times: StepTimes) -> list[tuple[str, ...]]:

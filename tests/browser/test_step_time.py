@@ -44,7 +44,7 @@ def test_the_job_page_names_the_rank_that_the_others_wait_for(
     write_steps(story.folder.steps, late=19)
     page = shared_page.open_job(story.id)
     part = page.locator(".dd-steptime")
-    finding = "Rank 3 on node-b slows the others by 19 ms of each step (30 %): it waits longer for its data."
+    finding = "Rank 3 (node-b) delays every step by 19 ms (30 %). It waits longer for its data."
     expect(page.locator(".dd-finding").get_by_role("status")).to_contain_text(finding)
     expect(page.locator(".dd-notice")).to_have_count(1)
     expect(page.locator(".dd-rate")).to_have_text("2,032 samples/s · 27 % communication and waiting")

@@ -67,9 +67,7 @@ def test_straggler_says_rank_host_cause_and_cost(tmp_path):
     found = both(tmp_path, [50_000, 1000, 0, 8, 40_000], [50_000, 40_000, 0, 8, 1000], times=20).straggler
     assert (found.rank, found.host, found.cause) == (1, "node-b", "data")
     assert (found.seconds, found.percent) == (pytest.approx(0.039), pytest.approx(78))
-    assert str(found) == (
-        "Rank 1 on node-b slows the others by 39 ms of each step (78 %): it waits longer for its data."
-    )
+    assert str(found) == ("Rank 1 (node-b) delays every step by 39 ms (78 %). It waits longer for its data.")
 
 
 def test_equal_ranks_have_no_straggler(tmp_path):
@@ -81,6 +79,84 @@ def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path):
     times = write(tmp_path / "steps.jsonl", (0, [late, early] * 10, {}), (1, [early, late] * 10, {}))
     assert times.straggler is None
     assert times.ranks()[0].waiting == pytest.approx(times.ranks()[1].waiting, rel=0.15)
+
+
+def late_by(seconds):
+    """Return the records of ranks 0 and 1 where rank 0 is late by so many seconds in each step."""
+    micro = [round(1e6 * one) for one in seconds]
+    step = [[30_000 + abs(one), 0, 0, 8] for one in micro]
+    waits = [(1000 + max(0, -one), 1000 + max(0, one)) for one in micro]
+    return [[[*record, wait[rank]] for record, wait in zip(step, waits, strict=True)] for rank in (0, 1)]
+
+
+def compare(folder, seconds, hosts=None, **more):
+    """Return the steps in which rank 0 is late by so many seconds."""
+    first, second = late_by(seconds)
+    write(folder / "steps.jsonl", (0, first, more), (1, second, more))
+    return step_times.read(folder / "steps.jsonl", hosts or {0: "vm", 1: "vm"})
+
+
+def test_rare_long_pauses_of_one_rank_are_named_with_number_and_length(tmp_path):
+    found = compare(tmp_path, [0.5 if step % 10 == 9 else 0 for step in range(39)]).straggler
+    assert (found.rank, found.pauses, found.pause_seconds) == (0, 3, pytest.approx(0.5))
+    assert found.seconds == pytest.approx(1.5 / 38)
+    assert str(found).startswith("Rank 0 (vm) paused 3 times for about 0.5 s, which delays the mean step by 39.5 ms (")
+
+
+def test_pauses_inside_records_of_several_steps_are_named(tmp_path):
+    seconds = [2.0 if record % 12 == 9 else 0.01 for record in range(40)]
+    found = compare(tmp_path, seconds, first=6000, size=4).straggler
+    assert (found.rank, found.pauses, found.pause_seconds) == (0, 3, pytest.approx(2.0, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [0.5 if step in (3, 30) else 0 for step in range(40)],
+        [0.5 if step % 10 == 9 else -0.3 if step % 10 == 4 else 0 for step in range(60)],
+        [0.02 if step % 10 == 9 else 0 for step in range(40)],
+    ],
+    ids=["two pauses are chance", "both ranks pause", "a hiccup of the machine is short"],
+)
+def test_pauses_that_chance_explains_blame_nobody(tmp_path, seconds):
+    assert compare(tmp_path, seconds).straggler is None
+
+
+def test_pauses_of_a_rank_that_is_late_in_each_step_are_not_told_apart(tmp_path):
+    found = compare(tmp_path, [0.5 if step % 10 == 9 else 0.2 for step in range(60)]).straggler
+    assert (found.rank, found.pauses) == (0, 0)
+
+
+@pytest.mark.parametrize("count", range(7, 15))
+def test_few_steps_blame_nobody(tmp_path, count):
+    times = compare(tmp_path, [0.015] * count)
+    assert (times.straggler, times.has_enough_steps) == (None, False)
+
+
+def test_sentences_of_an_ended_job_are_in_the_past(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    compare(tmp_path, [0.02] * 30)
+    hosts = {0: "vm", 1: "vm"}
+    assert " delays every step by " in str(step_times.read(path, hosts).straggler)
+    assert " delayed every step by " in str(step_times.read(path, hosts, ended=True).straggler)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "seconds", "expected"),
+    [
+        ({0: "vm", 1: "vm"}, 0.02, None),
+        ({0: "vm", 1: "vm"}, 0.12, "The others wait for what it sends."),
+        ({0: "node-a", 1: "node-b"}, 0.02, "The others wait for what it sends over the network."),
+    ],
+)
+def test_network_is_blamed_only_between_hosts(tmp_path, hosts, seconds, expected):
+    wait = round(1e6 * seconds)
+    records = [[wait + 5000, 0, 0, 8, wait]] * 30
+    reports = [(rank, records, {"first": first, "sending": (30 * wait if rank else 1000)})
+               for first in (0, 30) for rank in (0, 1)]  # fmt: skip
+    write(tmp_path / "steps.jsonl", *reports)
+    found = step_times.read(tmp_path / "steps.jsonl", hosts).straggler
+    assert (found and str(found).partition(") delays")[2].partition(". ")[2]) == expected
 
 
 def test_one_rank_alone_has_no_straggler(tmp_path):
