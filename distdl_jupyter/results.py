@@ -81,6 +81,7 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
         error=failure.error,
         traceback=str((failure.error or {}).get("traceback", "")) or _last_lines(folder, failure.rank),
         others=_others(failure, view.process_count),
+        code=failure.code,
         hint=str((failure.error or {}).get("hint", "")),
     )
     failed.__cause__ = _original(failure.error or {})

@@ -3,7 +3,7 @@
 Standard input holds one JSON object: ``code``, ``name``, ``notebook`` (path of its file, "" for none) and ``options``
 of ``submit``, for a sweep also ``parameters`` and what ``sweep`` takes beside them; secrets among the environment
 variables travel no other way. The last line on standard output is ``{"id": ...}``, or ``{"error": {"type", "message",
-"hint", "field", "output"}}`` with the class of ``core.errors``. The job works in the current directory.
+"code", "hint", "field", "output"}}`` with the class of ``core.errors``. The job works in the current directory.
 """
 
 from __future__ import annotations
@@ -86,13 +86,15 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 def error_from(body: Mapping[str, str]) -> DistDLError:
     """Return the error that ``answer`` told of, of its own class."""
     kind = getattr(errors, body.get("type", ""), errors.LaunchFailed)
-    message, hint = body.get("message", ""), body.get("hint", "")
+    message, code, hint = body.get("message", ""), body.get("code", ""), body.get("hint", "")
     if kind is InvalidSpec:
-        return InvalidSpec(message, field=body.get("field", ""), hint=hint)
+        return InvalidSpec(message, field=body.get("field", ""), code=code, hint=hint)
     if kind is errors.LaunchFailed:
-        return errors.LaunchFailed(message, hint=hint, output=body.get("output", ""))
+        return errors.LaunchFailed(message, code=code, hint=hint, output=body.get("output", ""))
     known = isinstance(kind, type) and issubclass(kind, DistDLError)
-    found: DistDLError = kind(message, hint=hint) if known else errors.LaunchFailed(message, hint=hint)
+    found: DistDLError = (
+        kind(message, code=code, hint=hint) if known else errors.LaunchFailed(message, code=code, hint=hint)
+    )
     return found
 
 

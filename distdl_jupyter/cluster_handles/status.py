@@ -143,17 +143,23 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
     try:
         cluster, options = plugin(target)
         if reason := cluster.unavailable(options):
-            return [_red(reason, "")]
+            return [_red(reason, "", "cluster-unavailable")]
         found = cluster.checks(options, **(needs or {}))
         return found or [_nothing(cluster, options)]
     except DistDLError as error:
-        return [_red(error.message, error.hint)]
+        return [_red(error.message, error.hint, error.code)]
     except Exception as error:  # noqa: BLE001 - as above
-        return [_red(f"Its plug-in failed: {type(error).__name__}: {error}", "Report it to who wrote the plug-in.")]
+        return [
+            _red(
+                f"Its plug-in failed: {type(error).__name__}: {error}",
+                "Report it to the authors of the plug-in.",
+                "cluster-plugin-failed",
+            )
+        ]
 
 
-def _red(says: str, remedy: str) -> Check:
-    return Check("", "Cluster", "error", says, remedy)
+def _red(says: str, remedy: str, code: str) -> Check:
+    return Check("", "Cluster", "error", says, remedy, code)
 
 
 def _nothing(cluster: Cluster, options: Any) -> Check:

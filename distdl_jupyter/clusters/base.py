@@ -168,6 +168,7 @@ class Check:
     """One thing that was looked at on one node (``node`` "" for the cluster as a whole).
 
     ``what`` names it ("Reachable", "torch"), ``says`` what was seen, and ``remedy`` what to do unless all is well.
+    ``code`` is the stable name of the problem for programs and help links, "" when all is well.
     """
 
     node: str
@@ -175,6 +176,7 @@ class Check:
     level: CheckLevel
     says: str
     remedy: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,18 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 class DistDLError(Exception):
     """Base of all errors of this package.
 
-    ``hint`` is the remedy as its own sentence ("" when the message already holds it). What has the form of a secret is
-    masked in both, since errors quote what was given.
+    ``code`` is a stable name of the error for programs and help links, in kebab-case. ``hint`` is the remedy as its own
+    sentence ("" when the message already holds it). What has the form of a secret is masked in both texts, since
+    errors quote what was given.
     """
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    #: The class has the code of all errors that were raised without one.
+    code: str = "error"
+
+    def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
         super().__init__(mask(message))
+        if code:
+            self.code = code
         self.message = mask(message)
         self.hint = mask(hint)
 
@@ -59,9 +65,9 @@ class DistDLError(Exception):
         return [*lines, f"{type(self).__name__}: {self}"]
 
     def to_json(self) -> dict[str, str]:
-        """Return ``type``, ``message``, ``hint``, ``field`` and ``output`` ("" for what it lacks)."""
+        """Return ``type``, ``code``, ``message``, ``hint``, ``field`` and ``output`` ("" for what it lacks)."""
         more = {name: getattr(self, name, "") for name in ("field", "output")}
-        return {"type": type(self).__name__, "message": self.message, "hint": self.hint, **more}
+        return {"type": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint, **more}
 
 
 def _place(filename: str) -> str:
@@ -74,69 +80,97 @@ def _place(filename: str) -> str:
 class InvalidSpec(DistDLError):
     """A value of the request is not allowed; ``field`` names it."""
 
-    def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    code = "invalid-spec"
+
+    def __init__(self, message: str, *, field: str = "", code: str = "", hint: str = "") -> None:
+        super().__init__(message, code=code, hint=hint)
         self.field = mask(field)
 
 
 class JobNotFound(DistDLError):
     """No job has this id."""
 
+    code = "job-not-found"
+
 
 class JobNotRunning(DistDLError):
     """The job has ended, so the request cannot be carried out."""
+
+    code = "job-not-running"
 
 
 class JobStillRunning(DistDLError):
     """The job lives, so the request cannot be carried out yet."""
 
+    code = "job-still-running"
+
 
 class ResultUnavailable(DistDLError):
     """The job has completed, and a value of it cannot be had here: it could not be pickled, or is gone."""
+
+    code = "result-unavailable"
 
 
 class ClusterNotFound(DistDLError):
     """No cluster has this name."""
 
+    code = "cluster-not-found"
+
 
 class ClusterRefused(DistDLError):
     """A cluster cannot be changed or removed now; the message says why."""
+
+    code = "cluster-refused"
 
 
 class PluginUnavailable(DistDLError):
     """A backend or cluster cannot be used here; the hint is the command that changes it."""
 
+    code = "plugin-unavailable"
+
 
 class NotSignedIn(DistDLError):
     """No credential for Azure could be used; the hint says how to sign in."""
 
+    code = "not-signed-in"
+
 
 class AzureRefused(DistDLError):
-    """Azure answered a request with an error. ``status`` is the HTTP status, ``code`` Azure's own word for it."""
+    """Azure answered a request with an error. ``status`` is the HTTP status, ``azure_code`` Azure's own code."""
 
-    def __init__(self, message: str, *, hint: str = "", status: int = 0, code: str = "") -> None:
-        super().__init__(message, hint=hint)
+    code = "azure-refused"
+
+    def __init__(self, message: str, *, code: str = "", hint: str = "", status: int = 0, azure_code: str = "") -> None:
+        super().__init__(message, code=code, hint=hint)
         self.status = status
-        self.code = code
+        self.azure_code = azure_code
 
 
 class DataUnavailable(DistDLError):
     """A data source cannot be read, or the outputs cannot be written where they should go."""
 
+    code = "data-unavailable"
+
 
 class MessageNotSent(DistDLError):
     """A webhook did not take a message; of its address only the host is said."""
+
+    code = "message-not-sent"
 
 
 class DiskRefused(DistDLError):
     """What is needed cannot be written, because the disk is full or read-only or the folder is another user's."""
 
+    code = "disk-refused"
+
 
 class LaunchFailed(DistDLError):
     """The ranks could not be started; ``output`` is the tail of what the launcher printed."""
 
-    def __init__(self, message: str, *, hint: str = "", output: str = "") -> None:
-        super().__init__(message, hint=hint)
+    code = "launch-failed"
+
+    def __init__(self, message: str, *, code: str = "", hint: str = "", output: str = "") -> None:
+        super().__init__(message, code=code, hint=hint)
         self.output = mask(output)
 
     def __str__(self) -> str:
@@ -151,6 +185,8 @@ class JobFailed(DistDLError):
     ``message``, ``frames``, ``values``), ``others`` one line for each rank that ended because of it.
     """
 
+    code = "job-failed"
+
     def __init__(
         self,
         message: str,
@@ -162,9 +198,10 @@ class JobFailed(DistDLError):
         error: dict[str, Any] | None = None,
         traceback: str = "",
         others: tuple[str, ...] = (),
+        code: str = "",
         hint: str = "",
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, code=code, hint=hint)
         self.job_id = job_id
         self.rank = rank
         self.exit_code = exit_code

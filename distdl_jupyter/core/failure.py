@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
 #: The evidence of a rank that a launcher ended because of another one.
 _STOPPED = "stopped"
+#: The codes of signals that come from outside.
+_SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
 #: Names that a training loop gives to its step.
 _STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
 #: Seconds from which on a span is worth telling.
@@ -49,7 +51,8 @@ class Failure:
     ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``;
     ``kind`` is exception, exit, signal, lost, or unequal: then ``what`` is a sentence about the ranks that had finished
     while ``rank`` still waited for them. ``others`` are ``{"rank", "what", "after"}`` in order of time, ``after`` in
-    seconds behind the first failure; a rank that delivered its result is none of them.
+    seconds behind the first failure; a rank that delivered its result is none of them. ``code`` is a stable name of
+    the failure for programs and help links: that of the error's hint, or of how the rank ended.
     """
 
     rank: int
@@ -59,6 +62,7 @@ class Failure:
     error: dict[str, Any] | None = None
     evidence: str = ""
     others: list[dict[str, Any]] = field(default_factory=list)
+    code: str = ""
 
 
 def _kind(rank: RankView) -> str:
@@ -67,6 +71,16 @@ def _kind(rank: RankView) -> str:
     if rank.error and not crash(rank):
         return "exception"
     return "signal" if rank.signal else "exit"
+
+
+def _code(rank: RankView) -> str:
+    """Return the stable name of how a rank failed: that of its error's hint, or of its end."""
+    if code := str((rank.error or {}).get("code", "")):
+        return code
+    kind = _kind(rank)
+    if kind == "signal":
+        return "rank-crashed" if rank.signal in CRASHES else _SIGNALS.get(str(rank.signal), "rank-signal")
+    return "rank-ended-early" if ended_early(rank) else f"rank-{kind}"
 
 
 def is_echo(error: dict[str, Any] | None) -> bool:
@@ -95,6 +109,7 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
         error=first.error,
         evidence=_ENDED_EARLY_REMEDY if ended_early(first) else first.evidence,
         others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, _when(r) - when)} for r in others],
+        code=_code(first),
     )
     finished = [rank for rank in ranks if _finished_before(rank, first)] if is_echo(first.error) else []
     return _unequal(failure, finished, first) if finished else failure
@@ -121,7 +136,8 @@ def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) 
         what = f"{had} while rank {waiting.rank} still waited for {'it' if len(finished) == 1 else 'them'}: the ranks "
         what += "did not make the same steps or collective calls"
     remedy = _UNEQUAL_REMEDY if at is None else _UNEVEN_REMEDY
-    return replace(failure, kind="unequal", what=what, evidence=remedy)
+    code = "unequal-calls" if at is None else "uneven-steps"
+    return replace(failure, kind="unequal", what=what, evidence=remedy, code=code)
 
 
 def _step_of(rank: RankView, last: float | None) -> float | None:

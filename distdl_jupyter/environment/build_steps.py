@@ -22,8 +22,10 @@ _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:
 class BuildFailed(PluginUnavailable):
     """Horovod could not be built or installed; ``output`` is the end of the log, ``log`` the whole of it."""
 
-    def __init__(self, message: str, *, hint: str, output: str = "", log: Path | None = None) -> None:
-        super().__init__(message, hint=hint)
+    code = "build-failed"
+
+    def __init__(self, message: str, *, code: str = "", hint: str, output: str = "", log: Path | None = None) -> None:
+        super().__init__(message, code=code, hint=hint)
         self.output = output
         self.log = log
 

@@ -1,7 +1,7 @@
 """``python -m distdl_jupyter.form``: the form of a text, as this Python would run it; asked for by another process.
 
 Standard input holds ``{"request": FormRequest, "directory"}`` as JSON, the last line on standard output the FormState,
-or ``{"error": {"type", "message", "hint", "field", "output"}}``.
+or ``{"error": {"type", "code", "message", "hint", "field", "output"}}``.
 """
 
 from __future__ import annotations

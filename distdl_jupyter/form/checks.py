@@ -79,13 +79,13 @@ def _items(check: Check) -> list[FormCheck]:
     """Return what the page shows of a check: its result, or each of its findings."""
     field = check.field if isinstance(check, _FieldCheck) else ""
     if not check.findings:
-        return [FormCheck(check.name, "ok", check.result, "", field)]
-    return [FormCheck(check.name, one.level, one.text, one.remedy, field) for one in check.findings]
+        return [FormCheck(check.name, "ok", check.result, "", field, check.code)]
+    return [FormCheck(check.name, one.level, one.text, one.remedy, field, one.code) for one in check.findings]
 
 
 def _refused(name: str, error: DistDLError) -> Check:
-    finding = Finding("error", "refused", error.message, error.hint)
-    return _FieldCheck(name, "", (finding,), getattr(error, "field", ""))
+    finding = Finding("error", error.code, error.message, error.hint)
+    return _FieldCheck(name, "", (finding,), field=getattr(error, "field", ""))
 
 
 def _captured(error: DistDLError | None) -> list[Check]:
@@ -107,10 +107,10 @@ def sweep(varied: str) -> list[Check]:
     try:
         parameters, rest = space.of_line(varied)
     except InvalidSpec as error:
-        return [_FieldCheck("Sweep", "", (Finding("error", "refused", error.message, error.hint),), "sweep")]
+        return [_FieldCheck("Sweep", "", (Finding("error", error.code, error.message, error.hint),), field="sweep")]
     if rest.strip():
         text, remedy = f"{rest.split()[0]} cannot be read.", "Write NAME=VALUES, such as width=64,128."
-        return [_FieldCheck("Sweep", "", (Finding("error", "refused", text, remedy),), "sweep")]
+        return [_FieldCheck("Sweep", "", (Finding("error", "sweep-unreadable", text, remedy),), field="sweep")]
     return [Check("Sweep", f"{listing([*parameters])} can be varied")]
 
 
@@ -125,7 +125,7 @@ def _place(options: Mapping[str, Any]) -> Check:
         ):
             elsewhere = cluster.far and plugin is backend  # its packages are those of the other machines
             if not elsewhere and (reason := plugin.unavailable(given)):
-                return _FieldCheck(name, "", (Finding("error", "unavailable", reason),), field)
+                return _FieldCheck(name, "", (Finding("error", "plugin-unavailable", reason),), field=field)
         if spec.process_count <= _MOST_RANKS:
             jobspec.dry_run(spec, cluster, cluster_options, backend, backend_options)
     except DistDLError as error:

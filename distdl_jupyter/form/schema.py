@@ -238,13 +238,17 @@ class CapturedSizes:
 
 @dataclass(frozen=True, slots=True)
 class FormCheck:
-    """The result of a check, or one of its findings; ``field`` is the option that it is about, "" for none."""
+    """The result of a check, or one of its findings; ``field`` is the option that it is about, "" for none.
+
+    ``code`` is the stable name of the finding, or of the check where nothing was found.
+    """
 
     name: str
     level: Level
     text: str
     remedy: str
     field: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at; ``result`` says in one line what was seen."""
+    """One check: ``result`` says in one line what was seen; ``code`` is its stable name for programs."""
 
     name: str
     result: str
     findings: tuple[Finding, ...] = ()
+    code: str = ""
 
     @property
     def passed(self) -> bool:

@@ -146,7 +146,7 @@ class Answer:
         raise JobFailed(
             f"Rank {rank} failed{' first' if others else ''}: {_what(error)}{_place(error)}.",
             rank=rank, error=error, traceback=str(error.get("traceback", "")), others=others,
-            hint=str(error.get("hint", "")),
+            code=str(error.get("code", "")), hint=str(error.get("hint", "")),
         )  # fmt: skip
 
 

@@ -70,8 +70,12 @@ class CellFailed(DistDLError):
     ``rank`` failed first, ``error`` is its exception as data, ``errors`` those of all ranks that failed.
     """
 
+    code = "cell-failed"
+
     def __init__(self, failures: Failures, errors: Mapping[int, Error], *, shown: bool = False) -> None:
-        super().__init__(failures.sentence(), hint=str(failures.error.get("hint", "")))
+        super().__init__(
+            failures.sentence(), code=str(failures.error.get("code", "")), hint=str(failures.error.get("hint", ""))
+        )
         self.rank = failures.first
         self.error = failures.error
         self.errors = dict(errors)

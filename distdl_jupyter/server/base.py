@@ -72,12 +72,13 @@ def error_body(error: BaseException | None, status: int) -> ApiError:
     if isinstance(error, errors.DistDLError):
         output = getattr(error, "output", "")
         message = "\n".join(part for part in (error.message, output) if part)
-        return ApiError(message, type(error).__name__, error.hint, getattr(error, "field", ""))
+        return ApiError(message, type(error).__name__, error.hint, getattr(error, "field", ""), error.code)
     reason = responses.get(status, "Unknown error")
     if isinstance(error, web.HTTPError):
         message = f"{error.log_message or error.reason or reason}".strip().rstrip(".")
-        return ApiError(f"{message}.", reason.title().replace(" ", ""), _HINTS.get(status, ""))
-    return ApiError("The server failed to answer this.", "InternalServerError", "Its log says why.")
+        return ApiError(f"{message}.", reason.title().replace(" ", ""), _HINTS.get(status, ""), code=f"http-{status}")
+    message = "The server failed to answer this."
+    return ApiError(message, "InternalServerError", "Its log says why.", code="internal-error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ class Handler(APIHandler):
         super().send_error(status_of(error) if error is not None else status_code, **kwargs)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer ``{message, type, hint, field}``."""
+        """Answer ``{message, type, hint, field, code}``."""
         if status_code == 405:
             self.set_header("Allow", self._allowed())
         error = (kwargs.get("exc_info") or (None, None))[1]

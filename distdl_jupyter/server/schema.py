@@ -28,12 +28,16 @@ Pixels = Annotated[int, Meta(ge=50, le=10_000, description="pixels")]
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """What every error is told as; ``field`` is the part of the request that it is about, "" for none."""
+    """The body of every error. ``field`` is the part of the request that it is about, "" for none.
+
+    ``code`` is the stable name of the error (``cluster-unknown``), by which the documentation has its remedy.
+    """
 
     message: str
     type: str
     hint: str
     field: str = ""
+    code: str = ""
 
 
 class BestOfSweep(Request, frozen=True):

@@ -103,6 +103,7 @@ def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     cells = stacks.payload(folder).get("sources") or {}
     return {
         "type": what, "message": message, "crash": crash, "time": rank.ended, "values": [], "values_at": None,
+        "code": "collective-mismatch" if _MISMATCH in message else "",
         "hint": _MISMATCH_REMEDY if _MISMATCH in message else "", "causes": [],
         "frames": [_data(frame, cells) for frame in frames],
         "traceback": _traceback(f"{what}{f': {message}' if message else ''}", frames),

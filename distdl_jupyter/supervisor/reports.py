@@ -143,7 +143,7 @@ def _valid_result(report: Fields) -> bool:
 def _valid_error(error: Any, depth: int) -> bool:
     if type(error) is not dict or depth == 0:
         return False
-    names = ("type", "module", "name", "message", "traceback", "hint", "problem")
+    names = ("type", "module", "name", "message", "traceback", "code", "hint", "problem")
     texts = all(_is_text(error.get(name, ""), _TEXT) for name in names)
     return (
         texts

@@ -210,7 +210,7 @@ def _notice(view: JobView) -> Notice | None:
     if not graded or view.state is State.FAILED:
         return None
     worst = max(reversed(graded), key=lambda note: _LEVELS[note["level"]])
-    return Notice(worst["level"], worst["text"])
+    return Notice(worst["level"], worst["text"], worst["code"])
 
 
 def _result(view: JobView) -> str:
@@ -325,6 +325,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         message=str(error.get("message", "")),
         place=rank_place(view.ranks[failure.rank]),
         hint=" ".join(str(part) for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
+        code=failure.code,
         frames=_frames(error),
         values=tuple((str(name), str(value)) for name, value in error.get("values", [])),
         values_at=error.get("values_at"),

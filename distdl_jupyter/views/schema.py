@@ -94,6 +94,8 @@ class FailureCard:
     message: str = ""
     place: str = ""
     hint: str = ""
+    #: The stable name of the failure for programs and help links.
+    code: str = ""
     frames: tuple[Frame, ...] = ()
     values: tuple[tuple[str, str], ...] = ()
     values_at: int | None = None
@@ -106,10 +108,11 @@ class FailureCard:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The one line at the foot of a panel."""
+    """The one line at the foot of a panel; ``code`` is its stable name for programs, "" for none."""
 
     level: str
     text: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

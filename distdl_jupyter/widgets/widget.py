@@ -69,7 +69,9 @@ def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
     except DistDLError as error:
         return {"error": error.to_json()}
     except Exception as error:  # noqa: BLE001
-        return {"error": {"message": f"{type(error).__name__}: {error}", "hint": "", "field": ""}}
+        return {
+            "error": {"message": f"{type(error).__name__}: {error}", "hint": "", "field": "", "code": "internal-error"}
+        }
 
 
 def made_for_page(kind: type[W]) -> type[W]:

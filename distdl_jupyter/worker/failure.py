@@ -126,6 +126,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     # The notebook's own line is what a person looks at; a module of theirs below it comes second.
     order = sorted(own, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
     views = [about.view(frames[n]) for n in order[:8]]
+    code, hint = hints.find_hint(error, views)
     values = [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]]
     return {
         "type": type(error).__name__,
@@ -138,7 +139,8 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "frames": [_frame(frame, about) for frame in frames],
         "values": values,
         "values_at": order[0] if order else None,
-        "hint": masking.redact(hints.hint(error, views)),
+        "code": code,
+        "hint": masking.redact(hint),
         "causes": [_describe(cause, about, depth + 1) for cause in _causes(error)] if depth < _DEEPEST_CAUSE else [],
     }
 

@@ -275,8 +275,8 @@ HINTS = {
     "a limit of open files, which the report itself meets": (
         "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
         "files = [open('/dev/null') for _ in range(100)]",
-        "A process may have 64 files open: close what is read, raise it by 'ulimit -n' where the job is submitted, or "
-        'call torch.multiprocessing.set_sharing_strategy("file_system").',
+        "A process may have 64 files open: close files after reading them, raise the limit with 'ulimit -n' where the "
+        'job is submitted, or call torch.multiprocessing.set_sharing_strategy("file_system").',
     ),
     "shared memory": (
         "raise RuntimeError('unable to allocate shared memory(shm) for file: No space left on device (28)')",

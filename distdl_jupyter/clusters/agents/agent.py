@@ -32,8 +32,10 @@ _POLL_SECONDS = 0.5
 class HostTrouble(LaunchFailed):
     """Something about one host; ``says`` is the sentence, ``remedy`` what to do about it."""
 
-    def __init__(self, host: str, says: str, remedy: str = "") -> None:
-        super().__init__(f"{host}: {says}" if host else says, hint=remedy)
+    code = "host-unusable"
+
+    def __init__(self, host: str, says: str, remedy: str = "", *, code: str = "") -> None:
+        super().__init__(f"{host}: {says}" if host else says, code=code, hint=remedy)
         self.host = host
         self.says = says
         self.remedy = remedy
@@ -41,6 +43,8 @@ class HostTrouble(LaunchFailed):
 
 class HostFailed(HostTrouble):
     """A host that was reached refused a request, or does not answer any more."""
+
+    code = "host-failed"
 
 
 class Unreachable(HostTrouble):

@@ -166,7 +166,9 @@ class Computes:
             answer = self._rest.get(operation)
             if answer.get("status") in ("Failed", "Canceled"):
                 error = answer.get("error") or {}
-                raise AzureRefused(str(error.get("message") or "Azure gave it up."), code=str(error.get("code") or ""))
+                raise AzureRefused(
+                    str(error.get("message") or "Azure gave it up."), azure_code=str(error.get("code") or "")
+                )
             if answer.get("status") == "Succeeded" or time.monotonic() > until:
                 return
             time.sleep(STEP)

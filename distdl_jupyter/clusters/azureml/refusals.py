@@ -37,7 +37,7 @@ _SIZES = "Choose a size that is offered there: distdl clusters compute sizes NAM
 
 def is_elsewhere(error: AzureRefused) -> bool:
     """Say whether a 404 is about the way to a compute cluster, not about it."""
-    return error.code in _MISSING or ("workspaces/" in error.message and "/computes" not in error.message)
+    return error.azure_code in _MISSING or ("workspaces/" in error.message and "/computes" not in error.message)
 
 
 @contextlib.contextmanager
@@ -51,21 +51,21 @@ def translated(place: Any) -> Iterator[None]:
 
 def better(error: AzureRefused, place: Any) -> DistDLError:
     """Return the error that says what was refused and what helps; the same error where nothing is known of it."""
-    if error.code in _MISSING:
-        field, says, hint = _MISSING[error.code]
+    if error.azure_code in _MISSING:
+        field, says, hint = _MISSING[error.azure_code]
         named = {name: getattr(place, name) for name in ("subscription_id", "resource_group")}
         return InvalidSpec(says.format(**named), field=field, hint=hint)
     if error.status == 404 and is_elsewhere(error):
         return InvalidSpec(f"There is no workspace {place.workspace} in the resource group {place.resource_group}.",
                            field="workspace", hint="Choose one of the list.")  # fmt: skip
-    if error.status == 403 and error.code != "ScopeLocked":
+    if error.status == 403 and error.azure_code != "ScopeLocked":
         return AzureRefused(
             "This account may not do that with compute clusters of the workspace.",
             status=403,
-            code=error.code,
+            azure_code=error.azure_code,
             hint="Ask its owner for the role AzureML Compute Operator, or sign in otherwise.",
         )
-    says, hint = explained(error.code, error.message)
+    says, hint = explained(error.azure_code, error.message)
     return ClusterRefused(says, hint=hint) if hint else error
 
 

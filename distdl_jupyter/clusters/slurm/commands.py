@@ -37,13 +37,19 @@ _NO_CONFIGURATION = "could not establish a configuration source"
 class SlurmFailed(DistDLError):
     """A command of Slurm was refused."""
 
+    code = "slurm-refused"
+
 
 class SlurmSilent(SlurmFailed):
     """Slurm's controller does not answer now."""
 
+    code = "slurm-silent"
+
 
 class UnknownJob(SlurmFailed):
     """Slurm knows nothing (any more) of this job."""
+
+    code = "slurm-job-unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One sentence that says what an error is about, from the values at the failing line; "" when nothing sure is known.
+"""One sentence that says what an error is about, from the values at the failing line, and its code for programs.
 
 Each rule reads an exception and the views of the user's frames (deepest first, the notebook's before modules). It only
 says what it has read there.
@@ -21,16 +21,16 @@ from distdl_jupyter.worker.watch.tensors import shape
 Rule = Callable[[BaseException, Sequence[View]], str]
 
 
-def hint(error: BaseException, views: Sequence[View]) -> str:
-    """Return the first rule's sentence, "" when no rule knows the error."""
-    for rule in RULES:
+def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
+    """Return code and sentence of the first rule that knows the error, "" and "" when none does."""
+    for code, rule in RULES.items():
         try:
             sentence = rule(error, views)
         except Exception:  # noqa: BLE001, S112  a hint is never worth losing the error for
             continue
         if sentence:
-            return sentence
-    return ""
+            return code, sentence
+    return "", ""
 
 
 def _missing_key(error: BaseException, views: Sequence[View]) -> str:
@@ -184,17 +184,21 @@ def _missing_file(error: BaseException, _views: Sequence[View]) -> str:
     return f"The path is relative to the job's working directory, {Path.cwd()}."
 
 
-def _limits(error: BaseException, _views: Sequence[View]) -> str:
-    """Name the limit of the system that was reached; torch says it in words only."""
-    number, text = getattr(error, "errno", None), str(error)
-    if number == errno.EMFILE or "Too many open files" in text:
-        return (
-            f"A process may have {_files_limit()} files open: close what is read, raise it by 'ulimit -n' where the "
-            'job is submitted, or call torch.multiprocessing.set_sharing_strategy("file_system").'
-        )
-    if "shared memory" in text.lower() and ("No space left" in text or "insufficient" in text):
-        return "The host has no shared memory left (/dev/shm): use fewer workers in the DataLoader, or make it larger."
-    return ""
+def _open_files(error: BaseException, _views: Sequence[View]) -> str:
+    if getattr(error, "errno", None) != errno.EMFILE and "Too many open files" not in str(error):
+        return ""
+    return (
+        f"A process may have {_files_limit()} files open: close files after reading them, raise the limit with "
+        "'ulimit -n' where the job is submitted, or call "
+        'torch.multiprocessing.set_sharing_strategy("file_system").'
+    )
+
+
+def _shared_memory(error: BaseException, _views: Sequence[View]) -> str:
+    text = str(error)
+    if "shared memory" not in text.lower() or ("No space left" not in text and "insufficient" not in text):
+        return ""
+    return "The host has no shared memory left (/dev/shm): use fewer workers in the DataLoader, or make it larger."
 
 
 def _files_limit() -> str:
@@ -265,22 +269,24 @@ def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
     return f"It was raised in a worker process of the DataLoader: {text.splitlines()[-1].strip()[:200]}"
 
 
-RULES: tuple[Rule, ...] = (
-    _data_loader,
-    _keras_fit,
-    _late_strategy,
-    _missing_key,
-    _index,
-    _not_initialised,
-    _elastic,
-    _missing_module,
-    _missing_name,
-    _missing_file,
-    _gpu_memory,
-    _nccl,
-    _no_gpu,
-    _port_in_use,
-    _limits,
-    _layer,
-    _operands,
-)
+#: By code, in the order in which they are asked.
+RULES: dict[str, Rule] = {
+    "data-loader-worker-failed": _data_loader,
+    "keras-3-strategy": _keras_fit,
+    "strategy-too-late": _late_strategy,
+    "key-missing": _missing_key,
+    "index-out-of-range": _index,
+    "not-initialized": _not_initialised,
+    "elastic-outside-run": _elastic,
+    "module-not-installed": _missing_module,
+    "name-not-defined": _missing_name,
+    "file-not-found": _missing_file,
+    "gpu-memory-full": _gpu_memory,
+    "nccl-without-gpu": _nccl,
+    "no-gpu": _no_gpu,
+    "port-in-use": _port_in_use,
+    "too-many-open-files": _open_files,
+    "shared-memory-full": _shared_memory,
+    "layer-input-size": _layer,
+    "shapes-differ": _operands,
+}

@@ -1,0 +1,126 @@
+"""Collects the codes of everything the package tells users, from its sources: code, message, remedy and file.
+
+What is collected: errors of the package that are raised, findings of checks, advice, differences and notices.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import distdl_jupyter
+from distdl_jupyter.core.errors import DistDLError
+
+PACKAGE = Path(distdl_jupyter.__file__).parent
+#: Which arguments are the code, the message and the remedy of what is no error; None: there is none.
+ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
+    "Finding": (1, 2, 3),
+    "Found": (4, 1, 2),
+    "Advice": (0, 3, None),
+    "Notice": (2, 1, None),
+    "self._add": (1, 2, 3),
+    "note": (2, 1, None),
+    "Check": (5, 3, 4),
+}
+#: Error classes whose message is not the first argument: message and remedy.
+_MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2)}
+
+
+class Entry(NamedTuple):
+    """One message: ``…`` stands for values. ``explicit``: the code is written there, not taken from the class."""
+
+    code: str
+    message: str
+    remedy: str
+    path: str
+    line: int
+    explicit: bool
+
+
+def class_codes() -> dict[str, str]:
+    """Return the code of each class of errors, by its name."""
+    for module in ("environment.build_steps", "ranks.viewerrors", "clusters.agents.agent", "clusters.slurm.commands"):
+        importlib.import_module(f"distdl_jupyter.{module}")
+    pending: list[type[DistDLError]] = [DistDLError]
+    found = {}
+    while pending:
+        kind = pending.pop()
+        found[kind.__name__] = kind.code
+        pending.extend(kind.__subclasses__())
+    return found
+
+
+def entries() -> list[Entry]:
+    """Return all messages, in the order of the files."""
+    classes = class_codes()
+    return [
+        entry
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for entry in _of_module(ast.parse(path.read_text()), path.relative_to(PACKAGE).as_posix(), classes)
+    ]
+
+
+def _of_module(tree: ast.Module, path: str, classes: dict[str, str]) -> Iterator[Entry]:
+    texts: dict[str, list[ast.Assign]] = defaultdict(list)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            texts[node.targets[0].id].append(node)
+
+    def written(node: ast.AST | None) -> str:
+        if not isinstance(node, ast.Name):
+            return text_of(node)
+        before = [one for one in texts[node.id] if one.lineno < node.lineno]
+        return text_of(max(before, key=lambda one: one.lineno).value) if before else ""
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).removeprefix("errors.")
+            if name in classes and (node.args or node.keywords):
+                yield from _of_error(node, name, path, classes[name], written)
+            else:
+                yield from _of_finding(node, name, path, written)
+
+
+def _of_error(
+    node: ast.Call, name: str, path: str, default: str, written: Callable[[ast.AST | None], str]
+) -> Iterator[Entry]:
+    keywords = {word.arg: word.value for word in node.keywords}
+    message, remedy = _MESSAGES.get(name, (0, None))
+    if "code" in keywords and not isinstance(keywords["code"], ast.Constant):
+        return  # copied from another error
+    code = str(keywords["code"].value) if isinstance(keywords.get("code"), ast.Constant) else ""
+    hint = keywords.get("hint") or _argument(node, remedy)
+    yield Entry(
+        code or default, written(_argument(node, message)), written(hint), path, node.lineno, explicit=bool(code)
+    )
+
+
+def _of_finding(node: ast.Call, name: str, path: str, written: Callable[[ast.AST | None], str]) -> Iterator[Entry]:
+    kind = "note" if name.endswith(".note") else name.rpartition(".")[2] if name != "self._add" else name
+    if kind not in ARGUMENTS:
+        return
+    at, message, remedy = ARGUMENTS[kind]
+    keywords = {word.arg: word.value for word in node.keywords}
+    code = keywords.get("code") or _argument(node, at)
+    if isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value:
+        hint = keywords.get("remedy") or _argument(node, remedy)
+        yield Entry(code.value, written(_argument(node, message)), written(hint), path, node.lineno, explicit=True)
+
+
+def _argument(node: ast.Call, at: int | None) -> ast.AST | None:
+    return node.args[at] if at is not None and at < len(node.args) else None
+
+
+def text_of(node: ast.AST | None) -> str:
+    """Return a string of the source, its values as ``…``; "" for what is none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return text_of(node.left) + text_of(node.right)
+    return ""
