@@ -294,6 +294,7 @@ class Launch:
             "DISTDL_RESTART_COUNT": str(restart_count),
             "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
             "PYTHONUNBUFFERED": "1",
+            "DISTDL_BACKEND": self.backend.name,
         }
         if self._spec.weight_check_steps:
             own["DISTDL_WEIGHT_CHECK"] = str(self._spec.weight_check_steps)

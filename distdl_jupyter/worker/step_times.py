@@ -69,6 +69,8 @@ class StepRecorder:
         self._step = self._first = 0
         self._sent_at = 0
         self._logs_samples = False
+        #: Whether the process was blocked by a collective operation in any step.
+        self.has_waited = False
         #: Bytes of the gradients that a step averages, and nanoseconds of backward passes since the last report.
         self._gradients = self._backward = 0
         self._forget()
@@ -142,6 +144,7 @@ class StepRecorder:
     @_harmless
     def wait(self, begin: int) -> None:
         """Take a time in which the thread was blocked by a collective operation, which ends now."""
+        self.has_waited = True
         end = now()
         if self._is_elsewhere(begin):
             return

@@ -4,6 +4,7 @@ from distdl_jupyter.worker.watch import (
     accelerate,
     check_keras,
     check_torch,
+    communication,
     deepspeed,
     device,
     display,
@@ -21,7 +22,7 @@ from distdl_jupyter.worker.watch import (
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
 _PARTS = (device, display, rendezvous, step_hooks, profile, check_torch, check_keras, keras, lightning, transformers,
-          accelerate, deepspeed, ray_train, tensorboard, tensorflow_steps, weight_check)  # fmt: skip
+          accelerate, deepspeed, ray_train, tensorboard, tensorflow_steps, weight_check, communication)  # fmt: skip
 
 
 def start() -> PostImport:
