@@ -256,7 +256,6 @@ class FormChecks:
     """All checks; ``level`` is the gravest, ``ok`` without any finding."""
 
     level: Level
-    passed: int
     count: int
     errors: int
     warnings: int

@@ -447,7 +447,7 @@ def test_a_form_serves_while_a_cell_runs_and_its_job_runs_horovod(notebook: Call
     book = notebook([PREPARE, TRAIN, SMALL], height=1400, dark=True)
     book.run_all()
     form = pages.form(book.page)
-    expect(form).to_contain_text("checks passed")
+    expect(form.locator(".dd-form-head")).to_contain_text(re.compile("checks passed|warning"))
     book.kernel_idle()
     keep_busy(book)
     page = book.page

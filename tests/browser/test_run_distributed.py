@@ -259,3 +259,34 @@ def test_the_form_speaks_the_language_of_jupyterlab(notebook: Open, lab: Lab) ->
         assert form.evaluate("(form) => form.scrollWidth <= form.clientWidth")
     finally:
         lab.settings(LANGUAGE, {})
+
+
+WARNINGS = """import torch
+for step in range(10):
+    torch.save({"step": step}, "model.pt")
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_new_job_shows_its_warnings_beside_submit_and_no_row_below_it(
+    lab: Lab, desk: Callable[..., Book], dark: bool
+) -> None:
+    book = desk(["1"], width=1366, height=768, scale=1, dark=dark)
+    book.command("distdl:new-job", draft={"code": WARNINGS, "kernel": "", "path": ""})
+    form = pages.form(book.page)
+    form.get_by_role("button", name="More processes").click()
+    expect(form.locator(".dd-submit-part")).to_contain_text("2 warnings")
+    expect(form.locator(".dd-checks li")).to_have_count(2)
+    form.get_by_role("button", name="Details").click()
+    expect(form.locator(".dd-checks li")).not_to_have_count(2)
+    form.get_by_role("button", name="Details").click()
+    expect(form.locator(".dd-checks")).to_be_hidden()
+    form.get_by_role("button", name="2 warnings").click()
+    expect(form.locator(".dd-checks li")).to_have_count(2)
+    page = book.page.locator(".dd-newjob")
+    page.evaluate("(page) => page.scrollTo(0, 200)")
+    edge, bar = (
+        one.evaluate("(it) => it.getBoundingClientRect().bottom") for one in (page, form.locator(".dd-form-end"))
+    )
+    assert edge - bar <= 2  # pixels: nothing shows between the bar of Submit and the edge of the page
+    book.picture(f"new-job-{'dark' if dark else 'light'}")

@@ -8,8 +8,8 @@ import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { explained } from '../ui/refusal';
-import { __, _n, said } from '../ui/trans';
-import { AdviceList, CapturedNames, Submit } from './sidepanel';
+import { __, said } from '../ui/trans';
+import { AdviceList, CapturedNames, Submit, checkMark, checkSummary } from './sidepanel';
 import { Problem, freshId, link } from './controls';
 import { Cost } from './cost';
 import { Data } from './data';
@@ -18,19 +18,15 @@ import type { NamedClusterActions } from './namedclusters';
 import { Packages } from './packages';
 import { Place } from './place';
 import { Sizing } from './sizing';
-import type { Fields, FormCheck, Part, Store } from './state';
+import type { FormCheck, Part, Store } from './state';
 import { VmTable } from './vmtable';
 
 /** After this many milliseconds without an answer the advice is marked as old. */
 const TIMEOUT = 500;
 /** Milliseconds between two questions while other machines are being looked at. */
 const LOOK = 1500;
-const MARKS: Record<FormCheck['level'], [string, string]> = {
-  ok: ['check', 'dd-ink-ok'],
-  info: ['info', 'dd-ink-brand'],
-  warning: ['warn', 'dd-ink-warn'],
-  error: ['warn', 'dd-ink-err'],
-};
+/** The order in which checks are listed. */
+const ORDER: readonly FormCheck['level'][] = ['error', 'warning', 'info', 'ok'];
 
 /** What a place that shows the form adds to it. */
 export interface FormPlace {
@@ -56,11 +52,12 @@ export class Form {
   constructor(given: Store, private readonly place: FormPlace) {
     const store: Store = { canCheck: given.canCheck ?? false, canSweep: given.canSweep ?? false, get: (name) => given.get(name), set: (changes) => this.#set(changes), send: (message) => this.#send(message) };
     this.#store = given;
-    const submit = new Submit(store);
+    const head = new Head(store, place.close);
+    const submit = new Submit(store, () => head.reveal());
     this.#advice = new AdviceList(store);
     const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Packages(store), new Details(store), new Cost(store), new SweepOptions(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice];
-    const [head, foot] = [new Head(store, place.close), new Foot(store)];
+    const foot = new Foot(store);
     this.#parts = [head, ...left, ...right, submit, foot];
     adopt(this.element, 'dd-form');
     this.element.append(head.element,
@@ -121,12 +118,14 @@ class Head implements Part {
   readonly #details: HTMLButtonElement;
   readonly #list: HTMLElement;
   readonly #problem: Problem;
+  /** Which checks the list shows. */
+  #listed: 'findings' | 'all' | 'none' = 'findings';
 
   constructor(private readonly store: Store, close?: () => void) {
     const id = freshId('checks');
     this.#problem = new Problem(store, ['cell', 'line']);
     this.#list = h('div', { class: 'dd-checks', id, hidden: true });
-    this.#details = link(__('Details'), () => this.#toggle(), { class: 'dd-link dd-s12', 'aria-expanded': 'false', 'aria-controls': id });
+    this.#details = link(__('Details'), () => this.#show(this.#listed === 'all' ? 'none' : 'all'), { class: 'dd-link dd-s12', 'aria-expanded': 'false', 'aria-controls': id });
     this.element = h('header', {},
       h('div', { class: 'dd-form-head' },
         h('h2', { class: 'dd-title dd-nw' }, __('Run distributed')),
@@ -141,25 +140,28 @@ class Head implements Part {
     setText(this.#function, name);
     setText(this.#place, cell === null ? (file && __('from %1', file)) : __('from cell [%1]', cell));
     this.#problem.update();
-    const { level, items } = this.store.get('checks');
-    const summary = summaryOf(this.store.get('checks'));
-    fill(this.#summary, JSON.stringify([level, summary]), () => [mark(level), h('span', {}, summary)]);
+    const checks = this.store.get('checks');
+    const summary = checkSummary(checks);
+    const items = checks.items.filter(({ level }) => this.#listed === 'all' || level === 'error' || level === 'warning').sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level));
+    fill(this.#summary, JSON.stringify([checks.level, summary]), () => [checkMark(checks.level), h('span', {}, summary)]);
+    this.#list.hidden = this.#listed === 'none' || !items.length;
+    this.#details.setAttribute('aria-expanded', String(this.#listed === 'all'));
     fill(this.#list, JSON.stringify(items), () => [
       h('ul', {}, ...items.map(item)),
       link(__('Check again'), () => this.store.send({ type: 'refresh' }), { class: 'dd-link dd-s12' }),
     ]);
   }
 
-  #toggle(): void {
-    this.#list.hidden = !this.#list.hidden;
-    this.#details.setAttribute('aria-expanded', String(!this.#list.hidden));
+  /** Show what the checks found and scroll to it. */
+  reveal(): void {
+    if (this.#listed === 'none') this.#show('findings');
+    this.#list.scrollIntoView({ block: 'nearest' });
   }
-}
 
-function summaryOf({ passed, count, errors, warnings }: Fields['checks']): string {
-  if (passed === count) return _n('%1 check passed', 'All %1 checks passed', count);
-  const found = [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)];
-  return [__('%1 of %2 checks passed', passed, count), ...found].filter(Boolean).join(', ');
+  #show(listed: 'findings' | 'all' | 'none'): void {
+    this.#listed = listed;
+    this.update();
+  }
 }
 
 /** Return the button that takes the form away. */
@@ -168,13 +170,8 @@ function closeButton(close: () => void): HTMLElement {
   return onClick(button, close);
 }
 
-function mark(level: FormCheck['level']): SVGSVGElement {
-  const [name, ink] = MARKS[level];
-  return icon(name, 16, ink);
-}
-
 function item(check: FormCheck): HTMLElement {
-  return h('li', {}, mark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${said(check.name)}: `), ...(check.level === 'error' ? explained(check.text, check.remedy) : [check.text, check.remedy && ` ${check.remedy}`])));
+  return h('li', {}, checkMark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${said(check.name)}: `), ...(check.level === 'error' ? explained(check.text, check.remedy) : [check.text, check.remedy && ` ${check.remedy}`])));
 }
 
 class Foot implements Part {

@@ -7,7 +7,7 @@ import { __, _n } from '../ui/trans';
 import { count, processes } from '../ui/format';
 import { TRIALS } from './details';
 import { heading, link } from './controls';
-import type { Advice, Part, Store } from './state';
+import type { Advice, Fields, FormCheck, Part, Store } from './state';
 
 export class CapturedNames implements Part {
   readonly element: HTMLElement;
@@ -87,8 +87,28 @@ export class AdviceList implements Part {
   }
 }
 
+const MARKS: Record<FormCheck['level'], [string, string]> = {
+  ok: ['check', 'dd-ink-ok'],
+  info: ['info', 'dd-ink-brand'],
+  warning: ['warn', 'dd-ink-warn'],
+  error: ['warn', 'dd-ink-err'],
+};
+
+/** Return the icon of a check's level. */
+export function checkMark(level: FormCheck['level']): SVGSVGElement {
+  const [name, ink] = MARKS[level];
+  return icon(name, 16, ink);
+}
+
+/** Return how many errors and warnings the checks found, or that all passed. */
+export function checkSummary({ count, errors, warnings }: Fields['checks']): string {
+  if (!errors && !warnings) return _n('%1 check passed', 'All %1 checks passed', count);
+  return [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)].filter(Boolean).join(', ');
+}
+
 export class Submit implements Part {
   readonly element: HTMLElement;
+  readonly #checks: HTMLButtonElement;
   readonly #button: HTMLButtonElement;
   readonly #check: HTMLButtonElement;
   readonly #total = h('span', { class: 'dd-b dd-num dd-nw' });
@@ -96,13 +116,15 @@ export class Submit implements Part {
   readonly #done = h('div', { class: 'dd-submit-status dd-s12', role: 'status' });
   readonly #refused = h('div', { class: 'dd-submit-status dd-s12 dd-ink-err', role: 'alert' });
 
-  constructor(private readonly store: Store) {
+  /** `showChecks` opens the list of checks. */
+  constructor(private readonly store: Store, showChecks: () => void) {
+    this.#checks = link('', showChecks, { class: 'dd-link dd-s12 dd-nw dd-submit-checks' });
     this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, __('Submit')), () => this.press());
     const title = __('Check by short runs on several ranks and on one process whether the code is right');
     this.#check = onClick(h('button', { type: 'button', class: 'dd-btn', title }, __('Check')), () => this.store.send({ type: 'submit', check: true }));
     const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
     this.element = h('section', { class: 'dd-form-part dd-submit-part' },
-      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('kbd', { class: 'dd-kbd' }, keys), this.#check, this.#total, this.#where),
+      h('div', { class: 'dd-row dd-submit-row' }, this.#button, h('kbd', { class: 'dd-kbd' }, keys), this.#check, this.#total, this.#where, this.#checks),
       this.#done, this.#refused);
   }
 
@@ -117,6 +139,8 @@ export class Submit implements Part {
     this.#button.disabled = status.level === 'busy' || checks.level === 'error';
     this.#check.disabled = this.#button.disabled;
     this.#button.title = checks.level === 'error' ? checks.items.filter(({ level }) => level === 'error').map(({ text }) => text).join(' ') : '';
+    fill(this.#checks, JSON.stringify([checks.level, checkSummary(checks)]), () => [checkMark(checks.level), checkSummary(checks)]);
+    show(this.#checks, checks.errors > 0 || checks.warnings > 0);
     setText(this.#total, processes(this.store.get('node_count'), this.store.get('process_count_per_node')));
     const batch = this.store.get('global_batch');
     const target = this.store.get('compute_target');

@@ -10,6 +10,7 @@ import { capital, shortId } from '../ui/format';
 import { connection, jobHost } from './jobhost';
 import { ranksIcon } from './icons';
 import type { DistDL } from './live';
+import { markView } from './onscreen';
 import type { OpenCell } from './opencell';
 import { openTracker } from './trackerpage';
 import { stateIcon } from './stateicons';
@@ -40,6 +41,7 @@ export class JobPage extends Widget {
     super();
     this.id = `distdl-job-${jobId}`;
     this.addClass('dd-document');
+    markView(this.node, jobId);
     this.node.tabIndex = -1;
     this.title.closable = true;
     this.title.icon = ranksIcon;

@@ -5,25 +5,39 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { isStudy, metricOf, titleOf } from '../sidebar/study';
 import type { JobRow } from '../sidebar/types';
 import { ENDED, number, shortId, stateWord } from '../ui/format';
-import { __ } from '../ui/trans';
+import { __, _n } from '../ui/trans';
 import { NAME, SETTINGS } from './ids';
 import { OPEN_JOB } from './jobpage';
 import type { JobList } from './jobs';
+import { isOnScreen } from './onscreen';
 import { ILanguage } from './language';
 import { ISidebar } from './sidebar';
 import { OPEN_SCALING, OPEN_SWEEP } from './studypage';
 
-/** What a user hears of: everything, only what goes wrong, nothing. */
+/** Which notifications a user wants: all, only problems, none. */
 type Wanted = 'all' | 'problems' | 'none';
 type Kind = 'success' | 'error' | 'warning' | 'info';
 
 interface News {
   kind: Kind;
   text: string;
+  /** It holds only while the job is stalled. */
+  whileStalled?: boolean;
 }
 
-/** Milliseconds for which a toast about a good end stays; a problem stays until it is closed. */
-const STAYS = 8000;
+/** A notification in the bell, and what it says about each of its jobs. */
+interface Notice {
+  id: string;
+  items: Map<JobRow, News>;
+}
+
+/** Milliseconds for which a toast is on the screen; the bell keeps it afterwards. */
+const SHOWN = 8000;
+/** Milliseconds in which news of several jobs become one toast. */
+const TOGETHER = 1000;
+/** The most jobs that a toast names. */
+const MOST_NAMED = 4;
+const GRAVITY: readonly Kind[] = ['success', 'info', 'warning', 'error'];
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:notifications`,
@@ -43,25 +57,29 @@ const plugin: JupyterFrontEndPlugin<void> = {
   },
 };
 
-/** Compares what is known of each job with what was known before. What had happened before the page was there is no news. */
+/** Compares each row of the job list with the row before. What happened before the page was opened is not announced. */
 class Announcer {
   wanted: Wanted = 'all';
   readonly #before = new Map<string, JobRow>();
-  /** The newest id when the page came. */
+  readonly #notices = new Set<Notice>();
+  #pending = new Map<JobRow, News>();
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  /** The newest id when the page was opened. */
   #newest: string | undefined;
 
   constructor(private readonly app: JupyterFrontEnd, jobList: JobList) {
-    jobList.changed.connect(({ rows, studies }) => this.#take([...studies, ...rows.filter(({ group }) => !group)])); // nobody waits for a run by itself
+    jobList.changed.connect(({ rows, studies }) => this.#update([...studies, ...rows.filter(({ group }) => !group)])); // the study is announced, not its runs
   }
 
-  #take(rows: readonly JobRow[]): void {
-    // Ids sort by the time of their making: what came since and ended before it was seen is news too.
+  #update(rows: readonly JobRow[]): void {
+    // Ids sort by creation time: a job that was created and ended since the last update is announced too.
     this.#newest ??= rows.reduce((newest, { id }) => (id > newest ? id : newest), '');
     for (const row of rows) {
       const before = this.#before.get(row.id);
       this.#before.set(row.id, row);
+      if (before?.stalled && !row.stalled) this.#withdrawStall(row.id);
       const news = before ? newsOf(before, row) : row.id > this.#newest && ENDED.has(row.state) ? endOf(row) : null;
-      if (news && this.#isWanted(news)) this.#announce(row, news);
+      if (news && this.#isWanted(news)) this.#add(row, news);
     }
   }
 
@@ -69,38 +87,91 @@ class Announcer {
     return this.wanted === 'all' || (this.wanted === 'problems' && (kind === 'error' || kind === 'warning'));
   }
 
-  #announce(row: JobRow, { kind, text }: News): void {
+  #add(row: JobRow, news: News): void {
+    this.#pending.set(row, news);
+    if (document.hidden) this.#notifyInBackground(row, news);
+    this.#timer ??= setTimeout(() => void this.#announce(), TOGETHER);
+  }
+
+  /** Show one toast for the jobs that nobody looks at now; the bell gets the others. */
+  async #announce(): Promise<void> {
+    const items = this.#pending;
+    this.#pending = new Map();
+    this.#timer = undefined;
+    const visible = new Set<JobRow>();
+    for (const row of items.keys()) if (await isOnScreen(row.id)) visible.add(row);
+    for (const shown of [true, false]) {
+      const group = new Map([...items].filter(([row]) => visible.has(row) !== shown));
+      if (group.size) this.#emit(group, shown ? SHOWN : 0);
+    }
+  }
+
+  #emit(items: Map<JobRow, News>, autoClose: number): void {
+    const kind = GRAVITY[Math.max(...[...items.values()].map((news) => GRAVITY.indexOf(news.kind)))] ?? 'info';
+    const [first] = items.keys();
+    const actions = first && items.size === 1 ? [{ label: __('Open'), caption: __('Open page'), callback: () => this.#open(first) }] : [];
+    this.#notices.add({ id: Toast.emit(textOf(items), kind, { autoClose, actions: [...actions, ...this.#askToAllow()] }), items });
+  }
+
+  /** Withdraw what says that a job stalls; what the same notification says of other jobs stays in the bell. */
+  #withdrawStall(id: string): void {
+    this.#remove(this.#pending, id);
+    for (const notice of [...this.#notices]) {
+      const closed = !Toast.manager.has(notice.id);
+      if (!closed && !this.#remove(notice.items, id)) continue;
+      Toast.dismiss(notice.id);
+      this.#notices.delete(notice);
+      if (!closed && notice.items.size) this.#emit(notice.items, 0);
+    }
+  }
+
+  #remove(items: Map<JobRow, News>, id: string): boolean {
+    const stalls = [...items].filter(([row, news]) => row.id === id && news.whileStalled);
+    for (const [row] of stalls) items.delete(row);
+    return stalls.length > 0;
+  }
+
+  #open(row: JobRow): void {
     const page = !isStudy(row) ? OPEN_JOB : row.group?.kind === 'sweep' ? OPEN_SWEEP : OPEN_SCALING;
-    const open = (): void => void this.app.commands.execute(page, { id: row.id });
-    const title = `${titleOf(row)} ${shortId(row.id)}`;
-    const actions = [{ label: __('Open'), caption: __('Open page'), callback: open }, ...this.#askToAllow()];
-    Toast.emit(`${title}: ${text}`, kind, { autoClose: kind === 'success' || kind === 'info' ? STAYS : false, actions });
-    if (!document.hidden || !('Notification' in window) || Notification.permission !== 'granted') return;
-    const shown = new Notification(title, { body: text, tag: row.id });
+    void this.app.commands.execute(page, { id: row.id });
+  }
+
+  #notifyInBackground(row: JobRow, { text }: News): void {
+    if (!('Notification' in window) || Notification.permission !== 'granted') return;
+    const shown = new Notification(nameOf(row), { body: text, tag: row.id });
     shown.onclick = () => {
       window.focus();
-      open();
+      this.#open(row);
       shown.close();
     };
   }
 
-  /** A browser asks only when somebody has clicked. */
+  /** A browser asks only after a click. */
   #askToAllow(): { label: string; caption: string; callback: () => void }[] {
     if (!('Notification' in window) || Notification.permission !== 'default') return [];
     const callback = (): void => void Notification.requestPermission();
-    return [{ label: __('Also when hidden'), caption: __('Let the browser notify you while this page is hidden'), callback }];
+    return [{ label: __('Notify me in the background'), caption: __('Let the browser notify you while this page is hidden'), callback }];
   }
+}
+
+const nameOf = (row: JobRow): string => `${titleOf(row)} ${shortId(row.id)}`;
+
+function textOf(items: ReadonlyMap<JobRow, News>): string {
+  const lines = [...items].map(([row, { text }]) => `${nameOf(row)}: ${text}`);
+  const rest = lines.length - MOST_NAMED;
+  const named = lines.slice(0, rest > 0 ? MOST_NAMED : lines.length).join('\n');
+  return rest > 0 ? `${named}\n${_n('and %1 more job', 'and %1 more jobs', rest)}` : named;
 }
 
 function newsOf(before: JobRow, row: JobRow): News | null {
   if (ENDED.has(row.state) && !ENDED.has(before.state)) return endOf(row);
   if (row.alert && row.alert !== before.alert) return { kind: row.alert_level === 'warning' ? 'warning' : 'info', text: row.alert };
-  if (row.stalled && !before.stalled) return { kind: 'warning', text: row.says };
+  if (row.stalled && !before.stalled) return { kind: 'warning', text: row.says, whileStalled: true };
   return null;
 }
 
 function endOf(row: JobRow): News | null {
-  if (row.state === 'canceled') return null; // whoever canceled it knows
+  if (row.state === 'canceled') return null; // the user canceled it
   const value = isStudy(row) && row.value !== null ? `, ${metricOf(row)} ${number(row.value)}` : '';
   if (row.state === 'completed') return { kind: 'success', text: `${stateWord(row.state)}${value}` };
   return { kind: 'error', text: row.says || stateWord(row.state) };

@@ -26,6 +26,7 @@ import { NAME } from './ids';
 import { isJobId } from './jobid';
 import { jobHost } from './jobhost';
 import { OPEN_JOB } from './jobpage';
+import { markView } from './onscreen';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { OPEN_SCALING, OPEN_SWEEP } from './studypage';
@@ -104,6 +105,7 @@ class ServedOutput extends Panel implements IRenderMime.IRenderer {
     this.#view?.dispose();
     this.#live?.dispose();
     this.#id = id;
+    markView(this.node, id);
     this.#live = new Widget();
     this.insertWidget(0, this.#live);
     this.#view = this.kind.make(this.#live, id, () => this.#answered(), () => this.#isGone());

@@ -2,6 +2,7 @@
 import { Widget } from '@lumino/widgets';
 import { h } from '../ui/dom';
 import { say } from '../ui/refusal';
+import { markView } from './onscreen';
 import { compareIcon } from './stateicons';
 
 export const OPEN_SCALING = 'distdl:open-scaling';
@@ -29,6 +30,7 @@ export class StudyPage extends Widget {
     super();
     this.id = `distdl-${kind.key}-${studyId}`;
     this.addClass('dd-document');
+    markView(this.node, studyId);
     this.node.tabIndex = -1;
     this.title.closable = true;
     this.title.icon = compareIcon;
