@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 #: To be raised when a row says something else of the same job than before.
-RULES = 6
+RULES = 7
 _FIELDS = tuple(JobRow.__dataclass_fields__)
 VERSION = f"{RULES}-{zlib.crc32(repr(_FIELDS).encode()):08x}"
 #: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.

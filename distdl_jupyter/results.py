@@ -6,6 +6,7 @@ process, only when the user asks for them.
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 import time
@@ -191,7 +192,8 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported).
 
     Of a great many reports those that no curve can tell apart are one row, the last of them (supervisor.recorder).
-    What was read in the output is not there where ranks have reported it themselves.
+    What was read in the output is not there where ranks have reported it themselves, nor are values that a rank
+    replaced by logging their steps again.
     A job that was restarted has ``attempt`` besides, from 0: what an attempt reports again stands there twice.
     """
     import pandas as pd
@@ -204,9 +206,11 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
             if event["type"] == "metric":
                 numbers = {name: events.number_from_json(v) for name, v in event["values"].items()}
                 own = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
+                if event.get("again"):
+                    rows = _without_metrics(rows, event["values"], rank=event["rank"], step=event["step"])
                 rows.append({**own, **numbers})
             elif event["type"] == "metric_source" and not event["from_output"]:
-                rows = [left for row in rows if len(left := _without(row, event["names"])) > _OWN_COLUMNS]
+                rows = _without_metrics(rows, event["names"])
     frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time", "attempt"])
     if not attempt:
         frame = frame.drop(columns="attempt")
@@ -214,8 +218,18 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     return frame
 
 
-def _without(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in names}
+def _without_metrics(
+    rows: list[dict[str, Any]], names: Iterable[str], *, rank: int | None = None, step: float = -math.inf
+) -> list[dict[str, Any]]:
+    """Return the rows without these metrics of one rank (None: of all) from a step on, and without empty rows."""
+    names = set(names)
+    kept = []
+    for row in rows:
+        is_meant = rank in (None, row["rank"]) and row["step"] >= step
+        left = {name: value for name, value in row.items() if name not in names} if is_meant else row
+        if len(left) > _OWN_COLUMNS:
+            kept.append(left)
+    return kept
 
 
 def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:

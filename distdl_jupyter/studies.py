@@ -91,7 +91,8 @@ def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
     created = runs[-1].created if runs else like.created
     return replace(
         like, id=group.id, created=created, total=group.size, left=None, spark=(), place=None, can_rerun=False,
-        can_resume=False, stalled=False, alert="", alert_level="", **{**of_kind, "ended": ended},
+        can_resume=False, stalled=False, waited=0.0, queued_since=None, alert="", alert_level="",
+        **{**of_kind, "ended": ended},
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.humanize import duration, number, processes, short_id
+from distdl_jupyter.core.humanize import number, processes, ran_and_waited, short_id
 from distdl_jupyter.core.queue import estimate
 from distdl_jupyter.views.card import cost_text, elsewhere, origin_text, staging_bars, staging_node, staging_text
 from distdl_jupyter.views.curve import label
@@ -31,7 +31,7 @@ def lines(view: JobView) -> Iterator[str]:
         )
     yield (
         f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
-        f"{view.distributed_backend}, {duration(view.elapsed(now))}"
+        f"{view.distributed_backend}, {ran_and_waited(view.run_time(now), view.waiting_time(now))}"
     )
     if view.price_per_hour is not None:
         yield f"{cost_text(view, now)} ({view.price_source})"

@@ -326,10 +326,15 @@ class Metric:
             slots = self.grid.cut(step)
             for series in self.series.values():
                 series.keep(slots, step)
-        elif step < self._cut and rank in self.series:
+        elif step < self._cut:
+            self.forget_from(rank, step)
+        again.add(rank)
+
+    def forget_from(self, rank: int, step: float) -> None:
+        """Take away what one rank reported of this step and of later ones."""
+        if rank in self.series:
             later = [slot for slot in self.grid.slots.values() if self.grid.low_steps[slot] >= step]
             self.series[rank].drop(later, step)
-        again.add(rank)
 
     def ranked(self) -> list[tuple[int, Series]]:
         """Return (rank, series) in order of ranks."""

@@ -33,6 +33,7 @@ class Row:
     ``step`` is the middle of the bucket's steps, ``time`` (epoch seconds) that of its highest step. ``mean`` is the
     mean over ranks of each rank's mean; None is a gap, because a rank reported nothing finite here. ``low`` and
     ``high`` are exact extrema over all finite values, with the lowest rank that reached them; None when there are none.
+    In a bucket of a single step they are extrema of the ranks' means: values of one rank at one step make no band.
     """
 
     step: float
@@ -104,7 +105,7 @@ def band_of(metric: Metric) -> Band:
     grid, ranked = metric.grid, metric.ranked()
     if not ranked:
         return Band()
-    fold = _Fold(len(grid.times))
+    fold = _Fold(grid)
     for rank, series in ranked:
         fold.take(rank, series)
     newest = [(series.last.value, rank) for rank, series in ranked if series.last]
@@ -130,7 +131,9 @@ def lines_of(metric: Metric, most: int = MAX_POINTS) -> list[Line]:
 class _Fold:
     """Sums and extrema over ranks, by position in the grid."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, grid: Grid) -> None:
+        size = len(grid.times)
+        self.single = [low == high for low, high in zip(grid.low_steps, grid.high_steps, strict=True)]
         self.sums, self.ranks, self.gaps = [0.0] * size, [0] * size, [False] * size
         self.lows, self.low_ranks = [math.inf] * size, [0] * size
         self.highs, self.high_ranks = [-math.inf] * size, [0] * size
@@ -139,10 +142,12 @@ class _Fold:
         """Take one rank's series; ranks come in ascending order."""
         sums, ranks, lows, highs = self.sums, self.ranks, self.lows, self.highs
         columns = zip(series.counts, series.sums, series.lows, series.highs, strict=True)
-        for slot, (count, total, low, high) in enumerate(columns):
+        for slot, (count, total, lowest, highest) in enumerate(columns):
             if not count:
                 continue
-            sums[slot] += total / count
+            mean = _within(total / count, lowest, highest)
+            low, high = (mean, mean) if self.single[slot] else (lowest, highest)
+            sums[slot] += mean
             ranks[slot] += 1
             if low < lows[slot]:
                 lows[slot], self.low_ranks[slot] = low, rank
@@ -179,9 +184,11 @@ def _end_exactly(band: Band, newest: list[tuple[float, int]]) -> None:
     if end is None:
         return
     found = [(value, rank) for value, rank in newest if math.isfinite(value)]
-    low, low_rank = min(found + _known(row.low, row.low_rank))
-    high, negated = max((value, -rank) for value, rank in found + _known(row.high, row.high_rank))
-    last = Row(band.last_step, row.time, _within(end, low, high), low, low_rank, high, -negated)
+    single = row.step == band.last_step
+    low, low_rank = min(found + ([] if single else _known(row.low, row.low_rank)))
+    highs = found + ([] if single else _known(row.high, row.high_rank))
+    high, high_rank = max(highs, key=lambda one: (one[0], -one[1]))
+    last = Row(band.last_step, row.time, _within(end, low, high), low, low_rank, high, high_rank)
     if row.step < band.last_step and len(band.rows) > 1:
         band.rows.append(last)
     else:

@@ -27,11 +27,11 @@ rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known
            that is ``waiting`` again has no process now
 metric     ``rank``, ``step``, ``values`` {name: number}; one that stands for several ``reports`` is the last of them,
            and has for each value, in their order, what a curve shows of all of them as ``folded`` (core.buckets:
-           ``Series.folded``)
+           ``Series.folded``); with ``again`` it replaces what the rank reported of its step and of later ones
 metrics    in the file only: several ``metric`` events of quick succession as one (core.packing)
 metric_source  ``names`` of metrics, ``from_output``: from now on they are read in what ranks print; or, when that is
            false, ranks report them, which replaces what was read
-progress   ``rank``, ``done``, ``total`` (None: unknown), ``unit`` (may be "")
+progress   ``rank``, ``done`` (None: not known any more), ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (a word for programs, may be "")
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value did not come); a
            second one, of a rank that has ended, has what its log tells of its failure (supervisor.postmortem)

@@ -61,6 +61,11 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def ran_and_waited(ran: float, waited: float) -> str:
+    """Return how long a job ran and waited in a queue: ``3 s``, ``ran 3 s, waited 47 s``."""
+    return f"ran {duration(ran)}, waited {duration(waited)}" if waited else duration(ran)
+
+
 def seconds_taken(seconds: float) -> str:
     """Return a short span with tenths, as phases show it: ``0.4 s``, ``3.5 s``; from 10 s on as ``duration``."""
     return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else duration(seconds)

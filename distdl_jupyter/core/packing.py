@@ -77,7 +77,7 @@ def pack(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _are_alike(metric: Event, event: Event) -> bool:
-    if event["type"] != "metric" or "folded" in event or "folded" in metric:
+    if event["type"] != "metric" or any(name in one for name in ("folded", "again") for one in (event, metric)):
         return False
     return bool(event["rank"] == metric["rank"] and event["values"].keys() == metric["values"].keys())
 

@@ -42,7 +42,8 @@ class SeriesBook:
         """Fold one event in; other types than metric, metric_source and restart and what is malformed are ignored.
 
         After a restart, what ranks had reported of the first step that they report again, and of later ones, goes. So
-        does what was read in the output when ranks report it themselves.
+        does what a rank had reported before it says that it reports steps ``again``, and what was read in the output
+        when ranks report it themselves.
         """
         if event.get("type") != "metric":
             self._begin_anew(event)
@@ -56,6 +57,8 @@ class SeriesBook:
                 metric = self._metrics.get(name) or self._new(name)
                 if metric is None:
                     continue
+                if event.get("again"):
+                    metric.forget_from(rank, step)
                 if folded is None:
                     metric.add(rank, step, float(value), time)
                 else:

@@ -20,6 +20,9 @@ from distdl_jupyter.core.sparkline import Trail
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
 
+#: Seconds in a queue that count as none: the way through an empty one.
+SHORT_WAIT = 1.0
+
 
 @dataclass(slots=True)
 class Phase:
@@ -146,10 +149,12 @@ class MetricView:
     #: Whether the ranks that these values are of have ended, and others were started that have not reported it yet.
     stale: bool = False
 
-    def take(self, rank: int, step: float, value: float, reports: int = 1) -> None:
-        """Fold in what one rank reported, the last of so many reports."""
+    def take(self, rank: int, step: float, value: float, reports: int = 1, *, again: bool = False) -> None:
+        """Fold in what one rank reported, the last of so many reports; ``again`` if it reports the step once more."""
         if self.stale:
             self.values, self.stale = {}, False
+            again = True
+        if again:
             self.trail.go_back(step)
         if self.trail.finishes(step, reports):
             self.trail.keep(self.mean)
@@ -190,6 +195,10 @@ class JobView:
     placed: float | None = None
     started: float | None = None
     ended: float | None = None
+    #: Seconds in a queue until now, those of them in which its nodes had been its own before; and since when it waits.
+    waited: float = 0.0
+    requeued: float = 0.0
+    queued_since: float | None = None
     last_sign: float = 0.0
     phases: list[Phase] = field(default_factory=list)
     ranks: list[RankView] = field(default_factory=list)
@@ -289,15 +298,34 @@ class JobView:
         """Seconds from creation to the end, or to ``now`` while the job lives."""
         return max(0.0, (self.ended or now) - self.created)
 
+    def waiting_time(self, now: float) -> float:
+        """Return the seconds in a queue until its end or ``now``."""
+        since = self.queued_since
+        waited = self.waited + (0.0 if since is None else max(0.0, (self.ended or now) - since))
+        return waited if waited >= SHORT_WAIT else 0.0
+
+    def run_time(self, now: float) -> float:
+        """Return the seconds from creation to the end or ``now`` without those in a queue."""
+        return max(0.0, self.elapsed(now) - self.waiting_time(now))
+
     def cost(self, now: float) -> float | None:
         """Return nodes x hours x price since its nodes were its own, until its end or ``now``; None without a price.
 
-        The time in which nodes start before that, and stay up afterwards, is not in it.
+        The time in which nodes start before that, in which the job waits in a queue once more, and in which they stay
+        up afterwards, is not in it.
         """
         if self.price_per_hour is None:
             return None
-        hours = 0.0 if self.placed is None else max(0.0, (self.ended or now) - self.placed) / 3600
+        since, until = self.paid_since, self.ended or now
+        if self.queued_since is not None:
+            until = min(until, self.queued_since)
+        hours = 0.0 if since is None else max(0.0, until - since) / 3600
         return self.node_count * hours * self.price_per_hour
+
+    @property
+    def paid_since(self) -> float | None:
+        """Return when its nodes were its own, later by the time that it waited in a queue since then."""
+        return None if self.placed is None else self.placed + self.requeued
 
     def remaining(self, now: float) -> float | None:
         """Seconds left at the mean pace of the progress so far, None when that cannot be said."""
@@ -340,6 +368,8 @@ def _state(view: JobView, event: Event) -> None:
         return
     view.state, view.reason = state, event.get("reason", "")
     view.queue = None
+    if state is not State.QUEUED:
+        _leave_queue(view, event["t"])
     if state in (State.STARTING, State.RUNNING) and view.placed is None:
         view.placed = event["t"]
     if state is State.RUNNING:
@@ -349,12 +379,28 @@ def _state(view: JobView, event: Event) -> None:
         _end_phase(view, event["t"])
 
 
+def _join_queue(view: JobView, now: float) -> None:
+    if view.state is State.QUEUED and view.queued_since is None:
+        view.queued_since = now
+
+
+def _leave_queue(view: JobView, now: float) -> None:
+    if view.queued_since is not None:
+        waited = max(0.0, now - view.queued_since)
+        view.waited += waited
+        view.requeued += waited if view.placed is not None else 0.0
+        view.queued_since = None
+
+
 def _queue(view: JobView, event: Event) -> None:
     if view.state is State.QUEUED:
         view.queue = QueueView.from_json(event)
+        _join_queue(view, event["t"])
 
 
 def _phase(view: JobView, event: Event) -> None:
+    if event["phase"] == "start":
+        _join_queue(view, event["t"])  # a cluster that queues jobs itself has it now
     name, detail = event["phase"], event.get("detail", "")
     if view.phases and view.phases[-1].phase == name:
         view.phases[-1].detail = detail
@@ -412,7 +458,7 @@ def _metric(view: JobView, event: Event) -> None:
         metric = view.metrics.get(name)
         if metric is None:
             metric = view.metrics[name] = MetricView(name)
-        metric.take(rank.rank, event["step"], float(value), event.get("reports", 1))
+        metric.take(rank.rank, event["step"], float(value), event.get("reports", 1), again=event.get("again") is True)
 
 
 def _metric_source(view: JobView, event: Event) -> None:
@@ -431,6 +477,10 @@ def _progress(view: JobView, event: Event) -> None:
     if event.get("rank", 0) != 0 and view.progress_from is not None and view.ranks[0].status != "waiting":
         return
     done, total = event["done"], event.get("total")
+    if done is None:
+        view.done = view.total = view.progress_from = view.progress_at = None
+        view.unit = ""
+        return
     if view.progress_from is None or (view.done is not None and done < view.done):
         view.progress_from = (event["t"], done)
     view.done, view.total, view.unit = done, total, event.get("unit", "")
@@ -500,6 +550,7 @@ def _restart(view: JobView, event: Event) -> None:
         return
     view.ranks = [_anew(one) for one in view.ranks]
     view.state, view.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
+    _join_queue(view, event["t"])
     view.phases = [one for one in view.phases if one.phase == "capture"]
     view.progress_from = view.progress_at = None
     view.stop = view.stall = None

@@ -280,8 +280,10 @@ def text(
     view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "", taken: Stacks | None = None
 ) -> str:
     """Return the job as some lines of plain text, for terminals and for diffs of notebooks."""
-    word, spent = humanize.STATE_WORDS[view.state], humanize.duration(view.elapsed(view.last_sign))
+    word, waited = humanize.STATE_WORDS[view.state], view.waiting_time(view.last_sign)
+    spent = humanize.duration(view.run_time(view.last_sign))
     ending = f"{word} after {spent}" if view.state.ended else f"{word}, {spent} so far"
+    ending += f", waited {humanize.duration(waited)}" if waited else ""
     lines = [
         f"{_plain(view.name)} {view.id}: {ending}",
         ", ".join(_plain(fact) for fact in [*words.facts(view, spec), *words.took(view)[1:]]),

@@ -34,9 +34,10 @@ def facts(view: JobView, spec: JobSpec) -> list[str]:
 
 def took(view: JobView) -> list[str]:
     """Return how long a job took so far and, when it failed, how far it came."""
-    spent = humanize.duration(view.elapsed(view.last_sign))
+    waited = view.waiting_time(view.last_sign)
+    spent = humanize.ran_and_waited(view.run_time(view.last_sign), waited)
     far = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
-    return [f"ran {spent}", f"stopped at {far}"] if far else [spent]
+    return [spent if waited else f"ran {spent}", f"stopped at {far}"] if far else [spent]
 
 
 def progress(view: JobView) -> str:

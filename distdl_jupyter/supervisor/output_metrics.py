@@ -107,11 +107,15 @@ _AVERAGES = ("avg", "mean")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one line says: values at a step, maybe none, and the rank's progress as done, total and unit."""
+    """What one line says: values at a step, maybe none, and the rank's progress as done, total and unit.
+
+    ``is_bar``: the line is a progress bar.
+    """
 
     step: float
     values: dict[str, float]
     progress: tuple[float, float, str] | None = None
+    is_bar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ class OutputMetrics:
         # A bar without values may count anything: it is progress, but not where training stands.
         step = axis.step(position, values, of_split=_SPLIT.match(line) is not None) if values else 0.0
         progress = axis.progress(position) if values or position.bar else None
-        return Reading(step, values, progress) if values or progress is not None else None
+        return Reading(step, values, progress, position.bar) if values or progress is not None else None
 
     def _is_taken(self, name: str) -> bool:
         if name not in self._names and len(self._names) < MOST_NAMES:

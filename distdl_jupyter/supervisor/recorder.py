@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 _PROGRESS_EVERY, _PROGRESS_SHARE, _PROGRESS_AT_MOST = 0.1, 0.001, 10.0
 #: The code of the note that lines of the log are left out.
 _LOG_LIMIT = "log-limit"
+#: Columns of ``Job.metrics()`` besides the metrics, and the code of the note that a metric has another name.
+_COLUMNS = ("rank", "step", "time", "attempt")
+_RENAMED = "metric-renamed"
 #: Bytes of reports in a kept stream after which the log says how far it was read.
 _UNNOTED = 1_000_000
 #: Before these events all held reports of metrics are written.
@@ -117,6 +120,8 @@ class EventRecorder:
         #: Whether metrics are read in the output: until ranks report some themselves.
         self._reads_output = spec.metrics_from_output
         self._output_metrics: OutputMetrics | None = None
+        #: Ranks whose last printed progress is a bar that has ended.
+        self._ended_bars: set[int] = set()
         #: Whether ranks report their progress themselves.
         self.has_own_progress = False
         self._alerts = AlertWatch(spec.notify_when)
@@ -223,7 +228,7 @@ class EventRecorder:
         self.shards.clear()
         if self._output_metrics is not None:
             self._output_metrics.forget(ranks)
-        for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs):
+        for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
             seen.difference_update(seen.copy() if ranks is None else ranks)
 
     def state(self, state: State, reason: str = "") -> None:
@@ -372,12 +377,15 @@ class EventRecorder:
 
             self._output_metrics = OutputMetrics()
         for reading in self._output_metrics.read(rank, text):
-            if reading.values:
-                if new := [name for name in reading.values if name not in self.view.output_metrics]:
+            if values := self._without_columns(reading.values):
+                if new := [name for name in values if name not in self.view.output_metrics]:
                     self.write("metric_source", names=new, from_output=True)
-                self._take_metric(rank, reading.step, reading.values)
+                self._take_metric(rank, reading.step, values)
             if reading.progress is not None and not self.has_own_progress:
                 done, total, unit = reading.progress
+                self._ended_bars.discard(rank)
+                if reading.is_bar and done >= total:
+                    self._ended_bars.add(rank)
                 self.progress(rank, {"done": done, "total": total, "unit": unit})
 
     def _begin_part(self) -> None:
@@ -419,24 +427,50 @@ class EventRecorder:
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
                 handler(self, view.rank, report)
 
-    def metric(self, rank: int, step: float, values: dict[str, float]) -> None:
-        """Take a metric that a rank reports, which replaces what was read in the output under its name."""
+    def metric(self, rank: int, step: float, values: dict[str, float], *, again: bool = False) -> None:
+        """Take a metric that a rank reports, which replaces what was read in the output under its name.
+
+        With ``again`` it replaces what the rank reported of this step and of later ones.
+        """
+        values = self._without_columns(values)
         if replaced := [name for name in self.view.output_metrics if name in values]:
             self.write("metric_source", names=replaced, from_output=False)
-        self._take_metric(rank, step, values)
+        self._take_metric(rank, step, values, again=again)
 
-    def _take_metric(self, rank: int, step: float, values: dict[str, float]) -> None:
+    def _without_columns(self, values: dict[str, float]) -> dict[str, float]:
+        """Return the values under names that are not columns of ``Job.metrics()``, and say once that names change."""
+        taken = [name for name in values if name in _COLUMNS]
+        if not taken:
+            return values
+        if not any(note["code"] == _RENAMED for note in self.view.notes):
+            name = taken[0]
+            text = f"job.metrics() already has a column {name}, so the metric {name} is stored as {name}_value."
+            self.note("info", f"{text} Log it under another name.", _RENAMED)
+        return {f"{name}_value" if name in _COLUMNS else name: value for name, value in values.items()}
+
+    def _take_metric(self, rank: int, step: float, values: dict[str, float], *, again: bool = False) -> None:
         """Take a metric: of a great many those that no curve can tell apart are written as one."""
+        if rank in self._ended_bars:
+            self._forget_bar(rank, step)
         held = self._merged.get(rank)
-        alike = self._report_count >= _UNMERGED and self._curves.extends(rank, step, values)
+        alike = not again and self._report_count >= _UNMERGED and self._curves.extends(rank, step, values)
         if not alike or (held is not None and not held.takes(step, values)):
             self._write_merged(rank)
-            self.write("metric", rank=rank, step=step, values=values)
+            self.write("metric", rank=rank, step=step, values=values, **({"again": True} if again else {}))
             return
         if held is None:
             held = self._merged[rank] = MergedReports()
         held.add(step, values, self._origin)
         self.on_event({"type": "metric", "rank": rank})
+
+    def _forget_bar(self, rank: int, step: float) -> None:
+        """Let a bar that has ended, of a download for example, count no longer when training goes on after it."""
+        last = self.view.ranks[rank].last_step
+        if last is None or step > last:
+            self._ended_bars.discard(rank)
+            if not self.has_own_progress:
+                self._held_progress[rank] = ({"done": None}, self._origin)
+                self._write_progress(rank)
 
     def _write_all_merged(self) -> None:
         for rank in list(self._merged):

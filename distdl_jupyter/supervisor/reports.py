@@ -251,7 +251,7 @@ def _on_ready(recorder: EventRecorder, rank: int, _report: Fields) -> None:
 
 def _on_metric(recorder: EventRecorder, rank: int, report: Fields) -> None:
     values = {str(name): number_from_json(value) for name, value in report["values"].items()}
-    recorder.metric(rank, report["step"], values)
+    recorder.metric(rank, report["step"], values, again=report.get("again") is True)
 
 
 def _on_progress(recorder: EventRecorder, rank: int, report: Fields) -> None:

@@ -67,6 +67,8 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         created=view.created,
         ended=view.ended,
         last_sign=view.last_sign,
+        waited=view.waited,
+        queued_since=view.queued_since,
         now=now,
         phases=view.phases,
         hosts=hosts(view),
@@ -231,7 +233,7 @@ def cost(view: JobView, now: float) -> Cost | None:
         currency=view.currency,
         source=view.price_source,
         nodes=view.node_count,
-        since=view.placed,
+        since=view.paid_since,
         spent=spent,
     )
 

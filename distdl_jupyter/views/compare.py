@@ -64,7 +64,7 @@ def compared_curve(
     width: int | None = None, height: int | None = None,
 ) -> Curve:  # fmt: skip
     """Return the figure of the curves with its summary and table; the first traces are the jobs in their order."""
-    curves = [Compared(job.spec.id, job.book.band(metric), job.view.created) for job in jobs]
+    curves = [Compared(job.spec.id, job.book.band(metric), job.view.placed or job.view.created) for job in jobs]
     drawn = compared_figure(curves, metric, against=against, log=log, dark=dark, width=width, height=height)
     return Curve(
         metric=metric,
@@ -147,8 +147,8 @@ def _add_environments(found: dict[tuple[str, str], dict[int, str]], jobs: Sequen
 
 def _result_comparison(jobs: Sequence[ComparedJob], now: float) -> list[ComparisonRow]:
     views = [job.view for job in jobs]
-    ended = [view.elapsed(now) if view.state is State.COMPLETED else None for view in views]
-    elapsed = [humanize.duration(view.elapsed(now)) for view in views]
+    ended = [view.run_time(now) if view.state is State.COMPLETED else None for view in views]
+    elapsed = [humanize.ran_and_waited(view.run_time(now), view.waiting_time(now)) for view in views]
     found = [
         _row("Result", "state", "State", [humanize.STATE_WORDS[view.state] for view in views]),
         _row("Result", "reason", "Reason", [view.reason for view in views]),

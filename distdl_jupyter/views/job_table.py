@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.view import SHORT_WAIT
 from distdl_jupyter.views import table
 from distdl_jupyter.views.wire import finite
 
@@ -64,6 +65,9 @@ class JobRow:
     created: float
     ended: float | None
     last_sign: float
+    #: Seconds in a queue before, and since when it waits in one (epoch seconds), None while it does not.
+    waited: float
+    queued_since: float | None
     done: float | None
     total: float | None
     left: float | None
@@ -108,6 +112,8 @@ def job_row(
         created=view.created,
         ended=view.ended,
         last_sign=view.last_sign,
+        waited=view.waited,
+        queued_since=view.queued_since,
         done=finite(view.done),
         total=finite(view.total),
         left=finite(view.remaining(now)),
@@ -206,7 +212,7 @@ def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tup
             job.name,
             humanize.processes(job.node_count, job.process_count_per_node),
             job.backend,
-            humanize.duration((now if job.ended is None else job.ended) - job.created),
+            _time(job, now),
             _last_value(job),
             humanize.ago(max(0.0, now - job.created)),
         )
@@ -220,6 +226,14 @@ def _state(job: JobRow, *, signs: bool) -> str:
     if state is State.RUNNING and job.total and job.done is not None:
         text += f" {humanize.percent(job.done, job.total)}"
     return text
+
+
+def _time(job: JobRow, now: float) -> str:
+    """Return how long a job ran and waited in a queue."""
+    end = now if job.ended is None else job.ended
+    waited = job.waited + (0.0 if job.queued_since is None else max(0.0, end - job.queued_since))
+    waited = waited if waited >= SHORT_WAIT else 0.0
+    return humanize.ran_and_waited(end - job.created - waited, waited)
 
 
 def _last_value(job: JobRow) -> str:

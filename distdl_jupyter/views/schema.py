@@ -220,6 +220,9 @@ class Card:
     created: float
     ended: float | None
     last_sign: float
+    #: Seconds in a queue before, and since when it waits in one (epoch seconds), None while it does not.
+    waited: float
+    queued_since: float | None
     now: float
     phases: list[Phase]
     hosts: tuple[Host, ...]

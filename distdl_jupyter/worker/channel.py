@@ -45,22 +45,27 @@ class Channel:
         """Report a sentence for the user; ``level`` is info, warning or error."""
         self.send("note", level=level, text=text, code=code)
 
-    def metric(self, step: float, values: dict[str, float | str], t: float | None = None) -> None:
+    def metric(
+        self, step: float, values: dict[str, float | str], t: float | None = None, *, again: bool = False
+    ) -> None:
         """Report the values of one step; what is too long for one atomic write to a pipe goes in several reports.
+
+        With ``again`` they replace what was reported of this step and of later ones.
 
         The line is put together here rather than by the JSON encoder, which takes several times as long: this runs in
         the training loop. Values are finite numbers or the words nan, inf and -inf.
         """
         moment = time.time() if t is None else t
         inside = ",".join([f"{_key(name)}{_value(value)}" for name, value in values.items()])
-        line = f'{self._begin}{moment:.4f},"rank":{self.rank},"step":{step!r},"values":{{{inside}}}}}\n'.encode()
+        more = ',"again":true' if again else ""
+        line = f'{self._begin}{moment:.4f},"rank":{self.rank},"step":{step!r},"values":{{{inside}}}{more}}}\n'.encode()
         if len(line) <= select.PIPE_BUF or len(values) == 1:
             self._write(line)
             return
         names = list(values)
         middle = len(names) // 2
         for part in (names[:middle], names[middle:]):
-            self.metric(step, {name: values[name] for name in part}, moment)
+            self.metric(step, {name: values[name] for name in part}, moment, again=again)
 
     def picture(self, data: bytes) -> None:
         """Report a picture, in parts that are one atomic write to a pipe each."""

@@ -31,13 +31,14 @@ class Waiting(NamedTuple):
     t: float
     values: dict[str, Any]
     events: list[Any]
+    again: bool
 
 
 _queue: queue.Queue[Waiting] = queue.Queue()
 _thread: threading.Thread | None = None
 
 
-def add(out: Channel, step: float, tensors: dict[str, Any]) -> None:
+def add(out: Channel, step: float, tensors: dict[str, Any], *, again: bool = False) -> None:
     """Send GPU tensors of one element each as soon as their values have arrived.
 
     Raises TypeError for a tensor of more elements.
@@ -47,7 +48,7 @@ def add(out: Channel, step: float, tensors: dict[str, Any]) -> None:
             scalar.to_json(name, tensor)
     values = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
     events = [cuda_event(device) for device in {tensor.device for tensor in tensors.values()}]
-    _queue.put(Waiting(out, step, time.time(), values, events))
+    _queue.put(Waiting(out, step, time.time(), values, events, again))
     _start()
 
 
@@ -73,7 +74,7 @@ def _run() -> None:
             for event in waiting.events:
                 event.synchronize()
             values = {name: scalar.to_json(name, value) for name, value in waiting.values.items()}
-            waiting.out.metric(waiting.step, values, waiting.t)
+            waiting.out.metric(waiting.step, values, waiting.t, again=waiting.again)
         _queue.task_done()
 
 

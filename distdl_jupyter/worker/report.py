@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from distdl_jupyter.worker import channel, deferred, scalar, step_times
+from distdl_jupyter.worker.step_axis import StepAxis
 
 #: Seconds between two lines that ``log`` prints outside a job.
 PRINT_EVERY = 0.5
@@ -23,6 +24,8 @@ own_names: set[str] = set()
 own_progress = False
 
 _count = itertools.count()
+_axis = StepAxis()
+_has_noted_start = False
 _next_print = 0.0
 
 
@@ -31,6 +34,8 @@ def log(step: float | None = None, **metrics: Any) -> None:
 
     Values are Python or numpy numbers, or arrays and tensors of one element; NaN and inf are kept. Without ``step`` the
     calls of each rank are counted: 0, 1, 2, ... Names that are no Python words go as ``log(**{"loss/train": 0.1})``.
+    A step that starts over, for example with each epoch, continues the count. A step that was logged before, for
+    example after loading a checkpoint, replaces what was logged from there on.
     A whole number ``samples`` is also that of the step whose time is measured (``Job.time``).
 
     Raises TypeError for a value that is not one number, and ValueError for a step that is not finite.
@@ -58,10 +63,15 @@ def send(step: float, metrics: dict[str, Any]) -> None:
     if out is None:
         _print(step, values)
         return
-    if later:
-        deferred.add(out, step, later)
-    if values:
-        out.metric(step, values)
+    for placed in _axis.place(step, metrics):
+        waiting = {name: later[name] for name in placed.names if name in later}
+        ready = {name: values[name] for name in placed.names if name in values}
+        if waiting:
+            deferred.add(out, placed.step, waiting, again=placed.again)
+        if ready:
+            out.metric(placed.step, ready, again=placed.again)
+    if _axis.started_over is not None and not _has_noted_start:
+        _note_start(*_axis.started_over)
 
 
 def progress(done: float, total: float | None = None, unit: str = "") -> None:
@@ -92,6 +102,18 @@ def flush() -> None:
     """Wait until values that were still on a GPU are sent."""
     deferred.flush()
     step_times.recorder.flush()
+
+
+def _note_start(name: str, step: float) -> None:
+    """Say once that a step count starts over."""
+    global _has_noted_start
+    _has_noted_start = True
+    note(
+        "info",
+        f"The steps of {name} start over at {step:g}, so its curve continues counting after the last step. "
+        "Log a step that counts over the whole job to choose the numbers yourself.",
+        "steps-start-over",
+    )
 
 
 def _step(step: Any) -> float:

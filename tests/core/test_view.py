@@ -1,5 +1,6 @@
 """The fold: the same events give the same view, whoever reads them and however they were cut."""
 
+import dataclasses
 import itertools
 import json
 
@@ -251,3 +252,29 @@ def test_what_a_launcher_stops_because_another_rank_crashed_after_its_work():
     assert first_failure([done, crashed]) is None
     working = RankView(0, status="ended", signal="TERM", evidence="stopped", ended=2.0)
     assert first_failure([working, crashed]).rank == 1
+
+
+def test_time_in_a_queue_is_neither_run_time_nor_paid():
+    spec = dataclasses.replace(SPEC, node_count=1, price_per_hour=3600.0, currency="USD")
+    view = JobView.of(spec)
+    events = [
+        ("state", 100.0, {"state": "queued"}),
+        ("queue", 100.0, {"place": 1, "of": 1}),
+        ("state", 147.0, {"state": "starting"}),
+        ("state", 148.0, {"state": "running"}),
+        ("restart", 150.0, {"queued": True, "requeued": True}),
+        ("state", 180.0, {"state": "starting"}),
+        ("state", 181.0, {"state": "running"}),
+        ("state", 183.0, {"state": "completed"}),
+    ]
+    seen = {}
+    for type_, t, fields in events:
+        view.apply({"type": type_, "t": t, **fields})
+        seen[t] = (view.waiting_time(t), view.run_time(t), view.cost(t))
+    assert seen[147.0] == (47.0, 0.0, 0.0)
+    assert seen[150.0] == (47.0, 3.0, 3.0)
+    assert (view.waiting_time(160.0), view.run_time(160.0)) == (77.0, 6.0)  # it has ended: any moment is the end
+    assert seen[183.0] == (77.0, 6.0, 6.0)
+    waiting = JobView.of(spec)
+    waiting.apply({"type": "phase", "t": 100.0, "phase": "start", "detail": "Resources"})  # of Slurm, for example
+    assert (waiting.waiting_time(100.5), waiting.waiting_time(130.0), waiting.run_time(130.0)) == (0.0, 30.0, 0.0)

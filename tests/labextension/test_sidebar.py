@@ -54,6 +54,7 @@ def row(**given):
         "last_sign": NOW, "done": None, "total": None, "left": None, "metric": "", "value": None, "spark": [],
         "failed_rank": None, "notebook": "quickstart.ipynb", "can_rerun": False,
         "can_resume": False, "restarts": 0, "stalled": False, "place": None, "start": None, "priority": 0,
+        "waited": 0, "queued_since": None,
     }  # fmt: skip
     return fields | given
 
@@ -61,6 +62,15 @@ def row(**given):
 def line(node, one, *, heard=NOW, stale=False):
     given = {"row": one, "now": NOW, "heard": heard, "stale": stale}
     return node("ui.lineText(ui.secondLine(given.row, given.now, given.heard, given.stale))", given)
+
+
+def test_time_in_the_queue_is_not_run_time(node):
+    done = row(state="completed", created=NOW - 50, ended=NOW, waited=46.6)
+    assert line(node, done) == "lab-3, 2 × 2, ran 3 s, waited 47 s, just now"
+    running = row(created=NOW - 50, waited=40)
+    assert node(f"ui.figure(given, {NOW})", running) == {"value": "10 s", "label": "elapsed"}
+    waiting = row(state="queued", created=NOW - 50, queued_since=NOW - 49)
+    assert node(f"ui.figure(given, {NOW})", waiting) == {"value": "49 s", "label": "waiting"}
 
 
 def test_a_running_job_says_how_much_is_done_and_what_is_left_from_when_it_was_told(node):

@@ -101,7 +101,7 @@ def test_the_curve_is_told_in_words_and_as_a_table():
     curve = compare.compared_curve([one, two], "loss", against="elapsed")
     assert curve.summary == "Curves of loss: aaaaa ends at 1.01 after 99 steps, bbbbb ends at 3 after 9 steps"
     assert len(curve.table) == 24
-    assert curve.table[0] == ("2.0 s", "2", "3")
+    assert curve.table[0] == ("1.0 s", "2", "3")  # since the start
     assert curve.table[-1][1:] == ("1.01", "")
     assert (curve.mode, curve.count) == ("compare", 110)
     json.dumps(to_json(dataclasses.asdict(curve)), allow_nan=False)

@@ -11,7 +11,7 @@ import { __, _n } from '../ui/trans';
 import { Restarts } from './restarts';
 import { StallLine } from './stall';
 import type { JobTime } from './steptime';
-import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, rankCount, rankWord, shortId, stateWord, unitWord } from '../ui/format';
+import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, ranAndWaited, rankCount, rankWord, shortId, spans, stateWord, unitWord } from '../ui/format';
 
 export interface Actions {
   cancel(): void;
@@ -255,7 +255,8 @@ export class Header {
   }
 
   #elapsedText(card: Card): string {
-    return __('%1 elapsed', duration(this.clock.now() - card.created));
+    const { ran, waited } = spans(card, this.clock.now());
+    return waited ? ranAndWaited(ran, waited) : __('%1 elapsed', duration(ran));
   }
 
   #drawBar(part: number, text: string): void {
@@ -418,7 +419,8 @@ function costSource(cost: Cost | null): string | null {
 
 function endWords(card: Card, now: number): string[] {
   const end = card.ended ?? card.last_sign;
-  const words = [__('ran %1', duration(end - card.created))];
+  const { ran, waited } = spans(card, end);
+  const words = [waited ? ranAndWaited(ran, waited) : __('ran %1', duration(ran))];
   const day = pastDay(end, now);
   if (card.state === 'failed' || card.state === 'canceled') {
     const at = workWords(card)[0];

@@ -3,6 +3,7 @@
  * captured names, the files. It knows no JupyterLab; a `PageHost` brings what it shows and carries out what is pressed.
  */
 import { capturedPart, checkpointsPart, empty, outputsPart, specPart, trackersPart, type CheckpointTable, type JobDetail, type OutputFile, type TrackerRow } from './detail';
+import type { Card } from './card';
 import { CheckView } from './checkview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { button } from './header';
@@ -170,7 +171,7 @@ export class JobPageView {
   #changed(message: JobMessage): void {
     const { card, ranks } = message;
     this.#ranks.update(ranks, card.state === 'canceling' || card.state === 'canceled', card.stall?.ranks);
-    setText(this.#started, ENDED.has(card.state) ? '' : __('started %1', clock(card.created)));
+    setText(this.#started, startedText(card));
     show(this.#started, !ENDED.has(card.state));
     this.host.changed(message);
     // The spec is written once; what it cannot know until the end (files, versions) is asked for again then.
@@ -266,4 +267,10 @@ export class JobPageView {
 
 function problem(error: unknown): HTMLElement {
   return h('p', { class: 'dd-empty dd-ink-err', role: 'alert' }, ...explained(error));
+}
+
+/** When a job that lives was started, or submitted where it still waits. */
+function startedText(card: Card): string {
+  if (ENDED.has(card.state)) return '';
+  return card.queued_since === null ? __('started %1', clock(card.created + card.waited)) : __('submitted %1', clock(card.created));
 }

@@ -1,7 +1,7 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
 import { startWords } from '../job/queue';
 import { __, _n } from '../ui/trans';
-import { ENDED, ago, clock, count, duration, number, pastDay, percent, shortId, stateWord, type State } from '../ui/format';
+import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWaited, shortId, spans, stateWord, type State } from '../ui/format';
 import { isStudy, metricOf, titleOf } from './study';
 import type { JobRow } from './types';
 
@@ -36,7 +36,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));
   const when = moment(row.ended ?? row.last_sign, now);
-  if (row.state === 'completed') return line(`${duration((row.ended ?? now) - row.created)}, ${when}`);
+  if (row.state === 'completed') return line(`${timeWords(row, row.ended ?? now)}, ${when}`);
   // A trial of a sweep that was canceled says why, with the metric it had; another run of a study was measured.
   if (row.state === 'canceled' && row.group?.kind === 'sweep') return line(row.says || __('canceled'));
   if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
@@ -52,7 +52,7 @@ function runningLine(row: JobRow, now: number, heard: number, stale: boolean, li
   if (strong) return line(left, { strong });
   if (row.done !== null) return line(__('%1 done', count(row.done)));
   // Ranks that stay say what they run.
-  return line(row.says || (row.value === null ? __('running') : __('%1 elapsed', duration(now - row.created))));
+  return line(row.says || (row.value === null ? __('running') : __('%1 elapsed', duration(spans(row, now).ran))));
 }
 
 /** How many parts of a study are measured, and when that was. */
@@ -87,8 +87,16 @@ export function moment(then: number, now: number): string {
 export function figure(row: JobRow, now: number): { value: string; label: string } {
   if (row.state === 'queued' && row.place !== null) return { value: String(row.place), label: __('place') };
   if (row.value !== null) return { value: number(row.value), label: metricOf(row) };
-  if (isActive(row)) return { value: brief(now - row.created), label: __('elapsed') };
+  const { ran, waited } = spans(row, now);
+  if (row.queued_since !== null && waited) return { value: brief(waited), label: __('waiting') };
+  if (isActive(row)) return { value: brief(ran), label: __('elapsed') };
   return { value: '', label: '' };
+}
+
+/** Return how long a job ran, and waited in a queue. */
+function timeWords(row: JobRow, end: number): string {
+  const { ran, waited } = spans(row, end);
+  return waited ? ranAndWaited(ran, waited) : duration(ran);
 }
 
 /** Return a span in its greatest unit, for a narrow column: "4 s", "12 min". */

@@ -67,6 +67,27 @@ export function unitWord(unit: string): string {
   return words[unit] ?? unit;
 }
 
+/** What the times of a job are taken from (epoch seconds); `waited` are the seconds in a queue before `queued_since`. */
+export interface Times {
+  created: number;
+  waited: number;
+  queued_since: number | null;
+}
+
+/** Seconds in a queue that count as none: the way through an empty one. */
+const SHORT_WAIT = 1;
+
+/** How many seconds a job ran and waited in a queue until `now`. */
+export function spans({ created, waited, queued_since: since }: Times, now: number): { ran: number; waited: number } {
+  const all = waited + (since === null ? 0 : Math.max(0, now - since));
+  const shown = all >= SHORT_WAIT ? all : 0;
+  return { ran: Math.max(0, now - created - shown), waited: shown };
+}
+
+export function ranAndWaited(ran: number, waited: number): string {
+  return __('ran %1, waited %2', duration(ran), duration(waited));
+}
+
 /** Return a time span in whole seconds, two units at most: "52 s", "1 min 21 s". */
 export function duration(seconds: number): string {
   const whole = Math.round(Math.max(0, seconds));

@@ -1,0 +1,184 @@
+"""Curves and numbers of real jobs: each way to read them says the same."""
+
+import time
+
+import pytest
+
+from distdl_jupyter import jobs, submit
+from distdl_jupyter.cli import show
+from distdl_jupyter.core import humanize
+from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.saved import words
+
+OPTIONS = {"process_count_per_node": 2, "distributed_backend": "torch"}
+pytestmark = pytest.mark.timeout(300)
+
+
+def drawn(job, metric="loss", **options):
+    """The mean of a curve, or the lines of its ranks, as (steps, values); and whether a band is visible."""
+    traces = {trace.name: trace for trace in job.figure(metric, **options).data}
+    lines = [(list(trace.x), list(trace.y)) for name, trace in traces.items() if name.startswith(("mean", "rank "))]
+    return lines, bool(traces["min to max"].visible)
+
+
+def notes(job, code):
+    return [note["text"] for note in job.view().notes if note["code"] == code]
+
+
+def test_a_step_that_starts_over_with_each_epoch_continues_everywhere():
+    def train():
+        from distdl_jupyter import log
+
+        for epoch in range(3):
+            for step in range(50):
+                log(step=step, loss=3 - epoch + 0.01 * step)
+            log(step=step, val=float(epoch))
+
+    job = submit(train, **OPTIONS).wait()
+    steps, values = list(range(150)), pytest.approx([3 - step // 50 + 0.01 * (step % 50) for step in range(150)])
+    assert drawn(job) == ([(steps, values)], False)
+    assert drawn(job, each_rank=True) == ([(steps, values)] * 2, False)
+    assert drawn(job, "val") == ([([49, 99, 149], [0.0, 1.0, 2.0])], False)
+    frame = job.metrics()
+    for rank in range(2):
+        own = frame[(frame["rank"] == rank) & frame["loss"].notna()]
+        assert (own["step"].tolist(), own["loss"].tolist()) == (steps, values)
+    loss = job.view().metrics["loss"]
+    assert loss.step == 149
+    assert loss.trail.points[0] >= 3
+    assert loss.trail.points[-1] < 1.5
+    band = CurveReader(job.folder)
+    band.catch_up()
+    assert (band.book.band("loss").last_step, band.book.band("loss").last) == (149, pytest.approx(loss.mean))
+    assert len(notes(job, "steps-start-over")) == 1
+
+
+def test_steps_that_are_logged_again_after_a_restart_replace_the_ones_before():
+    def train():
+        from distdl_jupyter import checkpoint_dir, log
+
+        kept = checkpoint_dir() / "step"
+        first = int(kept.read_text()) if kept.exists() else 0
+        for step in range(first, 20):
+            log(step=step, loss=float(first + step))
+            if step == 15 and first == 0:
+                kept.write_text("10")
+                raise RuntimeError("once")
+
+    job = submit(train, process_count_per_node=1, distributed_backend="plain", max_restarts=1).wait()
+    expected = [float(step) for step in range(10)] + [10.0 + step for step in range(10, 20)]
+    assert drawn(job) == ([(list(range(20)), expected)], False)
+    assert notes(job, "steps-start-over") == []
+
+
+def test_steps_that_are_logged_again_in_the_same_process_replace_the_ones_before():
+    def train():
+        from distdl_jupyter import log
+
+        for attempt, steps in enumerate([range(20), range(10, 25)]):
+            for step in steps:
+                log(step=step, loss=float(attempt), rate=1.0)
+
+    job = submit(train, **OPTIONS).wait()
+    assert drawn(job) == ([(list(range(25)), [0.0] * 10 + [1.0] * 15)], False)
+    assert sorted(job.metrics()["step"]) == sorted([*range(25)] * 2)
+    assert job.view().metrics["loss"].mean == 1.0
+
+
+def test_values_of_one_rank_at_one_step_make_no_band():
+    def train():
+        from distdl_jupyter import log
+
+        for step in range(5):
+            for micro_batch in range(4):
+                log(step=step, loss=float(micro_batch))
+
+    job = submit(train, **OPTIONS).wait()
+    lines, has_band = drawn(job)
+    assert (lines[0][1][:4], has_band) == ([1.5] * 4, False)
+
+
+def test_a_metric_cannot_take_the_place_of_a_column():
+    def train():
+        from distdl_jupyter import log
+
+        log(step=0, loss=1.0, time=12.5, rank=9, attempt=3)
+        log(step_time=1.0)
+
+    job = submit(train, **OPTIONS).wait()
+    frame = job.metrics()
+    assert sorted(frame["rank"]) == [0, 0, 1, 1]
+    assert frame["time"].dt.year.min() > 2000
+    assert frame[["time_value", "rank_value", "attempt_value"]].dropna().to_numpy().tolist() == [[12.5, 9, 3]] * 2
+    assert set(job.view().metrics) == {"loss", "time_value", "rank_value", "attempt_value", "step_time"}
+    assert len(notes(job, "metric-renamed")) == 1
+
+
+def test_a_printed_metric_cannot_take_the_place_of_a_column():
+    def train():
+        print("step 3 loss 0.5")
+        print({"loss": 0.25, "attempt": 2})
+
+    job = submit(train, process_count_per_node=1, distributed_backend="plain").wait()
+    assert job.metrics()["loss"].tolist() == [0.5, 0.25]
+    assert "attempt" not in job.metrics()
+
+
+def printing(before, after):
+    def train():
+        for line in [*before, *after]:
+            print(line)
+
+    return submit(train, process_count_per_node=1, distributed_backend="plain").wait().view()
+
+
+BAR = "Loading weights: 100%|##########| 41/41 [00:00<00:00, 410.00it/s]"
+
+
+def test_a_bar_that_has_ended_is_not_the_progress_of_the_steps_after_it():
+    view = printing([BAR], [f"step {step} loss {1 / (1 + step)}" for step in range(20)])
+    assert (view.done, view.total) == (None, None)
+    assert view.ranks[0].last_step == 19
+
+
+def test_a_bar_that_has_ended_is_not_the_progress_of_reported_steps_after_it():
+    def train():
+        from distdl_jupyter import log
+
+        print(BAR)
+        for step in range(20):
+            log(step=step, loss=1.0)
+
+    view = submit(train, process_count_per_node=1, distributed_backend="plain").wait().view()
+    assert (view.done, view.total) == (None, None)
+
+
+def test_the_bar_of_the_training_stays_when_its_result_is_printed():
+    view = printing(
+        [f"{step * 10}%|#####     | {step}/10 [00:01<00:01, 9.90it/s, loss=0.42]" for step in range(1, 11)],
+        ["test loss 0.3"],
+    )
+    assert (view.done, view.total) == (10, 10)
+
+
+def test_time_in_the_queue_is_not_run_time():
+    def hold():
+        import time
+
+        time.sleep(6)
+
+    def quick():
+        pass
+
+    first = submit(hold, process_count_per_node=1, distributed_backend="plain")
+    job = submit(quick, process_count_per_node=1, distributed_backend="plain", after=[first.id]).wait()
+    view, now = job.view(), time.time()
+    assert view.waiting_time(now) > 4
+    assert view.run_time(now) < 4
+    assert view.run_time(now) + view.waiting_time(now) == pytest.approx(view.elapsed(now))
+    text = humanize.ran_and_waited(view.run_time(now), view.waiting_time(now))
+    assert text.startswith("ran ")
+    assert text in repr(jobs())
+    assert any(text in line for line in show.lines(view))
+    assert text in words.took(view)
+    assert first.view().waiting_time(now) == 0
