@@ -91,13 +91,14 @@ def plain_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "JPY", "DISTDL", "PYTHON"))}
 
 
-def programs(folder: Path) -> Path:
-    """Make a folder of all programs on PATH but Node.js, its package managers and those of this environment."""
+def programs(folder: Path, *, node: bool = False) -> Path:
+    """Make a folder of all programs on PATH but those of this environment, and without ``node`` but Node.js and npm."""
     folder.mkdir()
     own = Path(sys.prefix) / "bin"
+    left_out = set() if node else _NODE
     for place in map(Path, os.get_exec_path()):
         for program in place.iterdir() if place.is_dir() and place != own else ():
-            if program.name not in _NODE and not (folder / program.name).is_symlink():
+            if program.name not in left_out and not (folder / program.name).is_symlink():
                 (folder / program.name).symlink_to(program)
     return folder
 
@@ -109,6 +110,13 @@ def sources() -> Iterator[Path]:
         for folder, below, files in os.walk(top):
             below[:] = [name for name in below if name not in _SKIPPED and Path(folder, name) not in _OUTPUTS]
             yield from (Path(folder, name) for name in files)
+
+
+def front_end() -> Iterator[str]:
+    """Yield the names of the files that a build of the front end made."""
+    package = ROOT / "distdl_jupyter"
+    for folder in (*_OUTPUTS, package / "locale"):
+        yield from (str(file.relative_to(ROOT)) for file in folder.rglob("*") if file.is_file())
 
 
 def _built() -> Path | None:

@@ -1,7 +1,8 @@
 """From ``pip install`` to the first curve: what a new user waits for who enters the tutorial's blocks at once.
 
-``python -m tests.benchmarks.first_curve``. Each turn is a new environment of the wheel, JupyterLab and Chromium.
-Packages come from where pip finds them, mostly its cache: a download comes on top.
+``python -m tests.benchmarks.first_curve``. Each turn is a new environment, JupyterLab and Chromium; the
+front end of the clone is built already. Packages come from where pip finds them, mostly its cache: a download comes on
+top.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from tests.browser import pages
 from tests.browser.conftest import open_chromium
 from tests.browser.newcomer import FIRST_JOB, Newcomer
 from tests.docs.blocks import blocks
-from tests.installation import copied_wheel
 
 PIP, LAB, CELLS, ALL = "pip install", "jupyter lab, to an open notebook", "the cells, to the first curve", "all of it"
 
@@ -32,9 +32,8 @@ def measure(turns: int) -> Iterator[Report]:
     table = Report("From `pip install` to the first curve", "s", versions)
     folder = Path(tempfile.mkdtemp(prefix="distdl-first-curve-"))
     try:
-        wheel = copied_wheel(folder)
         with open_chromium() as chromium:
-            taken = [_first_curve(folder / str(turn), wheel, chromium) for turn in range(turns)]
+            taken = [_first_curve(folder / str(turn), chromium) for turn in range(turns)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for name in (PIP, LAB, CELLS, ALL):
@@ -42,10 +41,10 @@ def measure(turns: int) -> Iterator[Report]:
     yield table
 
 
-def _first_curve(folder: Path, wheel: Path, chromium: Browser) -> dict[str, float]:
+def _first_curve(folder: Path, chromium: Browser) -> dict[str, float]:
     """Follow the tutorial to its first curve; return the seconds of each part."""
     folder.mkdir()
-    newcomer = Newcomer(folder, wheel, chromium)
+    newcomer = Newcomer(folder, chromium, built=True)
     try:
         environment, activate, pip, lab = newcomer.install()
         newcomer.enter(environment)

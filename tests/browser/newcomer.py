@@ -1,7 +1,7 @@
 """A new user: a terminal, a browser, and the tutorial, whose blocks are entered as they stand.
 
-Nothing is there before: an empty home, an environment made by the page's own commands, the wheel where pip looks for
-packages. What is done beside entering blocks (a card, a menu entry, a button) is what the pages say between them.
+The home holds a clone of the repository and nothing else; the page's own commands make the environment. What is done
+beside entering blocks (a card, a menu entry, a button) is what the pages say between them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Locator, expect
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.node import processes
 from tests.conftest import wait_for
-from tests.docs.blocks import DOCS, blocks
-from tests.installation import plain_environment, programs
+from tests.docs.blocks import DOCS, ROOT, blocks
+from tests.installation import front_end, plain_environment, programs
 
 INSTALL = DOCS / "tutorial" / "install.md"
 FIRST_JOB = DOCS / "tutorial" / "first-job.md"
@@ -31,12 +31,17 @@ _URL = re.compile(r"http://\S+/lab\?token=\w+")
 
 
 class Newcomer:
-    """Who follows the tutorial; ``folder`` gets the home, and beside it what makes the machine."""
+    """A user who follows the tutorial; ``folder`` gets the home, and beside it what makes the machine.
 
-    def __init__(self, folder: Path, wheel: Path, chromium: Browser) -> None:
+    The clone is as git makes one, so pip builds the front end with Node.js. With ``built`` it comes with the front end,
+    and no Node.js is found.
+    """
+
+    def __init__(self, folder: Path, chromium: Browser, *, built: bool = False) -> None:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
+        _clone(self.home / "distdl_jupyter", built=built)
         self.printed = folder / "terminal.txt"
         self.page = chromium.new_page(viewport={"width": 1440, "height": 1400})
         self.page.set_default_timeout(90_000)
@@ -44,11 +49,11 @@ class Newcomer:
         with self.printed.open("wb") as out:
             self._shell = subprocess.Popen(
                 ["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=self.home,
-                env=self._environment(wheel), start_new_session=True,
+                env=self._environment(built=built), start_new_session=True,
             )  # fmt: skip
 
-    def _environment(self, wheel: Path) -> dict[str, str]:
-        """Return what a login gives; pip finds the wheel, and torch of the release that the tests have."""
+    def _environment(self, *, built: bool) -> dict[str, str]:
+        """Return what a login gives; pip gets torch of the release that the tests have."""
         constraint = self.folder / "constraint.txt"
         constraint.write_text(f"torch=={version('torch').partition('+')[0]}\n")
         python = Path(getattr(sys, "_base_executable", sys.executable)).parent
@@ -56,7 +61,9 @@ class Newcomer:
         given.pop("VIRTUAL_ENV", None)
         queue = self.folder / "queue" / f"distdl-queue-{os.getuid()}"
         queue.mkdir(mode=0o755, parents=True)
-        cache = Path(given.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pip"
+        given.pop("HATCH_JUPYTER_BUILDER_SKIP_NPM", None)
+        caches = Path(given.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        on_path = programs(self.folder / "programs", node=not built)
         config = self.home / ".jupyter"
         terminal = config / "lab" / "user-settings" / "@jupyterlab" / "terminal-extension"
         terminal.mkdir(parents=True)
@@ -65,12 +72,12 @@ class Newcomer:
         if os.getuid() == 0:  # JupyterLab refuses to start for root, and says what to do.
             (config / "jupyter_server_config.json").write_text('{"ServerApp": {"allow_root": true}}')
         return {
-            "PIP_CACHE_DIR": str(cache),
+            "PIP_CACHE_DIR": str(caches / "pip"),
+            "NPM_CONFIG_CACHE": str(Path.home() / ".npm"),
             **given,
             "HOME": str(self.home),
-            "PATH": f"{python}{os.pathsep}{programs(self.folder / 'programs')}",
+            "PATH": f"{python}{os.pathsep}{on_path}",
             "PIP_CONSTRAINT": str(constraint),
-            "PIP_FIND_LINKS": f"{wheel.parent} {given.get('PIP_FIND_LINKS', '')}",
             "DISTDL_QUEUE": str(queue.parent),
             "BROWSER": "true",
         }
@@ -172,3 +179,13 @@ class Newcomer:
         os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.communicate()
         shutil.rmtree(self.home / "learn", ignore_errors=True)
+
+
+def _clone(target: Path, *, built: bool) -> None:
+    """Copy the files that git knows, as they are now; with ``built`` the front end as well."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    names = listed.stdout.decode().splitlines()
+    for name in [*names, *(front_end() if built else ())]:
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)

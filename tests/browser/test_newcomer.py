@@ -1,38 +1,49 @@
-"""The tutorial, followed by somebody who has nothing but the wheel and the pages."""
+"""README and the tutorial, followed by a user who has nothing but a clone of the repository and the pages."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser import pages
 from tests.browser.newcomer import FIRST_JOB, Newcomer
-from tests.docs.blocks import DOCS, blocks
+from tests.docs.blocks import DOCS, ROOT, blocks
 
 pytestmark = [pytest.mark.full, pytest.mark.browser, pytest.mark.timeout(1500)]
 
 
-@pytest.fixture
-def newcomer(tmp_path: Path, wheel: Path, chromium: Browser) -> Iterator[Newcomer]:
-    newcomer = Newcomer(tmp_path, wheel, chromium)
-    yield newcomer
-    newcomer.close()
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Newcomer]:
+    """A user who has entered the commands of README, up to an open notebook."""
+    newcomer = Newcomer(tmp_path_factory.mktemp("newcomer"), chromium)
+    try:
+        for line in next(block.text for block in blocks(ROOT / "README.md") if block.kind == "sh").splitlines():
+            newcomer.enter(line)
+        newcomer.open_notebook()
+        yield newcomer
+    finally:
+        newcomer.close()
+
+
+def test_the_example_of_readme_shows_its_curve(newcomer: Newcomer) -> None:
+    for block in blocks(ROOT / "README.md"):
+        if block.kind == "python":
+            output = newcomer.run_cell(block.text)
+            newcomer.wait_until_run(output)
+    expect(pages.curves(output).first).to_be_attached()
+    pages.says(output, "Completed")
 
 
 def test_the_tutorial_keeps_its_promises_to_a_new_user(newcomer: Newcomer) -> None:
-    for line in newcomer.install():
-        newcomer.enter(line)
-    newcomer.open_notebook()
     # A block more on the page needs its promise here.
     load, data, training, result, found, terminal, function, script, submitted, command, form = blocks(FIRST_JOB)
     for block in (load, data):
         newcomer.wait_until_run(newcomer.run_cell(block.text))
 
-    # "The cell ends at once ... Below the cell are its state, its progress, the curve ... and the log of both ranks."
+    # "The cell returns at once. Below the cell are its state, its progress, the curve ... and the log of both ranks."
     trained = newcomer.run_cell(training.text)
     newcomer.wait_until_run(trained)
     expect(trained.locator(".dd-pill").first).to_have_text(re.compile("Queued|Starting|Running"))

@@ -13,12 +13,13 @@ _FENCE = re.compile(r"(?ms)^```(\w+)\n(.*?)^```$")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: ``python``, ``sh``, ``text``."""
+    """One fenced block (``python``, ``sh``, ``text``) and the heading that it is under."""
 
     page: str
     line: int
     kind: str
     text: str
+    heading: str = ""
 
 
 def pages() -> list[Path]:
@@ -31,4 +32,10 @@ def blocks(path: Path) -> list[Block]:
     """Return the blocks of a page in their order."""
     text = path.read_text()
     name = path.relative_to(ROOT).as_posix()
-    return [Block(name, text[: found.start()].count("\n") + 2, found[1], found[2]) for found in _FENCE.finditer(text)]
+    headings = [(match.start(), match[1]) for match in re.finditer(r"(?m)^## (.*)$", text)]
+    fenced = []
+    for match in _FENCE.finditer(text):
+        line = text[: match.start()].count("\n") + 2
+        above = [heading for start, heading in headings if start < match.start()]
+        fenced.append(Block(name, line, match[1], match[2], above[-1] if above else ""))
+    return fenced

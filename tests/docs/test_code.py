@@ -78,7 +78,9 @@ def test_commands_are_known(block, monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "error", refused)
     lines = (re.sub(r"^(\w+=\S+ )+", "", line) for line in block.text.splitlines())
     commands = [shlex.split(line, comments=True) for line in lines]
-    assert {words[0] for words in commands if words} <= {"distdl", "pip", "make", "jupyter", "python3", "."}
+    assert {words[0] for words in commands if words} <= {
+        "distdl", "pip", "make", "jupyter", "python3", ".", "git", "cd", "ssh", "ssh-keygen", "ssh-copy-id", "sinfo",
+    }  # fmt: skip
     for words in commands:
         if words[:1] == ["distdl"]:
             cli._parser().parse_args(words[1:])
@@ -96,9 +98,30 @@ def test_pages_run_as_they_stand(page, tmp_path, distdl_home):
     assert {job.state.value for job in distdl_jupyter.jobs()} == {"completed"}
 
 
+def test_the_example_of_readme_is_that_of_the_tutorial_and_draws_a_curve(tmp_path, distdl_home):
+    cells = [block.text for block in blocks(ROOT / "README.md") if block.kind == "python"]
+    assert cells == [block.text for block in blocks(ROOT / "docs/tutorial/first-job.md")][: len(cells)]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    NotebookClient(notebook, timeout=200, kernel_name="python3").execute(cwd=str(tmp_path))
+    assert "<svg" in notebook.cells[-1].outputs[0].data["text/html"], "the saved panel has the curve"
+    (job,) = distdl_jupyter.jobs()
+    assert job.result() < 0.1
+    losses = job.metrics().groupby("step")["loss"].mean()
+    assert len(losses) == 600
+    assert losses.iloc[-1] < losses.iloc[0]
+
+
+def test_readme_and_the_tutorial_install_alike():
+    readme, tutorial = (
+        next(block.text for block in blocks(ROOT / page) if block.kind == "sh")
+        for page in ("README.md", "docs/tutorial/install.md")
+    )
+    assert readme == tutorial
+
+
 def test_readme_fits_on_a_page():
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 140
+    assert len(lines) <= 145
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
