@@ -138,19 +138,24 @@ class Standing:
 
 
 def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:
-    """Compare the records of a checked job, and of the one process that did its steps."""
+    """Compare the records of a checked job, and of the one process that did its steps.
+
+    Code may run on several processes only, as one that names their number: then the ranks are compared alone.
+    """
     records = correctness.read(alone.folder.path) if alone is not None else []
-    return displayable(correctness.compare(correctness.read(job.folder.path), records[0] if records else None), job.id)
+    found = correctness.compare(correctness.read(job.folder.path), records[0] if records else None)
+    if alone is not None and alone.state.ended and alone.state is not State.COMPLETED:
+        found.left_out.append(f"In the run on one process: {alone.view().reason}")
+    return displayable(found, job.id)
 
 
 def _finished(job: Job) -> ComparisonShown:
     steps = plural(int(job.spec.check["steps"]), "step")
     _say(f"{steps} on {plural(job.spec.process_count, 'process')}, then on one with the same samples")
     alone = finish(job)
-    for one in (job, alone):
-        if one is not None and one.state is not State.COMPLETED:
-            one.result()
-            raise JobFailed(one.view().reason)
+    if job.state is not State.COMPLETED:
+        job.result()
+        raise JobFailed(job.view().reason)
     return of_jobs(job, alone)
 
 

@@ -4,12 +4,15 @@ What is compared was recorded by ``worker.check_record``: ``check/rank-<n>.json`
 loaders, layers and weights (``names``, ``shapes``), for each step::
 
     {"batches": [{"loader", "pass", "at", "size", "samples": [hash], "indices": []}], "inputs": [hash],
-     "losses": [number], "random": bool,
+     "losses": [number], "random": bool, "unsynced": "", "no_sync" or "forward", "unsynced_line": line, "local": bool,
      "optimizers": [{"index", "rates", "before": [hash], "weights": [sketch], "gradients": [sketch or None],
                      "bits": [hash], "own": [sketch or None], "after": [hash], "weights_after": [sketch]}]}
 
 Sketches are linear, so the sketch of a mean gradient is the mean of the sketches, and the norm of a difference is that
 of the sketches' difference, to some 25 %. ``own`` are the gradients of the rank's own samples, before any averaging.
+
+A line is ``[file or cell, number]``, ``["", 0]`` where it is not known. ``unsynced`` says why the last backward pass
+averaged no gradients, ``local`` that an optimizer stepped inside ``no_sync()``.
 
 What follows from another finding is no finding of its own; the first cause comes first.
 """
@@ -43,8 +46,9 @@ _SHARED, _WHOLE = 0.5, 0.95
 class Difference:
     """One thing that differs: ``text`` says what, ``remedy`` the line to change, ``example`` as code.
 
-    ``step`` is from 0; ``tensor`` is the name of a parameter; ``size`` is relative (0.5: by half). Where one does not
-    apply it is None or "".
+    ``step`` is from 0; ``tensor`` is the name of a parameter; ``size`` is relative (0.5: by half). ``file`` (a path or
+    the name of a cell) and ``line`` say where in the user's code it is. Where one does not apply or is not known it is
+    None or "".
     """
 
     level: Level
@@ -55,6 +59,13 @@ class Difference:
     step: int | None = None
     tensor: str = ""
     size: float | None = None
+    file: str = ""
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where in the user's code it is: "train.py, line 12", "" where that is not known."""
+        return f"{self.file}, line {self.line}" if self.file else ""
 
 
 @dataclass(slots=True)
@@ -128,7 +139,11 @@ class _Ranks:
         self._hvd = any(rank.get("horovod") for rank in ranks)
 
     def compare(self) -> None:
+        if self._is_alone():
+            return
         self._compare_samples()
+        self._compare_workers()
+        self._compare_augmentation()
         self._compare_order()
         if sharded := next((rank["sharded"] for rank in self._ranks if rank.get("sharded")), ""):
             self._found.left_out.append(_divided(sharded))
@@ -144,8 +159,36 @@ class _Ranks:
         self._compare_one(averaged=averaged)
         self._compare_rates()
 
-    def _add(self, level: Level, code: str, text: str, remedy: str = "", example: str = "", **more: Any) -> None:
+    def _add(
+        self, level: Level, code: str, text: str, remedy: str = "", example: str = "", at: Any = None, **more: Any
+    ) -> None:
+        """Add a finding; ``at`` is the line of the user's code as it was recorded."""
+        file, line = at or ("", 0)
+        if file:
+            more |= {"file": file, "line": line}
         self._found.findings.append(Difference(level, code, text, remedy, example, **more))
+
+    def _line(self, name: str) -> Any:
+        """Return the line of the last "forward", "backward" or "step" of rank 0."""
+        return self._ranks[0].get("lines", {}).get(name)
+
+    def _made(self, index: str) -> Any:
+        """Return the line in which an optimizer was made."""
+        return self._ranks[0].get("made", {}).get(index)
+
+    def _is_alone(self) -> bool:
+        """Find that a trainer on each rank knows of one process only; all else would follow from that."""
+        trainer = self._ranks[0].get("trainer")
+        if trainer is None or trainer["size"] != 1:
+            return False
+        text = (f"Lightning's {trainer['name']} uses one process on each rank: the {count(self._size)} ranks train "
+                "without each other.")  # fmt: skip
+        nodes = self._size // trainer["devices"]
+        more = f", num_nodes={nodes}" if nodes > 1 else ""
+        self._add("error", "trainer-alone", text, "Give it the number of processes on each node.",
+                  f'{trainer["name"]}(accelerator="{trainer["accelerator"]}", devices={trainer["devices"]}{more}, '
+                  'strategy="ddp")', trainer["line"])  # fmt: skip
+        return True
 
     # samples ------------------------------------------------------------------------------------
 
@@ -155,32 +198,118 @@ class _Ranks:
             samples = [_samples(rank["steps"][step]) for rank in self._ranks]
             known = known or all(samples)
             for first, second in _pairs(self._size):
-                mine, others = samples[first], samples[second]
-                shared = len(set(mine) & set(others))
-                if mine and others and shared >= _SHARED * min(len(set(mine)), len(set(others))):
+                mine, others = set(samples[first]), set(samples[second])
+                shared = len(mine & others)
+                if not shared or _repeats(samples[first]) or _repeats(samples[second]):
+                    continue
+                if shared >= _SHARED * min(len(mine), len(others)):
                     text = (f"Ranks {first} and {second} train on the same samples: {count(shared)} of the "
-                            f"{count(len(set(mine)))} of step {step} are the same.")  # fmt: skip
-                    self._add("error", "same-samples", text, *_DIVIDE, step=step, size=shared / len(set(mine)))
+                            f"{count(len(mine))} of step {step} are the same.")  # fmt: skip
+                    self._same_samples(text, self._loader_of(step), step=step, size=shared / len(mine))
                     return
-        if known:
+        if any(_repeats(_samples(step)) for rank in self._ranks for step in rank["steps"]):
+            self._found.left_out.append(
+                "Many samples of a rank are equal to each other, so the samples of the ranks were not compared."
+            )
+        elif known:
             self._found.compared.append("the samples of each step (no two ranks have the same)")
+            self._compare_passes()
         else:
             self._found.left_out.append("No rank's samples were seen, so they were not compared.")
-        self._compare_passes()
 
     def _compare_passes(self) -> None:
-        """Find that each rank goes through all of the data, in an order of its own."""
+        """Find that each rank goes through all of the same data set, in an order of its own."""
         for loader, mine in self._ranks[0].get("loaders", {}).items():
             every = [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
-            alone = (self._one or {}).get("loaders", {}).get(loader)
             length, size = mine.get("samples"), _batch_size(self._ranks[0], loader)
-            if not self._trains(loader) or not length or alone is None or alone.get("samples") != length:
+            if not self._trains(loader) or not length or any(about.get("samples") != length for about in every):
                 continue
-            if all((about.get("batches") or 0) * size >= _WHOLE * length for about in every):
+            if any((about.get("batches") or 0) * size < _WHOLE * length for about in every):
+                continue
+            seen = [_seen(rank, loader) for rank in self._ranks]
+            overlap = any(_overlap(seen[one], seen[other], length) for one, other in _pairs(self._size))
+            read = [about.get("read") or [] for about in every]
+            if overlap or (read[0] and all(one == read[0] for one in read)):
                 text = (f"Each rank goes through all {count(length)} samples of the data set, in its own order: an "
                         f"epoch trains on every sample {count(self._size)} times.")  # fmt: skip
-                self._add("error", "same-samples", text, *_DIVIDE)
+                self._same_samples(text, loader)
                 return
+            if all(read) or all(len(one) >= _WHOLE * length for one in seen):
+                continue  # other samples stand at the same places, or all were seen
+            text = (f"Each rank goes through {count(length)} samples. If these are the same on all ranks, an epoch "
+                    f"trains on every sample {count(self._size)} times; of {count(min(map(len, seen)))} samples of "
+                    "each rank none was seen on another one.")  # fmt: skip
+            self._add("info", "same-samples-possible", text, "Look whether each rank has its own part of the data.",
+                      at=mine.get("line"))  # fmt: skip
+            return
+
+    def _loader_of(self, step: int) -> str:
+        """Return the number of the loader whose batches a step trains on, "" where none does."""
+        return next((str(batch["loader"]) for batch in self._ranks[0]["steps"][step]["batches"]), "")
+
+    def _same_samples(self, text: str, loader: str, **more: Any) -> None:
+        """Add that ranks train on the same samples, with the remedy that fits the way in which they are read."""
+        about = self._ranks[0].get("loaders", {}).get(loader, {})
+        if self._workers_repeat(loader):
+            text += f" So do the {count(about['workers'])} workers of each rank's DataLoader."
+        parts = [rank.get("loaders", {}).get(loader, {}).get("part") for rank in self._ranks]
+        remedy = _DIVIDE
+        if not loader:
+            remedy = _DIVIDE_OWN
+        elif about.get("hugging_face") and about.get("iterable"):
+            remedy = _DIVIDE_HUGGING_FACE
+        elif about.get("iterable"):
+            remedy = _DIVIDE_STREAM
+        elif about.get("sampler") == "DistributedSampler" and len({repr(part) for part in parts}) < self._size:
+            text += f" The DistributedSampler has rank {parts[0][1]} of {parts[0][0]} on more than one of them."
+            remedy = _DIVIDE_BY_RANK
+        elif self._ranks[0].get("accelerate"):
+            remedy = ("Pass the loader to accelerator.prepare().", "loader = accelerator.prepare(loader)")
+        elif (self._ranks[0].get("trainer") or {}).get("name") == "Fabric":
+            remedy = ("Pass the loader to fabric.setup_dataloaders().", "loader = fabric.setup_dataloaders(loader)")
+        self._add("error", "same-samples", text, *remedy, at=about.get("line") or self._line("forward"), **more)
+
+    def _compare_workers(self) -> None:
+        """Find workers of one rank's loader that each read the whole stream."""
+        if any(one.code == "same-samples" for one in self._found.findings):
+            return
+        for loader, about in self._ranks[0].get("loaders", {}).items():
+            if self._workers_repeat(loader):
+                text = (f"Each of the {count(about['workers'])} workers of a rank's DataLoader reads the whole data "
+                        "set: a rank trains on every sample as often.")  # fmt: skip
+                self._add("error", "same-samples-in-workers", text, *_DIVIDE_STREAM, at=about.get("line"))
+                return
+
+    def _workers_repeat(self, loader: str) -> bool:
+        """Say whether two workers of rank 0 have read the same batch of a stream."""
+        about = self._ranks[0].get("loaders", {}).get(loader, {})
+        if not about.get("iterable") or about.get("workers", 0) < 2:
+            return False
+        batches = [batch for step in self._ranks[0]["steps"] for batch in step["batches"]]
+        first = [batch["samples"] for batch in batches if str(batch["loader"]) == loader and batch["pass"] == 0]
+        first = [samples for samples in first if samples and not _repeats(samples)]
+        return any(first[one] == first[other] for one, other in _pairs(len(first)))
+
+    def _compare_augmentation(self) -> None:
+        """Say where all ranks read their samples with the same random numbers."""
+        for loader, about in self._ranks[0].get("loaders", {}).items():
+            every = [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
+            states = [one.get("random") or {} for one in every]
+            if not self._trains(loader) or not about.get("draws"):
+                continue
+            workers = bool(about.get("workers"))
+            same = [name for name in about["draws"]
+                    if (source := "workers" if workers else name) in states[0]
+                    and all(one.get(source) == states[0][source] for one in states)]  # fmt: skip
+            if not same:
+                continue
+            names = ["torch"] if workers else same
+            text = ("All ranks read their samples with the same random numbers, so sample k of each rank gets the same "
+                    "augmentation.")  # fmt: skip
+            self._add("info", "same-augmentation", text,
+                      "Add the rank to the seed, once the model is built: weights then still begin alike.",
+                      "\n".join(_SEEDS[name] for name in names), about.get("line"))  # fmt: skip
+            return
 
     def _trains(self, loader: str) -> bool:
         return any(str(batch["loader"]) == loader for step in self._ranks[0]["steps"] for batch in step["batches"])
@@ -196,11 +325,11 @@ class _Ranks:
                 text = (
                     f"The {about['sampler']} shuffles epoch 1 in the same order as epoch 0: set_epoch was not called."
                 )
-                self._add("warning", "no-set-epoch", text, *remedy)
-            elif len(epochs) == 1 and not about.get("set_epoch"):
+                self._add("warning", "no-set-epoch", text, *remedy, at=about.get("loop_line"))
+            elif len(epochs) == 1 and not about.get("set_epoch") and not self._ranks[0].get("trainer"):
                 text = (f"set_epoch of the {about['sampler']} was not called before the first epoch: without it "
                         "all epochs have the same order.")  # fmt: skip
-                self._add("warning", "no-set-epoch", text, *remedy)
+                self._add("warning", "no-set-epoch", text, *remedy, at=about.get("loop_line"))
 
     # weights and gradients among the ranks --------------------------------------------------------
 
@@ -210,7 +339,7 @@ class _Ranks:
 
     def _compare_start(self) -> None:
         """Find weights that are not the same on all ranks before the first step."""
-        for _, names, found in self._optimizers(0):
+        for index, names, found in self._optimizers(0):
             bad = [at for at in range(len(names)) if len({one["before"][at] for one in found}) > 1]
             if not bad:
                 continue
@@ -222,14 +351,14 @@ class _Ranks:
                       "Send the weights of rank 0 to all before the first step, or seed all ranks alike.",
                       "hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Horovod\n"
                       "model = DistributedDataParallel(model)  # torch: it sends them",
-                      step=0, tensor=names[worst], size=sizes[worst])  # fmt: skip
+                      self._made(index), step=0, tensor=names[worst], size=sizes[worst])  # fmt: skip
             return
         self._found.compared.append("the weights before the first step (the same on all ranks, bit by bit)")
 
     def _compare_gradients(self) -> bool:
         """Find gradients that differ among the ranks; True when all ranks step with the same ones."""
         for step in range(self._steps):
-            for _, names, found in self._optimizers(step):
+            for index, names, found in self._optimizers(step):
                 bad = [at for at in range(len(names)) if self._differ(found, at)]
                 if not bad:
                     continue
@@ -238,6 +367,9 @@ class _Ranks:
                         "The ranks step with different gradients, but have the same weights after the step: they are "
                         "averaged there, which was not compared with one process."
                     )
+                    return False
+                if why := self._why_local(step, index):
+                    self._found.left_out.append(why)
                     return False
                 sizes = {at: _largest([one["gradients"][at] or [0.0] for one in found]) for at in bad}
                 worst = max(bad, key=lambda at: sizes[at])
@@ -251,12 +383,50 @@ class _Ranks:
                 text = (f"Gradients are not averaged over the ranks: {why}. In step {step} those of "
                         f"{_named(names, bad, worst)} by {_percent(sizes[worst])}: each rank trains a model of its "
                         "own.")  # fmt: skip
-                self._add("error", "gradients-not-averaged", text, *self._average(), step=step, tensor=names[worst],
-                          size=sizes[worst])  # fmt: skip
+                more: dict[str, Any] = {"step": step, "tensor": names[worst], "size": sizes[worst]}
+                if (last := self._unsynced(step)) is not None:
+                    self._add("error", "no-sync-on-last-backward", *last, **more)
+                    return False
+                at = self._made(index) if self._hvd else self._line("backward")
+                self._add("error", "gradients-not-averaged", text, *self._average(), at, **more)
                 return False
         self._found.compared.append("the gradients of each step (the same on all ranks)")
         self._compare_after()
         return True
+
+    def _why_local(self, step: int, index: str) -> str:
+        """Return why ranks may step with gradients of their own here, "" where nothing speaks for that."""
+        if any(rank.get("averages_weights") for rank in self._ranks):
+            return "The ranks average their weights now and then, so their gradients were not compared."
+        if any(rank["steps"][step].get("local") for rank in self._ranks):
+            return ("The optimizer steps inside no_sync(), as local SGD does, so the gradients of the ranks were not "
+                    "compared. If no step is outside, each rank trains its own model.")  # fmt: skip
+        for later in range(step + 1, self._steps):
+            for other, _, found in self._optimizers(later):
+                if other == index and all(one["before"] == found[0]["before"] for one in found):
+                    return (f"The ranks step with their own gradients, but have the same weights again before step "
+                            f"{later}: they are averaged now and then, so gradients were not compared.")  # fmt: skip
+        return ""
+
+    def _unsynced(self, step: int) -> tuple[str, str, str, Any] | None:
+        """Return text, remedy, example and line where the last backward pass before a step averaged nothing."""
+        last = next((one for rank in self._ranks if (one := rank["steps"][step]).get("unsynced")), None)
+        if last is None:
+            return None
+        line = last["unsynced_line"]
+        if last["unsynced"] == "no_sync":
+            return (f"The last backward pass before optimizer.step() ran under no_sync(): the gradients of step {step} "
+                    "are not averaged over the ranks.",
+                    "Leave no_sync() before the last micro-batch, its forward pass included.",
+                    "last = (i + 1) % accumulate == 0\n"
+                    "with contextlib.nullcontext() if last else model.no_sync():\n"
+                    "    model(inputs).backward()", line)  # fmt: skip
+        return ("The forward pass before the last backward pass ran with require_backward_grad_sync=False: "
+                f"DistributedDataParallel decides there, so the gradients of step {step} are not averaged.",
+                "Set require_backward_grad_sync before the forward pass of the last micro-batch.",
+                "model.require_backward_grad_sync = last\n"
+                "loss = model(inputs)\n"
+                "loss.backward()", line)  # fmt: skip
 
     def _differ(self, found: Sequence[Mapping[str, Any]], at: int) -> bool:
         if len({one["bits"][at] for one in found}) == 1:
@@ -277,7 +447,7 @@ class _Ranks:
         if any(one.code == "different-start" for one in self._found.findings):
             return
         for step in range(self._steps):
-            for _, names, found in self._optimizers(step):
+            for index, names, found in self._optimizers(step):
                 bad = [
                     at for at in range(len(names)) if len({one.get("after", one["before"])[at] for one in found}) > 1
                 ]
@@ -295,7 +465,7 @@ class _Ranks:
                     self._add("error", "weights-depart", text,
                               "Give the optimizers of all ranks the same settings and the same state.",
                               "hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Horovod",
-                              step=step, tensor=names[worst], size=sizes[worst])  # fmt: skip
+                              self._made(index), step=step, tensor=names[worst], size=sizes[worst])  # fmt: skip
                     return
 
     def _average(self) -> tuple[str, str]:
@@ -307,8 +477,17 @@ class _Ranks:
             return ("Wrap the optimizer in Horovod's.",
                     "optimizer = hvd.DistributedOptimizer(\n"
                     "    optimizer, named_parameters=model.named_parameters()\n)")  # fmt: skip
-        return ("Wrap the model, and call the wrapped one.",
-                "model = torch.nn.parallel.DistributedDataParallel(model)")  # fmt: skip
+        if self._ranks[0].get("accelerate"):
+            return ("Pass model and optimizer to accelerator.prepare().",
+                    "model, optimizer = accelerator.prepare(model, optimizer)")  # fmt: skip
+        if (self._ranks[0].get("trainer") or {}).get("name") == "Fabric":
+            return ("Pass model and optimizer to fabric.setup().",
+                    "model, optimizer = fabric.setup(model, optimizer)")  # fmt: skip
+        wrapped = "model = torch.nn.parallel.DistributedDataParallel(model)"
+        if self._ranks[0].get("group") == 0:
+            return ("Let the ranks meet, wrap the model, and call the wrapped one.",
+                    f"torch.distributed.init_process_group()\n{wrapped}")  # fmt: skip
+        return ("Wrap the model, and call the wrapped one.", wrapped)
 
     # one process --------------------------------------------------------------------------------
 
@@ -358,7 +537,11 @@ class _Ranks:
     def _compare_scale(self) -> None:
         assert self._one is not None
         last = min(self._steps, len(self._one["steps"]))
+        compared = 0
         for step in range(last):
+            if not self._same_batches(step):
+                continue
+            compared += 1
             for place, (_, names, found) in enumerate(self._optimizers(step)):
                 alone = self._one["steps"][step]["optimizers"][place]
                 if any(one["before"] != alone["before"] for one in found) or self._one["steps"][step]["random"]:
@@ -373,14 +556,21 @@ class _Ranks:
                     return
         self._found.compared.append(
             "losses and gradients with one process that had the samples of all ranks, "
-            f"in {plural(last, 'step')} (the same)"
+            f"in {plural(compared, 'step')} (the same)"
         )
+
+    def _same_batches(self, step: int) -> bool:
+        """Say whether one process had the samples of all ranks in a step, and these had as many each."""
+        assert self._one is not None
+        samples = [_samples(rank["steps"][step]) for rank in self._ranks]
+        together = sorted(sample for one in samples for sample in one)
+        return len(set(map(len, samples))) == 1 and together == sorted(_samples(self._one["steps"][step]))
 
     def _tell_factor(self, step: int, names: Sequence[str], factor: float) -> None:
         assert self._one is not None
         losses = [sum(rank["steps"][step]["losses"]) for rank in self._ranks]
         mean, alone = statistics.fmean(losses), sum(self._one["steps"][step]["losses"])
-        more: dict[str, Any] = {"step": step, "tensor": names[0], "size": abs(factor - 1)}
+        more: dict[str, Any] = {"step": step, "tensor": names[0], "size": abs(factor - 1), "at": self._line("backward")}
         if (
             abs(factor * self._size - 1) < self._same * self._size
             and alone
@@ -417,14 +607,15 @@ class _Ranks:
             text = (f"{listing(layers)} takes its statistics from each rank's own samples: in step {step} gradients "
                     f"differ by {_percent(rest)} from one process, most in {names[worst]}. That is usual.")  # fmt: skip
             self._add("info", "batch-norm", text, "Where a rank has few samples, share the statistics.",
-                      "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)", step=step, tensor=names[worst],
+                      "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)", self._line("forward"),
+                      step=step, tensor=names[worst],
                       size=rest)  # fmt: skip
             return
         text = (f"In step {step} gradients differ by {_percent(rest)} from those of one process with the same samples "
                 f"and weights, most in {names[worst]} ({_percent(large[worst])}).")  # fmt: skip
         self._add("error", "gradients-differ", text,
                   "Look for what a rank does with its samples or gradients and one process does not.",
-                  step=step, tensor=names[worst], size=rest)  # fmt: skip
+                  at=self._line("step"), step=step, tensor=names[worst], size=rest)  # fmt: skip
 
     def _compare_rates(self) -> None:
         """Say where the learning rate stays although a step has more samples than that of one process."""
@@ -438,7 +629,8 @@ class _Ranks:
                     f"has {_number(more)} times the samples.")  # fmt: skip
             self._add("info", "rate-not-scaled", text,
                       f"The linear rule (Goyal et al., 2017) suggests {_number(ours[0] * more)}, after a warm-up.",
-                      "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world_size)")  # fmt: skip
+                      "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world_size)",
+                      next(iter(self._ranks[0].get("made", {}).values()), None))  # fmt: skip
 
     def _samples_more(self) -> float:
         """Return how many times the samples of one process a step has."""
@@ -465,6 +657,33 @@ _DIVIDE = (
     "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
     "loader = DataLoader(dataset, batch_size=32, sampler=sampler)",
 )
+_DIVIDE_OWN = (
+    "Give each rank its own part of the data set.",
+    "inputs, targets = inputs[rank::size], targets[rank::size]",
+)
+_DIVIDE_BY_RANK = (
+    "Call init_process_group before the sampler is made, and leave num_replicas and rank out.",
+    "sampler = DistributedSampler(dataset)",
+)
+#: A stream has no sampler: DataLoader refuses one.
+_DIVIDE_STREAM = (
+    "Let each worker of each rank skip what the others read.",
+    "def __iter__(self):\n"
+    "    info = torch.utils.data.get_worker_info()\n"
+    "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
+    "    part, parts = rank * workers + worker, size * workers\n"
+    "    return itertools.islice(self.read(), part, None, parts)",
+)
+_DIVIDE_HUGGING_FACE = (
+    "Give each rank its own part of the data set; the workers of a rank then divide it.",
+    "from datasets.distributed import split_dataset_by_node\n"
+    "dataset = split_dataset_by_node(dataset, rank=rank, world_size=size)",
+)
+_SEEDS = {
+    "torch": "torch.manual_seed(seed + rank)",
+    "random": "random.seed(seed + rank)",
+    "numpy": "numpy.random.seed(seed + rank)",
+}
 
 
 def _divided(by: str) -> str:
@@ -475,6 +694,22 @@ def _divided(by: str) -> str:
 def _samples(step: Mapping[str, Any]) -> list[str]:
     """Return the hashes of a step's samples: those of its batches, else those that went into the model."""
     return [one for batch in step["batches"] for one in batch["samples"]] or list(step["inputs"])
+
+
+def _repeats(samples: Sequence[str]) -> bool:
+    """Say whether hashes do not tell samples apart: most are equal to another one of the same rank."""
+    return len(samples) > 1 and len(set(samples)) <= len(samples) / 2
+
+
+def _seen(rank: Mapping[str, Any], loader: str) -> set[str]:
+    """Return the hashes of the samples of a loader that a rank has trained on."""
+    return {one for step in rank["steps"] for batch in step["batches"] if str(batch["loader"]) == loader
+            for one in batch["samples"]}  # fmt: skip
+
+
+def _overlap(mine: set[str], others: set[str], length: int) -> bool:
+    """Say whether two ranks share about as many samples as those who draw from the same data set do."""
+    return len(mine & others) >= max(1.0, len(mine) * len(others) / length / 2)
 
 
 def _batch_size(rank: Mapping[str, Any], loader: str) -> int:

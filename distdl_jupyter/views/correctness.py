@@ -23,6 +23,7 @@ class ComparisonShown(Comparison):
         lines = [self.summary]
         for one in self.findings:
             lines += ["", f"{one.level.capitalize()}: {one.text}"]
+            lines += [f"  {one.place}"] * bool(one.place)
             lines += [f"  {one.remedy}"] * bool(one.remedy)
             lines += [f"    {line}" for line in one.example.splitlines()]
         return "\n".join([*lines, *[""] * bool(self.findings), *self.notes])
@@ -37,7 +38,9 @@ class ComparisonShown(Comparison):
     def _html(self, at: int) -> str:
         one = self.findings[at]
         example = f"<pre style='margin:4px 0 0 1.5em'>{escape(one.example)}</pre>" if one.example else ""
-        return f"<div style='margin:6px 0'>{_SIGNS[one.level]} {escape(one.text)} {escape(one.remedy)}{example}</div>"
+        place = f" <i>{escape(one.place)}</i>:" if one.place else ""
+        text = f"{escape(one.text)} {escape(one.remedy)}"
+        return f"<div style='margin:6px 0'>{_SIGNS[one.level]}{place} {text}{example}</div>"
 
     @property
     def summary(self) -> str:

@@ -21,11 +21,15 @@ import hashlib
 import json
 import os
 import pickle
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker import owned
+
+if TYPE_CHECKING:
+    from distdl_jupyter.worker.sources import Sources
 
 #: Variable of a job in check mode.
 VARIABLE = "DISTDL_CHECK"
@@ -36,6 +40,9 @@ BUCKETS, CHUNK = 32, 1 << 20
 MOST_BYTES = 2_000_000_000
 #: Samples of a step whose hashes are kept, and containers inside each other in which tensors are looked for.
 MOST_SAMPLES, _DEEPEST = 4096, 6
+#: A file or cell of the user's code, and the line in it.
+Line = tuple[str, int]
+NOWHERE: Line = ("", 0)
 
 
 class Finished(SystemExit):
@@ -55,20 +62,28 @@ class Step:
         self.inputs: list[str] = []
         self.losses: list[float] = []
         self.random = False
+        #: Why the last backward pass averaged no gradients: "no_sync" or "forward", with the line; "" where it did.
+        self.unsynced, self.unsynced_line = "", NOWHERE
+        #: Whether an optimizer stepped inside ``no_sync()``.
+        self.local = False
         self.optimizers: dict[int, dict[str, Any]] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return it as data."""
         batches = [{"loader": loader, **one} for loader, one in sorted(self.batches.items())]
         return {"batches": batches, "inputs": self.inputs, "losses": self.losses, "random": self.random,
+                "unsynced": self.unsynced, "unsynced_line": self.unsynced_line, "local": self.local,
                 "optimizers": [{"index": index, **one} for index, one in sorted(self.optimizers.items())]}  # fmt: skip
 
 
 class Recording:
     """The record of this rank. ``steps`` are those that have ended; ``step`` is the one that runs."""
 
-    def __init__(self, folder: Path, rank: int, size: int, asked: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, rank: int, size: int, asked: Mapping[str, Any], sources: Sources) -> None:
+        from distdl_jupyter.worker.failure import Describer
+
         self.rank, self.size = rank, size
+        self._describer = Describer(sources, folder / "code")
         self.wanted = int(asked.get("steps", 3))
         self._folder = folder / "check"
         self.replay = Replay(Path(asked["replay"]) / "check", self.wanted) if asked.get("replay") else None
@@ -76,11 +91,24 @@ class Recording:
         self.steps: list[dict[str, Any]] = []
         #: What is known of the whole training: names and shapes of weights, layers, samplers, why something is not.
         self.about: dict[str, Any] = {"framework": "", "names": {}, "shapes": {}, "layers": [], "loaders": {},
-                                      "sharded": ""}  # fmt: skip
+                                      "sharded": "", "lines": {}, "made": {}}  # fmt: skip
         self._batches: dict[tuple[int, int, int], Any] = {}
         self._weights: list[dict[int, Any]] = []
         self._bytes = 0
         self._written = False
+        #: Called before the record is written.
+        self.before_write: list[Callable[[], None]] = []
+
+    def line(self) -> Line:
+        """Return where the user's code is now: the innermost frame of a cell or of the user's files."""
+        frame = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if self._describer.kind(file) in ("cell", "user"):
+                cell = self._describer.sources.cell(file)
+                return self._describer.label(file), frame.f_lineno + (cell.shift if cell else 0)
+            frame = frame.f_back  # type: ignore[assignment]
+        return NOWHERE
 
     def keep_batch(self, place: tuple[int, int, int], batch: Any, size: int) -> None:
         """Keep a batch for the one process: the number of its loader, of the pass over it, and of the batch."""
@@ -118,6 +146,8 @@ class Recording:
         if self._written:
             return
         self._written = True
+        for call in self.before_write:
+            call()
         if any("after" in one for one in self.step.optimizers.values()):  # the last step of a training
             self.steps.append(self.step.to_json())
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -196,11 +226,11 @@ def joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
 _recording: Recording | None = None
 
 
-def start(folder: Path, rank: int, size: int) -> None:
+def start(folder: Path, rank: int, size: int, sources: Sources) -> None:
     """Begin to record where the job is one of a check."""
     global _recording
     if text := os.environ.get(VARIABLE):
-        _recording = Recording(folder, rank, size, json.loads(text))
+        _recording = Recording(folder, rank, size, json.loads(text), sources)
 
 
 def current() -> Recording | None:

@@ -55,9 +55,10 @@ def main() -> int:
         _report("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
                 packages=installed.packages())  # fmt: skip
     _report_exec()
-    check_record.start(identity.folder, identity.rank, identity.world_size)
+    sources = Sources()
+    check_record.start(identity.folder, identity.rank, identity.world_size, sources)
     listen.start()
-    code = _run(identity, Sources())
+    code = _run(identity, sources)
     check_record.close()
     import_recorder.record()
     return code

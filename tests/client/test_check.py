@@ -1,5 +1,6 @@
 """``check`` with real jobs on this machine: right code has no findings, each mistake exactly its own."""
 
+import inspect
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.correctness import standing
-from tests.client import checked, scaled
+from tests.client import checked, checked_data, scaled
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -74,6 +75,86 @@ def test_each_mistake_is_found_as_what_it_is(distdl_home, mistake, backend):
         assert "in 3 steps (the same)" in found.compared[-1]
     if mistake == "dropout":
         assert any("draws random numbers" in one for one in found.left_out)
+
+
+def line_of(function, comment):
+    """Return the number of the line of a function that ends with a comment."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(at for at, line in enumerate(lines) if line.rstrip().endswith(comment))
+
+
+def important(found):
+    return [one.code for one in found.findings if one.code != "rate-not-scaled"]
+
+
+@pytest.mark.parametrize("data", [pytest.param(checked_data.file_of_rank, id="files"), *(
+    pytest.param(data, id=data.__name__, marks=pytest.mark.full)
+    for data in (checked_data.random_part, checked_data.block, checked_data.uneven, checked_data.many)
+)])  # fmt: skip
+def test_data_that_each_rank_divides_itself_is_right(distdl_home, data):
+    found = check(checked_data.trains, (data,), {"join": data is checked_data.uneven})
+    assert important(found) == [], str(found)
+    assert any("the samples of each step" in text for text in found.compared)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("data", "workers", "code", "example"),
+    [
+        (checked_data.shuffled, 0, "same-samples", "DistributedSampler("),
+        (checked_data.stream, 0, "same-samples", "get_worker_info()"),
+        (checked_data.stream, 2, "same-samples", "get_worker_info()"),
+        (checked_data.stream_of_rank, 2, "same-samples-in-workers", "get_worker_info()"),
+        (checked_data.noisy, 0, "same-augmentation", "torch.manual_seed(seed + rank)"),
+        (checked_data.noisy, 2, "same-augmentation", "torch.manual_seed(seed + rank)"),
+    ],
+)
+def test_data_that_is_read_wrongly_is_found_with_the_line_of_its_loader(distdl_home, data, workers, code, example):
+    found = check(checked_data.trains, (data,), {"workers": workers})
+    first = found.findings[0]
+    assert first.code == code, str(found)
+    assert example in first.example
+    assert first.file.endswith("checked_data.py")
+    assert first.line == line_of(checked_data.trains, "num_workers=workers):")
+    assert ("2 workers" in first.text) == (workers == 2 and data is not checked_data.noisy)
+
+
+@pytest.mark.full
+def test_ranks_with_seeds_of_their_own_are_right(distdl_home):
+    assert important(check(checked_data.trains, (checked_data.noisy_by_rank,))) == []
+
+
+@pytest.mark.parametrize(
+    ("mistake", "code", "comment"),
+    [("wrong", "no-sync-on-last-backward", "# the backward pass"), *(
+        pytest.param(*case, marks=pytest.mark.full)
+        for case in (("between", "no-sync-on-last-backward", "# the forward pass"), ("inside", "", ""), ("", "", ""))
+    )],
+)  # fmt: skip
+def test_the_last_micro_batch_under_no_sync_is_found_with_its_line(distdl_home, mistake, code, comment):
+    found = check(checked_data.accumulates, (mistake,))
+    assert important(found) == [code] * bool(code), str(found)
+    if code:
+        assert found.findings[0].line == line_of(checked_data.accumulates, comment)
+    assert any("inside no_sync()" in text for text in found.left_out) == (mistake == "inside")
+
+
+@pytest.mark.full
+def test_a_trainer_of_lightning_on_one_process_is_found_and_its_remedy_is_right(distdl_home):
+    pytest.importorskip("lightning")
+    (found,) = check(checked_data.fits).findings
+    assert found.code == "trainer-alone"
+    assert found.example == 'Trainer(accelerator="cpu", devices=2, strategy="ddp")'
+    right = check(checked_data.fits, (2,))  # which cannot run on one process
+    assert important(right) == [], str(right)
+    assert right.steps == 3
+
+
+@pytest.mark.full
+def test_local_sgd_is_no_mistake(distdl_home):
+    pytest.importorskip("accelerate")
+    assert important(check(checked_data.local_sgd)) == []
+    assert departed(submit(checked_data.local_sgd, process_count_per_node=2, distributed_backend="torch")) == []
 
 
 @pytest.mark.full

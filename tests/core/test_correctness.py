@@ -112,12 +112,129 @@ def test_the_same_samples_are_found_by_content_and_by_what_a_pass_has():
     (found,) = compare([RIGHT[0], rank(1, step("ab", (3, 4)))], None).findings
     assert (found.code, found.step) == ("same-samples", 0)
     assert "2 of the 2" in found.text
-    everything = {"0": {"samples": 8, "batches": 4, "epochs": [None]}}
-    every = [{**one, "loaders": everything} for one in RIGHT]
-    alone = {**ONE, "loaders": {"0": {"samples": 8, "batches": 4, "own_size": 2}}}
-    assert codes(every, alone) == ["same-samples"]
-    halves = [{**one, "loaders": {"0": {**everything["0"], "batches": 2}}} for one in RIGHT]
-    assert "same-samples" not in codes(halves, alone)
+
+
+def reads(found, *, ranks=RIGHT, **about):
+    """Return ranks whose loaders go through 8 samples in 4 batches; ``found``: what each rank reads by index."""
+    return [{**one, "loaders": {"0": {"samples": 8, "batches": 4, "read": read, "epochs": [None], **about}}}
+            for one, read in zip(ranks, found, strict=True)]  # fmt: skip
+
+
+def test_the_same_data_set_on_each_rank_is_found_by_samples_at_the_same_index():
+    assert codes(reads(["wxyz", "wxyz"])) == ["same-samples"]
+    assert codes(reads(["wxyz", "klmn"])) == []  # each rank has a data set of its own
+    assert codes(reads(["wxyz", "wxyz"], batches=2)) == []  # a sampler divides it
+    (found,) = compare(reads(["", ""]), ONE).findings
+    assert (found.code, found.level) == ("same-samples-possible", "info")
+
+
+def test_data_sets_of_a_whole_epoch_without_a_common_sample_are_divided():
+    ranks = [rank(0, step("abcd", (3, 4))), rank(1, step("efgh", (3, 4)))]
+    assert codes(reads(["", ""], ranks=ranks, samples=4, batches=1), rank(0, step("abcdefgh", (3, 4)))) == []
+
+
+def test_data_sets_that_share_some_samples_are_the_same_in_another_order():
+    ranks = [rank(0, step("abcd", (3, 4))), rank(1, step("defg", (3, 4)))]
+    assert codes(reads(["wxyz", "klmn"], ranks=ranks, batches=2), None) == ["same-samples"]
+    # One of many samples may have been in the data twice.
+    ranks = [rank(0, step("abcdijkl", (3, 4))), rank(1, step("defgmnop", (3, 4)))]
+    assert "same-samples" not in codes(reads(["wxyz", "klmn"], ranks=ranks, samples=8, batches=1))
+
+
+def test_samples_that_repeat_on_a_rank_are_not_compared():
+    found = compare([rank(0, step("aabb", (3, 4))), rank(1, step("abab", (3, 4)))], rank(0, step("aaaabbbb", (3, 4))))
+    assert not found.findings
+    assert any("equal to each other" in text for text in found.left_out)
+
+
+@pytest.mark.parametrize(
+    ("about", "remedy"),
+    [
+        ({"iterable": True}, "get_worker_info()"),
+        ({"iterable": True, "hugging_face": True}, "split_dataset_by_node("),
+        ({"sampler": "DistributedSampler", "part": [1, 0]}, "sampler = DistributedSampler(dataset)"),
+        ({}, "num_replicas=size"),
+    ],
+)
+def test_the_remedy_for_common_samples_fits_the_data_set(about, remedy):
+    same = [RIGHT[0], rank(1, step("ab", (3, 4)))]
+    loaders = {"0": {"samples": None, "line": ["train.py", 7], **about}}
+    (found,) = compare([{**one, "loaders": loaders} for one in same]).findings
+    assert remedy in found.example
+    assert (found.code, found.file, found.line) == ("same-samples", "train.py", 7)
+
+
+def test_workers_that_each_read_the_whole_stream_are_found():
+    loaders = {"0": {"iterable": True, "workers": 2}}
+    ranks = [rank(0, step("ab", (3, 4)), step("ab", (3, 4))), rank(1, step("cd", (3, 4)), step("cd", (3, 4)))]
+    assert codes([{**one, "loaders": loaders} for one in ranks], None) == ["same-samples-in-workers"]
+    assert codes([{**one, "loaders": {"0": {}}} for one in ranks], None) == []
+
+
+@pytest.mark.parametrize(("unsynced", "line"), [("no_sync", 14), ("forward", 12)])
+def test_a_last_backward_pass_without_averaging_is_told_with_its_line(unsynced, line):
+    apart = [rank(0, step("ab", (2, 4))), rank(1, step("cd", (4, 4)))]
+    for one in apart:
+        one["steps"][0] |= {"unsynced": unsynced, "unsynced_line": ["Cell [4]", line], "local": False}
+    (found,) = compare(apart, ONE).findings
+    assert (found.code, found.file, found.line) == ("no-sync-on-last-backward", "Cell [4]", line)
+    assert "DistributedDataParallel(model)" not in found.example
+    shown = displayable(compare(apart, ONE))
+    assert f"Cell [4], line {line}" in str(shown)
+    assert f"Cell [4], line {line}" in shown._repr_html_()
+
+
+def test_steps_inside_no_sync_and_weights_averaged_later_are_no_mistake():
+    apart = [rank(0, step("ab", (2, 4))), rank(1, step("cd", (4, 4)))]
+    local = copy.deepcopy(apart)
+    for one in local:
+        one["steps"][0] |= {"unsynced": "no_sync", "local": True}
+    assert codes(local) == []
+    assert codes([{**one, "averages_weights": True} for one in apart]) == []
+    again = [rank(0, step("ab", (2, 4)), step("ef", (1, 1))), rank(1, step("cd", (4, 4)), step("gh", (1, 1)))]
+    assert codes(again) == []
+    assert codes(apart) == ["gradients-not-averaged"]
+
+
+def test_a_trainer_on_one_process_is_the_only_finding():
+    trainer = {"name": "Trainer", "size": 1, "line": ["train.py", 3], "accelerator": "cpu", "devices": 2}
+    same = [{**RIGHT[0], "trainer": trainer}, {**rank(1, step("ab", (2, 4))), "trainer": trainer}]
+    (found,) = compare(same, ONE).findings
+    assert (found.code, found.line) == ("trainer-alone", 3)
+    assert found.example == 'Trainer(accelerator="cpu", devices=2, strategy="ddp")'
+    right = [{**one, "trainer": {**trainer, "size": 2}} for one in RIGHT]
+    assert codes(right) == []
+
+
+@pytest.mark.parametrize(
+    ("about", "example"),
+    [({"accelerate": True}, "accelerator.prepare("), ({"trainer": {"name": "Fabric", "size": 2}}, "fabric.setup("),
+     ({"group": 0}, "init_process_group()"), ({"group": 2}, "DistributedDataParallel(model)")],
+)  # fmt: skip
+def test_the_remedy_for_gradients_fits_the_library(about, example):
+    apart = [{**rank(0, step("ab", (2, 4))), **about}, {**rank(1, step("cd", (4, 4))), **about}]
+    (found,) = compare(apart, ONE).findings
+    assert found.code == "gradients-not-averaged"
+    assert example in found.example
+
+
+def test_a_step_with_other_samples_is_not_compared_with_one_process():
+    ranks = [rank(0, step("ab", (3, 4)), step("ef", (1, 9))), rank(1, step("cd", (3, 4)), step("gh", (1, 9)))]
+    one = rank(0, step("abcd", (3, 4)), step("efxy", (7, 1)))
+    found = compare(ranks, one)
+    assert not found.findings
+    assert "in 1 step (the same)" in found.compared[-1]
+
+
+def test_the_same_random_numbers_on_all_ranks_are_information():
+    same = reads(["wxyz", "klmn"], draws=["torch"], random={"torch": "s", "random": "t"}, line=["train.py", 9])
+    (found,) = compare(same, ONE).findings
+    assert (found.code, found.level, found.line) == ("same-augmentation", "info", 9)
+    assert "torch.manual_seed(seed + rank)" in found.example
+    same[1]["loaders"]["0"]["random"] = {"torch": "other", "random": "t"}
+    assert codes(same) == []
+    workers = reads(["wxyz", "klmn"], draws=["numpy"], random={"workers": "1"}, workers=2)
+    assert codes(workers) == ["same-augmentation"]
 
 
 def test_an_order_that_does_not_change_is_found_by_the_sampler():

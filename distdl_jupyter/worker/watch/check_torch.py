@@ -3,6 +3,8 @@
 * A batch is seen where ``DataLoader`` hands it out; in the one process the batches of all ranks stand in its place.
 * A rank's own gradient is what reaches a leaf tensor, before DistributedDataParallel or Horovod average it; the
   gradient of the step is that which the innermost ``Optimizer.step`` finds.
+* Before the record is written a few samples of each data set are read by their index, with the same random numbers on
+  all ranks: they tell whether the ranks have the same data set, and whether reading a sample draws random numbers.
 * Random numbers that are drawn between the first forward call and the backward pass make a step incomparable with one
   process: dropout, stochastic depth and the like.
 """
@@ -13,6 +15,9 @@ import ctypes
 import functools
 import gc
 import itertools
+import os
+import pickle
+import random
 import sys
 import weakref
 from collections.abc import Callable
@@ -29,6 +34,13 @@ P = ParamSpec("P")
 _KEPT_SIGNS = 16
 #: Classes of layers whose result for a sample depends on the other samples.
 _BATCH_NORM = "_BatchNorm"
+#: Lightning's classes that choose the number of processes, by module.
+_TRAINERS = {
+    "lightning.pytorch.trainer.trainer": "Trainer",
+    "pytorch_lightning.trainer.trainer": "Trainer",
+    "lightning.fabric.fabric": "Fabric",
+    "lightning_fabric.fabric": "Fabric",
+}
 
 
 def watch(finder: PostImport) -> None:
@@ -43,6 +55,10 @@ def watch(finder: PostImport) -> None:
     finder.after("torch.nn.modules.module", hooks.watch_forward)
     finder.after("torch.autograd", hooks.watch_backward)
     finder.after("torch._dynamo.config", _compile_nothing)
+    finder.after("torch.distributed.algorithms.model_averaging.averagers", hooks.watch_averagers)
+    for module, name in _TRAINERS.items():
+        finder.after(module, functools.partial(hooks.watch_trainers, name))
+    recording.before_write.append(hooks.read_samples)
 
 
 def _compile_nothing(module: ModuleType) -> None:
@@ -79,9 +95,15 @@ class _Hooks:
         self._hooked: dict[int, weakref.ref[Any]] = {}
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_count = itertools.count()
+        #: By loader: its data set, and what makes a batch of samples, None where a sample is one.
+        self._data_sets: dict[int, tuple[Any, Any]] = {}
         self._state = b""
         self._began = False
         self._loaded = -1
+        #: The DistributedDataParallel modules that were called, and whether gradients of the last call are averaged.
+        self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._forward_line = check_record.NOWHERE
+        self._trainers: list[tuple[str, Any, check_record.Line]] = []
 
     def fail(self, error: Exception) -> None:
         """Stop recording and say so."""
@@ -95,6 +117,14 @@ class _Hooks:
 
     def watch_loaders(self, module: Any) -> None:
         iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001
+        create = loader.__init__
+
+        @functools.wraps(create)
+        def watched_create(this: Any, *args: Any, **kwargs: Any) -> None:
+            create(this, *args, **kwargs)
+            this.__dict__["_distdl_line"] = self._record.line()
+
+        loader.__init__ = watched_create
         begin, following, index = loader.__iter__, iterator.__next__, iterator._next_index  # noqa: SLF001
 
         @functools.wraps(begin)
@@ -125,6 +155,8 @@ class _Hooks:
             if place is None:
                 return following(this)
             self._next_step()
+            if place[1:] == [0, 0]:
+                self._keep_random_states(place[0], this)
             self._began = False  # of a forward call that no backward pass follows
             batch = self._fetched(lambda: following(this), tuple(place))
             indices = getattr(this, "_distdl_indices", [])
@@ -145,10 +177,40 @@ class _Hooks:
             except Exception:  # noqa: BLE001  a stream has none
                 about[name] = None
         about["batch_size"] = loader.batch_size
+        batches = loader.batch_sampler is not None
+        self._data_sets[number] = loader.dataset, loader.collate_fn if batches else None
+        about["line"] = getattr(loader, "_distdl_line", check_record.NOWHERE)
+        about.setdefault("loop_line", self._record.line())
+        about["workers"] = loader.num_workers
+        about["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
+        about["hugging_face"] = type(loader.dataset).__module__.partition(".")[0] == "datasets"
         about["sampler"] = type(sampler).__name__
+        about["part"] = [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)]
         about["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
         about["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
         about["epochs"] = [*about["epochs"][:passed], getattr(sampler, "epoch", None)]
+
+    @_harmless
+    def _keep_random_states(self, number: int, iterator: Any) -> None:
+        """Keep hashes of the random states with which a loader reads its first sample."""
+        workers = getattr(iterator, "_num_workers", 0)
+        states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
+        self._record.about["loaders"][str(number)]["random"] = states
+
+    @_harmless
+    def read_samples(self) -> None:
+        """Read some samples of each data set by their index, with the same random numbers on all ranks."""
+        if self._record.size < 2:
+            return
+        for number, (data_set, collate) in self._data_sets.items():
+            about = self._record.about["loaders"][str(number)]
+            length = about.get("samples")
+            if about["iterable"] or not length:
+                continue
+            try:
+                about.update(_read_samples(data_set, collate, length))
+            except Exception as error:  # noqa: BLE001  a data set may be anything
+                about["unread"] = type(error).__name__
 
     def watch_samplers(self, module: Any) -> None:
         original = module.DistributedSampler.set_epoch
@@ -202,12 +264,46 @@ class _Hooks:
     def watch_forward(self, module: Any) -> None:
         module.register_module_forward_pre_hook(self._forward)
 
+    def watch_averagers(self, module: Any) -> None:
+        """Remember that weights are averaged now and then instead of gradients."""
+        original = module.ModelAverager.__init__
+
+        @functools.wraps(original)
+        def made(this: Any, *args: Any, **kwargs: Any) -> None:
+            self._record.about["averages_weights"] = True
+            original(this, *args, **kwargs)
+
+        module.ModelAverager.__init__ = made
+
+    def watch_trainers(self, name: str, module: Any) -> None:
+        """Remember the trainers of Lightning, which choose the number of processes themselves."""
+        owner = getattr(module, name)
+        original = owner.__init__
+
+        @functools.wraps(original)
+        def made(this: Any, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            self._trainers.append((name, weakref.ref(this), self._record.line()))
+
+        owner.__init__ = made
+
+    @_harmless
+    def _forward_of_parallel(self, module: Any) -> None:
+        """Keep whether DistributedDataParallel averages the gradients of this call, which it decides here."""
+        self._parallel[module] = bool(module.require_backward_grad_sync)
+        self._forward_line = self._record.line()
+        if any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(module, "_comm_hooks", ())):
+            self._record.about["averages_weights"] = True
+
     @_harmless
     def _forward(self, module: Any, inputs: Any) -> None:
+        if type(module).__name__ == "DistributedDataParallel" and module.training and _torch().is_grad_enabled():
+            self._forward_of_parallel(module)
         if self._began or not module.training or not _torch().is_grad_enabled():
             return
         self._next_step()
         self._began = True
+        self._record.about["lines"]["forward"] = self._record.line()
         self._prepare()
         self._state = _random_state()
         if self._record.about["framework"] != "keras":
@@ -229,6 +325,13 @@ class _Hooks:
         if self._began and self._state != _random_state() and self._record.about["framework"] != "keras":
             self._record.step.random = True
         self._began = False
+        line = self._record.about["lines"]["backward"] = self._record.line()
+        step = self._record.step
+        step.unsynced, step.unsynced_line = "", check_record.NOWHERE
+        for module, synced in self._parallel.items():
+            if not synced:
+                inside = not module.require_backward_grad_sync
+                step.unsynced, step.unsynced_line = ("no_sync", line) if inside else ("forward", self._forward_line)
         self._record.step.losses += [float(one.detach()) for one in roots if one.numel() == 1]
 
     @_harmless
@@ -280,6 +383,7 @@ class _Hooks:
         def made(this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
             self._optimizers.append(weakref.ref(this))
+            self._record.about["made"][str(len(self._optimizers) - 1)] = self._record.line()
             for leaf in _leaves(this):
                 self._follow(leaf)
 
@@ -307,6 +411,11 @@ class _Hooks:
             return
         if str(number) not in self._record.about["names"]:
             self._describe_weights(number, found)
+        self._record.about["lines"]["step"] = self._record.line()
+        mine = set(map(id, found))
+        for module in self._parallel:
+            if not module.require_backward_grad_sync and any(id(one) in mine for one in module.parameters()):
+                self._record.step.local = True
         weights = [one.detach() for one in found]
         self._record.step.optimizers[number] = {
             "rates": [float(group.get("lr", 0.0)) for group in optimizer.param_groups],
@@ -344,12 +453,28 @@ class _Hooks:
         self._usual, self._stepped, self._own, self._began = set(self._stepped), set(), {}, False
         self._record.end_step()
 
+    def _describe_processes(self, found: list[Any]) -> None:
+        """Find how many processes the training and its library know of."""
+        distributed = _torch().distributed
+        met = distributed.is_available() and distributed.is_initialized()
+        self._record.about["group"] = distributed.get_world_size() if met else 0
+        accelerate = sys.modules.get("accelerate.state")
+        self._record.about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
+        for name, made, line in self._trainers:
+            if (trainer := made()) is not None:
+                self._record.about["trainer"] = {
+                    "name": name, "size": int(trainer.world_size), "line": line,
+                    "accelerator": "cpu" if found[0].device.type == "cpu" else "gpu",
+                    "devices": int(os.environ.get("LOCAL_WORLD_SIZE", self._record.size)),
+                }  # fmt: skip
+
     def _describe_weights(self, number: int, found: list[Any]) -> None:
         """Find the names by which the model knows an optimizer's weights, and the layers that it has."""
         torch = _torch()
         self._record.about["framework"] = "torch"
         horovod = sys.modules.get("horovod.torch")
         self._record.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
+        self._describe_processes(found)
         names: dict[int, str] = {}
         layers: set[str] = set()
         mine = set(map(id, found))
@@ -401,6 +526,32 @@ def _random_state() -> bytes:
     if torch.cuda.is_initialized():
         state += _digest(torch.cuda.get_rng_state())
     return state.encode()
+
+
+def _random_states() -> dict[str, str]:
+    """Return a hash of the state of each global source of random numbers."""
+    states = {
+        "torch": _digest(_torch().get_rng_state()),
+        "random": check_record.digest(repr(random.getstate()).encode()),
+    }
+    if (numpy := sys.modules.get("numpy")) is not None:
+        states["numpy"] = check_record.digest(pickle.dumps(numpy.random.get_state()))  # type: ignore[attr-defined]
+    return states
+
+
+def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
+    """Return hashes of some samples of a data set, and which sources of random numbers reading them draws from."""
+    _torch().manual_seed(0)
+    random.seed(0)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(0)  # type: ignore[attr-defined]
+    before = _random_states()
+    samples = [data_set[at] for at in sorted({0, length // 3, length // 2, length - 1})]
+    batch = samples if collate is None else collate(samples)
+    after = _random_states()
+    drawn = [name for name, state in before.items() if after[name] != state]
+    tensors = check_record.leaves(batch, _torch().Tensor)
+    return {"read": _samples(tensors), "draws": drawn}
 
 
 def _size(batch: Any) -> int:

@@ -3,8 +3,9 @@
 Only what all ranks are to have alike is summed: parameters that DistributedDataParallel or Horovod's optimizer keeps
 so. After an all-reduce every rank has the same bits, and the same step from the same bits gives the same bits on the
 same kind of processor, which the report names. Weights that are divided among ranks (FSDP, ZeRO, tensor or pipeline
-parallel), that ranks may have of their own between two averages (local SGD, Adasum), or that nothing averages are left
-out. ``DISTDL_WEIGHT_CHECK`` says after how many steps; before, it is done after 1, 2, 4, ... steps.
+parallel), that ranks may have of their own between two averages (local SGD, steps inside ``no_sync()``, Adasum), or
+that nothing averages are left out. ``DISTDL_WEIGHT_CHECK`` says after how many steps; before, it is done after 1, 2, 4,
+... steps.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class _Checker:
         try:
             if known[3] is None:
                 known[3] = self._comparable(optimizer)
+            if known[3] and self._averages_weights():
+                known[3] = []
             if known[3] and (out := channel.current()) is not None and os.getpid() == self._pid:
                 out.send("weights", optimizer=known[0], step=step, sum=_checksum(known[3]), device=_device(known[3][0]))
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
@@ -93,6 +96,10 @@ class _Checker:
             if (out := channel.current()) is not None:
                 out.note("warning", "The weights of the ranks are not compared any more: "
                          f"{type(error).__name__} was raised ({error!s:.200}).", "weights")  # fmt: skip
+
+    def _averages_weights(self) -> bool:
+        """Say whether a step runs inside ``no_sync()``, as those of local SGD do between two averages."""
+        return any((model := made()) is not None and not model.require_backward_grad_sync for made in self._parallel)
 
     def _comparable(self, optimizer: Any) -> list[Any]:
         """Return the parameters of an optimizer that all ranks have alike, in its order."""
