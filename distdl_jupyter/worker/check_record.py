@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from distdl_jupyter.worker.sources import Sources
 
 #: Variable of a job in check mode.
@@ -101,13 +103,13 @@ class Recording:
 
     def line(self) -> Line:
         """Return where the user's code is now: the innermost frame of a cell or of the user's files."""
-        frame = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
         while frame is not None:
             file = frame.f_code.co_filename
             if self._describer.kind(file) in ("cell", "user"):
                 cell = self._describer.sources.cell(file)
                 return self._describer.label(file), frame.f_lineno + (cell.shift if cell else 0)
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return NOWHERE
 
     def keep_batch(self, place: tuple[int, int, int], batch: Any, size: int) -> None:

@@ -535,7 +535,7 @@ def _random_states() -> dict[str, str]:
         "random": check_record.digest(repr(random.getstate()).encode()),
     }
     if (numpy := sys.modules.get("numpy")) is not None:
-        states["numpy"] = check_record.digest(pickle.dumps(numpy.random.get_state()))  # type: ignore[attr-defined]
+        states["numpy"] = check_record.digest(pickle.dumps(numpy.random.get_state()))
     return states
 
 
@@ -544,7 +544,7 @@ def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
     _torch().manual_seed(0)
     random.seed(0)
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(0)  # type: ignore[attr-defined]
+        numpy.random.seed(0)
     before = _random_states()
     samples = [data_set[at] for at in sorted({0, length // 3, length // 2, length - 1})]
     batch = samples if collate is None else collate(samples)
