@@ -72,7 +72,9 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
             State.CANCELED: f"{where} was canceled.",
             State.LOST: f"{where} is lost. {view.reason}",
         }
-        return JobFailed(reasons.get(view.state, f"{where} failed: {view.reason}"), job_id=view.id)
+        return JobFailed(
+            reasons.get(view.state, f"{where} failed: {view.reason}"), job_id=view.id, code=view.reason_code
+        )
     rank = view.ranks[failure.rank]
     failed = JobFailed(
         _headline(failure, view.process_count),

@@ -19,7 +19,7 @@ PACKAGE = Path(distdl_jupyter.__file__).parent
 #: Which arguments are the code, the message and the remedy of what is no error; None: there is none.
 ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "Finding": (1, 2, 3),
-    "Found": (4, 1, 2),
+    "Found": (3, 1, 2),
     "Advice": (0, 3, None),
     "Notice": (2, 1, None),
     "self._add": (1, 2, 3),
@@ -41,17 +41,19 @@ class Entry(NamedTuple):
     explicit: bool
 
 
-def class_codes() -> dict[str, str]:
-    """Return the code of each class of errors, by its name."""
+def error_classes() -> list[type[DistDLError]]:
+    """Return all classes of errors of the package."""
     for module in ("environment.build_steps", "ranks.viewerrors", "clusters.agents.agent", "clusters.slurm.commands"):
         importlib.import_module(f"distdl_jupyter.{module}")
     pending: list[type[DistDLError]] = [DistDLError]
-    found = {}
-    while pending:
-        kind = pending.pop()
-        found[kind.__name__] = kind.code
+    for kind in pending:
         pending.extend(kind.__subclasses__())
-    return found
+    return pending
+
+
+def class_codes() -> dict[str, str]:
+    """Return the code of each class of errors, by its name."""
+    return {kind.__name__: kind.code for kind in error_classes()}
 
 
 def entries() -> list[Entry]:

@@ -57,14 +57,7 @@ notebook_pages.write(HERE / "notebooks", HERE / "_static" / "jobs")
 (HERE / "_static" / "widgets.css").write_bytes((HERE.parent / "distdl_jupyter/widgets/static/widgets.css").read_bytes())
 
 
-def own_script(app, page, _template, _context, _tree):
-    """Give the page of all refusals what finds the entry of a sentence."""
-    if page == "reference/troubleshooting":
-        app.add_js_file("says.js")
-
-
 def setup(app):
     """Show pictures of the reader's theme; check the links of the pages when all are written."""
-    app.connect("html-page-context", own_script)
     app.add_transform(pictures.DarkPictures)
     app.connect("build-finished", links.check)

@@ -13,25 +13,26 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from http.client import responses
 from pathlib import Path
 from typing import Any
 
+import codes
 from IPython.core.interactiveshell import InteractiveShell
 
 import distdl_jupyter
 from distdl_jupyter import cli, registry
-from distdl_jupyter.core import errors, failure
+from distdl_jupyter.core import failure
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
+from distdl_jupyter.server.base import HINTS, error_body
 from distdl_jupyter.supervisor import postmortem
+from distdl_jupyter.worker.watch import hints as rules
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "distdl_jupyter"
-#: Which errors of the package are a sentence with a remedy for users.
-ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-#: What checks find, and which argument is the sentence; its remedy is the next one.
-FINDINGS = {"Check": 3, "Finding": 2, "Found": 1}
+ERRORS = codes.error_classes()
 #: Variables of the environment that a user may set.
 VARIABLES = {
     "DISTDL_DOCS": "the address of a copy of this site (`https://...`): messages in JupyterLab and in panels then link "
@@ -62,6 +63,8 @@ SUBJECTS = {
     "cluster_configs": "Clusters",
     "cluster_handles": "Clusters",
     "environment": "Installing",
+    "core/failure": "A rank that failed",
+    "worker": "A rank that failed",
     "core/data": "Data",
     "storage": "Data",
     "stager": "Data",
@@ -304,118 +307,97 @@ def settings() -> str:
 
 
 def troubleshooting() -> str:
-    """Return the page of all sentences that end a request or a job, each with its remedy and an address."""
-    refused = [
-        (_subject(path.relative_to(PACKAGE).with_suffix("").as_posix()), message, hint)
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for message, hint in refusals(ast.parse(path.read_text()))
-    ]
-    # What differs in nothing but values and marks is one entry.
-    alike: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    for one in [*refused, *(("A rank that failed", *end) for end in failures())]:
-        alike[re.sub(r"\W+", " ", one[1]).strip().lower()].append(one)
-    found: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
-    for same in alike.values():
-        message = min((text for _, text, _ in same), key=lambda text: (len(text.replace("…", "")), -len(text)))
-        found[same[0][0]].append((message, [hint for hint in dict.fromkeys(hint for _, _, hint in same) if hint]))
+    """Return the page of all error messages by their codes, each with its remedy; a code is the anchor of its entry."""
+    found: dict[str, list[codes.Entry]] = defaultdict(list)
+    for entry in [*codes.entries(), *hints(), *failures(), *statuses()]:
+        found[entry.code].append(entry)
+    subjects: dict[str, list[str]] = defaultdict(list)
+    for code, same in found.items():
+        subjects[_subject(same[0].path.removesuffix(".py"))].append(code)
     parts = [
         "# Troubleshooting",
-        "Every sentence with which this package refuses something, with its remedy; `…` stands for a name or a number. "
-        "Search the page for the words that you see, or let the message link here (`DISTDL_DOCS`, "
-        "[Settings](settings.md)). What a failed *training* means: "
-        "[When a rank fails](../howto/failures.md), a silent one: [When training hangs](../howto/hangs.md).",
+        "Every error message, with its fix; `…` stands for a name or a number. The address of an entry is the `code` "
+        "of the error, check or finding (`error.code` in Python): search the page for the words that you see, or set "
+        "`DISTDL_DOCS` ([Settings](settings.md)) to get links from the messages to this page. What a failed *training* "
+        "means: [When a rank fails](../howto/failures.md), a silent one: [When training hangs](../howto/hangs.md).",
     ]
-    addresses: set[str] = set()
-    for subject in sorted(found):
+    about = {kind.code: inspect.getdoc(kind) or "" for kind in ERRORS}
+    for subject in sorted(subjects):
         parts.append(f"## {subject}")
-        for message, hints in sorted(found[subject], key=lambda one: one[0].lower()):
-            address = anchor("error " + message)
-            while address in addresses:
-                address += "-2"
-            addresses.add(address)
-            parts += [f"({address})=", f"### {_text(message)}", *map(_text, hints)]
+        for code in sorted(subjects[subject]):
+            parts += [f"({code})=", f"### `{code}`"]
+            parts += (
+                [_text(about[code].partition("\n")[0].partition(";")[0].rstrip(".")) + "."] if code in about else []
+            )
+            parts += dict.fromkeys(_message(entry) for entry in found[code] if entry.message or entry.remedy)
     return "\n\n".join(parts) + "\n"
 
 
-def failures() -> Iterator[tuple[str, str]]:
-    """Yield what is said of a rank's end beyond its exception, and its remedy. Raises ValueError for other words."""
-    for module, words, message, remedy in (
-        (failure, "ended with code 0 before its code was done", "Rank … ended with code 0 before its code was done",
+def _message(entry: codes.Entry) -> str:
+    """Return a message in bold and its remedy, as Markdown."""
+    message = " ".join(entry.message.split())
+    return " ".join(filter(None, (message and f"**{_text(message)}**", _text(entry.remedy))))
+
+
+def hints() -> Iterator[codes.Entry]:
+    """Yield what the hint of each rule for a rank's exception says."""
+    for code, rule in rules.RULES.items():
+        tree = ast.parse(inspect.getsource(rule))
+        returned = (node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
+        texts = [text for text in map(codes.text_of, returned) if len(text.split()) > 3]
+        for text in texts or [""]:
+            yield codes.Entry(code, text, "", _RANKS, 0, explicit=True)
+
+
+def statuses() -> Iterator[codes.Entry]:
+    """Yield the errors of the HTTP server itself."""
+    for status in (400, 403, 404, 405, 413, 426, 500, 503):
+        yield codes.Entry(f"http-{status}", f"{responses[status]}.", HINTS.get(status, ""), "server", 0, explicit=True)
+    error = error_body(None, 500)
+    yield codes.Entry(error.code, error.message, error.hint, "server", 0, explicit=True)
+
+
+#: What of the package the entries about the end of a rank belong to (see SUBJECTS).
+_RANKS = "core/failure"
+
+
+def failures() -> Iterator[codes.Entry]:
+    """Yield what is said of a rank's end beyond its exception. Raises ValueError for other words."""
+    for code, module, words, message, remedy in (
+        ("rank-ended-early", failure, "ended with code 0 before its code was done",
+         "Rank … ended with code 0 before its code was done",
          failure._ENDED_EARLY_REMEDY),
-        (failure, "the ranks made different numbers of steps",
+        ("uneven-steps", failure, "the ranks made different numbers of steps",
          "Rank… had finished … while rank … was in step …: the ranks made different numbers of steps",
          failure._UNEVEN_REMEDY),
-        (failure, "did not make the same steps or collective calls",
+        ("unequal-calls", failure, "did not make the same steps or collective calls",
          "Rank… had finished … while rank … still waited for …: the ranks did not make the same steps or collective "
          "calls",
          failure._UNEQUAL_REMEDY),
-        (postmortem, postmortem._MISMATCH, postmortem._MISMATCH, postmortem._MISMATCH_REMEDY),
-        (failure, "ended by SIG", "Rank … ended by SIGKILL",
+        ("collective-mismatch", postmortem, postmortem._MISMATCH, postmortem._MISMATCH, postmortem._MISMATCH_REMEDY),
+        ("rank-killed", failure, "ended by SIG", "Rank … ended by SIGKILL",
          "The process was killed from outside, mostly because the memory of the host or of its limit was used up; the "
          "failure says so where the kernel counted it. Use a smaller batch, fewer workers in the DataLoader, or a host "
          "with more memory."),
-        (failure, "ended by SIG", "Rank … ended by SIGTERM",
+        ("rank-terminated", failure, "ended by SIG", "Rank … ended by SIGTERM",
          "Another program asked the process to end: a time limit, a preemption, or somebody on that host."),
-        (failure, "ended by SIG", "Rank … ended by SIG…",
+        ("rank-crashed", failure, "ended by SIG", "Rank … ended by SIG…",
          "A crash (SIGSEGV, SIGABRT, SIGBUS, SIGFPE) comes from compiled code; the failure shows the line of Python "
          "that called it, if Python could still write it down. Run one rank alone, and see whether the versions fit: "
          "`distdl doctor`."),
-        (failure, "exit code ", "Rank … exit code …",
+        ("rank-signal", failure, "ended by SIG", "Rank … ended by SIG…",
+         "Another program or the code itself sent this signal."),
+        ("rank-exception", failure, "rank-{kind}", "Rank …: an exception of the code",
+         "The message and the traceback say which line of the code raised it."),
+        ("rank-exit", failure, "exit code ", "Rank … exit code …",
          "The code called sys.exit() or os._exit(); the last error lines stand in the failure and in the rank's log."),
-        (failure, "lost with ", "Rank … lost with …",
+        ("rank-lost", failure, "lost with ", "Rank … lost with …",
          "The host does not answer any more: `distdl clusters check NAME` says why. With `max_restarts` all ranks "
          "begin again from their checkpoint, with `min_node_count` without that host."),
     ):  # fmt: skip
         if words not in inspect.getsource(module):
             raise ValueError(f"{module.__name__} does not say {words!r} any more; change docs/reference.py.")
-        yield message, remedy
-
-
-def refusals(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield message and remedy of every error for users that a module raises with a sentence of its own.
-
-    So are the findings of checks (of code and of hosts), and the reasons why a backend or cluster cannot be used.
-    """
-    texts: dict[str, list[ast.Assign]] = defaultdict(list)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            texts[node.targets[0].id].append(node)
-
-    def written(node: ast.AST | None) -> str:
-        if not isinstance(node, ast.Name):
-            return _written(node)
-        before = [one for one in texts[node.id] if one.lineno < node.lineno]
-        return _written(max(before, key=lambda one: one.lineno).value) if before else ""
-
-    for node in ast.walk(tree):
-        for message, remedy in _refused(node):
-            text = written(message)
-            if len(text.split()) > 3 and re.search(r"[a-z]{3} ", text):
-                yield text, written(remedy)
-
-
-def _refused(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """Yield where message and remedy of an error or finding stand, none for any other node."""
-    if isinstance(node, ast.FunctionDef) and node.name == "unavailable":
-        yield from ((one.value, None) for one in ast.walk(node) if isinstance(one, ast.Return) and one.value)
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
-        return
-    if node.func.id in ERRORS:
-        yield node.args[0], next((word.value for word in node.keywords if word.arg == "hint"), None)
-        return
-    at = FINDINGS.get(node.func.id, len(node.args))
-    if at < len(node.args) and not {ast.unparse(one) for one in node.args[:at]} & {"'ok'", "'info'"}:
-        yield node.args[at], node.args[at + 1] if at + 1 < len(node.args) else None
-
-
-def _written(node: ast.AST | None) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_written(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _written(node.left) + _written(node.right)
-    return ""
+        yield codes.Entry(code, message, remedy, _RANKS, 0, explicit=True)
 
 
 def _subject(inside: str) -> str:

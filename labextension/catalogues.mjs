@@ -1,10 +1,9 @@
-// `npm run catalogues`: brings the catalogues of the languages up to date with the texts of src and of the Python package.
+// `npm run catalogues`: brings the catalogues of the languages up to date with the texts of src.
 //
-// A text is the literal first argument of `__` or `_n` (src/ui/trans.ts), or a sentence of Python (sentences.py). For each language, the translator edits
+// A text is the literal first argument of `__` or `_n` (src/ui/trans.ts). For each language, the translator edits
 // distdl_jupyter/locale/<language>/LC_MESSAGES/distdl_jupyter.po. `--compile` writes the .json beside it, which JupyterLab
 // reads; every build does. `--check` writes nothing and prints, one sentence a line, what is missing or wrong; another
 // folder of catalogues can be named after it.
-import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -23,26 +22,8 @@ const PLURAL_FORMS = 'nplurals=1; plural=0;';
 const keyOf = (item) => (item.msgctxt ? `${item.msgctxt}\u0004${item.msgid}` : item.msgid);
 const pathOf = (language) => join(folder, language, 'LC_MESSAGES', `${DOMAIN}.po`);
 
-/** Return the texts of the source as entries without a translation: those of the pages, then those of Python alone. */
+/** Return the texts of the source as entries without a translation. */
 function texts() {
-  const ours = pageTexts();
-  const known = new Map(ours.filter((item) => !item.msgctxt).flatMap((item) => [item.msgid, item.msgid_plural].map((text) => [text, item])));
-  const more = sentences().filter(({ text, references }) => {
-    const same = known.get(text);
-    if (same) same.references = [...new Set([...same.references, ...references])].sort();
-    return !same;
-  });
-  return [...ours, ...more.map(entry)];
-}
-
-/** Return what Python says. Found with any Python: the script needs no package. */
-function sentences() {
-  const found = spawnSync(process.env.PYTHON ?? 'python3', [join(here, 'sentences.py')], { encoding: 'utf8', maxBuffer: 2 ** 26 });
-  if (found.status !== 0) throw new Error(`The texts of the Python package cannot be read: ${found.stderr ?? found.error}`);
-  return JSON.parse(found.stdout).map(([text, references]) => ({ text, references }));
-}
-
-function pageTexts() {
   const extractor = new GettextExtractor();
   const content = { content: { replaceNewLines: '\n' } };
   extractor
@@ -94,8 +75,6 @@ function compile(language) {
   const done = catalogue.items.filter((item) => item.msgstr[0]);
   const forms = (item) => (item.msgid_plural ? [item.msgstr[0], item.msgstr[0]] : [item.msgstr[0]]);
   const texts = Object.fromEntries(done.map((item) => [keyOf(item), forms(item)]));
-  // Python says the plural as a text of its own (src/ui/said.ts).
-  for (const item of done) if (item.msgid_plural) texts[item.msgid_plural] ??= item.msgstr;
   writeFileSync(pathOf(language).replace(/po$/, 'json'), `${JSON.stringify({ '': head, ...texts }, null, 1)}\n`);
 }
 

@@ -90,10 +90,10 @@ class _Attempt:
         try:
             self._sign_in()
         except DistDLError as error:
-            self._publish(error=Problem(message=error.message, hint=error.hint))
+            self._publish(error=Problem(message=error.message, hint=error.hint, code=error.code))
         except Exception as error:  # noqa: BLE001 - whoever waits has to hear of the end
             explained = errors.explain(error)
-            self._publish(error=Problem(message=explained.message, hint=explained.hint))
+            self._publish(error=Problem(message=explained.message, hint=explained.hint, code=explained.code))
         finally:
             os.close(self._descriptor)
             self.shown.set()

@@ -74,7 +74,7 @@ def _check(found: SignIn | None, settled: AzureSettings) -> None:
     if found is None:
         asked = attempt.seen()
         problem = (asked and asked.problem) or Problem(message="Nobody is signed in to Azure.", hint=HOW)
-        raise NotSignedIn(problem.message, hint=problem.hint or HOW)
+        raise NotSignedIn(problem.message, code=problem.code, hint=problem.hint or HOW)
     if not found.is_of(settled):
         raise NotSignedIn("The settings for Azure were changed after the sign-in.", hint="Sign in again.")
 
@@ -147,7 +147,9 @@ def _by_token(settled: AzureSettings) -> Status:
         account = accounts.of_token(token, kind, settled.subscription_id)
         return Status(state="signed_in", kind=kind, account=account, note=note)
     except DistDLError as error:
-        return Status(state="failed", kind=kind, problem=Problem(message=error.message, hint=error.hint))
+        return Status(
+            state="failed", kind=kind, problem=Problem(message=error.message, hint=error.hint, code=error.code)
+        )
 
 
 def sign_in(kind: str = "", **changes: Any) -> Status:

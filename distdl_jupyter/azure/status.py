@@ -25,6 +25,7 @@ class Problem:
 
     message: str
     hint: str = ""
+    code: str = "not-signed-in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

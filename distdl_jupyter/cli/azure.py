@@ -70,7 +70,7 @@ def _sign_in(chosen: argparse.Namespace) -> int:
         identity.cancel()
         raise
     if now.problem and now.state != "signed_in":
-        raise NotSignedIn(now.problem.message, hint=now.problem.hint)
+        raise NotSignedIn(now.problem.message, code=now.problem.code, hint=now.problem.hint)
     return _status(argparse.Namespace(json=False))
 
 

@@ -27,7 +27,7 @@ ABSENT = "Its machines have not been made yet."
 class ClusterStatus:
     """A cluster with what is known of it; ``problem`` says why it cannot be used now ("" when it can).
 
-    ``looked`` is False as long as it has never answered.
+    ``code`` is the stable name of the problem. ``looked`` is False as long as it has never answered.
     """
 
     target: ClusterConfig
@@ -35,6 +35,7 @@ class ClusterStatus:
     detail: str = ""
     problem: str = ""
     remedy: str = ""
+    code: str = ""
     nodes: tuple[NodeInfo, ...] = ()
     far: bool = False
     can_scale: bool = False
@@ -83,9 +84,10 @@ def look(target: ClusterConfig) -> ClusterStatus:
     try:
         return _look(target)
     except DistDLError as error:
-        return ClusterStatus(target, target.kind, problem=error.message, remedy=error.hint)
+        return ClusterStatus(target, target.kind, problem=error.message, remedy=error.hint, code=error.code)
     except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other clusters
-        return ClusterStatus(target, target.kind, problem=f"Its plug-in failed: {type(error).__name__}: {error}")
+        problem = f"Its plug-in failed: {type(error).__name__}: {error}"
+        return ClusterStatus(target, target.kind, problem=problem, code="cluster-plugin-failed")
 
 
 def _look(target: ClusterConfig) -> ClusterStatus:
@@ -115,7 +117,7 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
     """Return what to show of a cluster that has not answered for so long: its last known nodes, as unknown."""
     known = last or ClusterStatus(target, target.kind, looked=False)
     nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
-    return dataclasses.replace(known, problem=f"It has said nothing for {seconds:g} s.", nodes=nodes)
+    return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
 
 def look_at_all(wanted: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:

@@ -191,6 +191,8 @@ class JobView:
     created: float
     state: State = State.QUEUED
     reason: str = ""
+    #: The code of the error that is the reason, "" for none.
+    reason_code: str = ""
     #: When its nodes were its own (it waited in no queue any more), and when its ranks had met.
     placed: float | None = None
     started: float | None = None
@@ -366,7 +368,7 @@ def _state(view: JobView, event: Event) -> None:
         return
     if not may_follow(view.state, state):
         return
-    view.state, view.reason = state, event.get("reason", "")
+    view.state, view.reason, view.reason_code = state, event.get("reason", ""), event.get("code", "")
     view.queue = None
     if state is not State.QUEUED:
         _leave_queue(view, event["t"])

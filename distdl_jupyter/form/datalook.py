@@ -37,6 +37,7 @@ class Found(NamedTuple):
     level: Level
     text: str
     remedy: str = ""
+    code: str = ""
     sign_in: bool = False
 
 
@@ -87,9 +88,9 @@ def _answer(look: Look, ask: Callable[[], Found]) -> None:
     try:
         look.found = ask()
     except NotSignedIn as error:
-        look.found = Found("error", error.message, error.hint, sign_in=True)
+        look.found = Found("error", error.message, error.hint, error.code, sign_in=True)
     except DistDLError as error:
-        look.found = Found("error", error.message, error.hint)
+        look.found = Found("error", error.message, error.hint, error.code)
     except ImportError as error:
         look.found = Found("error", f"A package is missing here ({error.name}).",
                            "Install them: pip install azure-identity azure-storage-blob obstore.")  # fmt: skip

@@ -77,7 +77,7 @@ def _row(rows: Sequence[DataRow], number: int, where: Where) -> Found | Look | N
         _refuse_second(rows, number)
         (source,) = jobspec.data_sources([given], where.directory, where.cluster)
     except InvalidSpec as error:
-        return Found("error", error.message, error.hint)
+        return Found("error", error.message, error.hint, error.code)
     if not source.stored and not where.cluster.stages:
         return None  # whether its nodes see a path at all is for the cluster to say
     key = (place(source), source.shard, where.nodes, where.here)
@@ -105,18 +105,18 @@ def _outputs(typed: str, where: Where) -> Found | Look | None:
     try:
         target = blob_place(typed.strip(), "outputs")
     except InvalidSpec as error:
-        return Found("error", error.message, error.hint)
+        return Found("error", error.message, error.hint, error.code)
     key = ("outputs", target.account, target.container)
     return datalook.at(key, lambda: datalook.target(target), look=where.look, fresh=where.fresh)
 
 
 def _answer(name: str, typed: str, known: Found | Look | None, where: Where | None) -> DataAnswer:
     found = known.found if isinstance(known, Look) else known
-    level, text, remedy, sign_in = found or ("", "", "", False)
+    level, text, remedy, code, sign_in = found or ("", "", "", "", False)
     if isinstance(known, Look) and level == "error" and where and not where.cluster.stages:
         level = "warning"  # its nodes read with an identity of their own
     looking = isinstance(known, Look) and known.looking
-    return DataAnswer(name, typed, level, text, remedy, looking, sign_in)
+    return DataAnswer(name, typed, level, text, remedy, looking, sign_in, code)
 
 
 def given_up(now: DataNow, seconds: float) -> DataNow:
@@ -139,7 +139,7 @@ def checks(now: DataNow) -> list[Check]:
         return []
     reasons = [Finding("error", "data", now.reason)] if now.reason else []
     wrong = [
-        Finding("warning" if one.level == "warning" else "error", "data", name + one.text, one.remedy)
+        Finding("warning" if one.level == "warning" else "error", one.code or "data", name + one.text, one.remedy)
         for name, one in said
         if one.level in ("warning", "error")
     ]

@@ -38,6 +38,7 @@ def shown(found: CachedStatus | None) -> ClusterNow | None:
         known=known is not None,
         problem=known.problem if known else "",
         remedy=known.remedy if known else "",
+        code=known.code if known else "",
         nodes=known.nodes if known else (),
         checked=found.checks is not None,
         checks=tuple(sorted(wrong, key=lambda one: _FOUND[one.level])),

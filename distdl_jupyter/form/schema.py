@@ -272,6 +272,7 @@ class ClusterNow:
     known: bool
     problem: str
     remedy: str
+    code: str
     nodes: tuple[NodeInfo, ...]
     #: The checks are done.
     checked: bool
@@ -290,6 +291,7 @@ class DataAnswer:
     looking: bool
     #: A sign-in to Azure is the remedy.
     sign_in: bool
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,8 @@ STATUS: dict[type[Exception], int] = {
     errors.DiskRefused: 507,
     errors.DistDLError: 500,
 }
-_HINTS = {
+#: The remedies of the server's own errors.
+HINTS = {
     403: "Reload the page to log in again, or ask the administrator of this server for the right to do this.",
     404: "Reload the page: the server may run another version of distdl_jupyter.",
     426: "Let the proxy pass WebSockets on; kernels need that too.",
@@ -76,7 +77,7 @@ def error_body(error: BaseException | None, status: int) -> ApiError:
     reason = responses.get(status, "Unknown error")
     if isinstance(error, web.HTTPError):
         message = f"{error.log_message or error.reason or reason}".strip().rstrip(".")
-        return ApiError(f"{message}.", reason.title().replace(" ", ""), _HINTS.get(status, ""), code=f"http-{status}")
+        return ApiError(f"{message}.", reason.title().replace(" ", ""), HINTS.get(status, ""), code=f"http-{status}")
     message = "The server failed to answer this."
     return ApiError(message, "InternalServerError", "Its log says why.", code="internal-error")
 

@@ -53,6 +53,7 @@ def _cluster(one: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) -> C
         detail=one.detail,
         problem=one.problem,
         remedy=one.remedy,
+        code=one.code,
         nodes=_nodes(one, jobs),
         active_jobs=len(_active(target, jobs)),
         named=target.named,

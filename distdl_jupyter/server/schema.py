@@ -73,7 +73,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One place where jobs run; ``problem`` says why it cannot be used now ("" when it can)."""
+    """One place where jobs run; ``problem`` says why it cannot be used now ("" when it can), ``code`` names it."""
 
     name: str
     kind: str
@@ -81,6 +81,7 @@ class Cluster:
     detail: str
     problem: str
     remedy: str
+    code: str
     nodes: tuple[Node, ...]
     active_jobs: int
     #: A user gave it its name and can remove it.

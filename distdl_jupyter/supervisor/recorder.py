@@ -231,10 +231,10 @@ class EventRecorder:
         for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
             seen.difference_update(seen.copy() if ranks is None else ranks)
 
-    def state(self, state: State, reason: str = "") -> None:
-        """Write a change of state; a state that cannot follow is left out."""
+    def state(self, state: State, reason: str = "", code: str = "") -> None:
+        """Write a change of state, if it can follow; ``code`` is that of the error that is the reason."""
         if self.view.state is not state:
-            self.write("state", state=state.value, reason=reason)
+            self.write("state", state=state.value, reason=reason, **({"code": code} if code else {}))
 
     def take_samples(self, samples: Sequence[NodeSample]) -> None:
         """Keep what ranks and machines have used."""

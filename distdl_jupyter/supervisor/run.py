@@ -253,7 +253,7 @@ class Supervisor:
     def _fail_launch(self, error: DistDLError) -> None:
         if isinstance(error, LaunchFailed) and error.output:
             self._recorder.log(error.output)
-        self._finish(f"{error.message} {error.hint}".strip(), failed=True)
+        self._finish(f"{error.message} {error.hint}".strip(), failed=True, code=error.code)
 
     # end --------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class Supervisor:
         parts = [plural(len(values), "value")] + ([plural(len(outputs), "file")] if outputs else [])
         return f"{', '.join(parts)}, {size(total)}"
 
-    def _finish(self, reason: str, *, failed: bool = False) -> None:
+    def _finish(self, reason: str, *, failed: bool = False, code: str = "") -> None:
         recorder = self._recorder
         if recorder.view.state.ended:
             recorder.close()
@@ -316,7 +316,7 @@ class Supervisor:
         if self._stopped_by == "user" and not failed:
             recorder.state(State.CANCELED, reason)
         elif self._stopped_by in ("time", "hang") or failed:
-            recorder.state(State.FAILED, reason)
+            recorder.state(State.FAILED, reason, code)
         elif recorder.view.failure is not None:
             recorder.state(State.FAILED, messages.restarts_used_up(self._end_reason(), recorder.view))
         else:

@@ -36,10 +36,11 @@ class AzurePrompt:
 
 @dataclass(frozen=True, slots=True)
 class AzureProblem:
-    """Why nobody is signed in, and the remedy."""
+    """Why nobody is signed in, the remedy, and the code of the error."""
 
     message: str
     hint: str
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def sign_in_view(now: Status | None = None) -> AzureSignIn:
         if account
         else None,
         prompt=AzurePrompt(prompt.user_code, prompt.address, max(0.0, prompt.until - time.time())) if prompt else None,
-        problem=AzureProblem(problem.message, problem.hint) if problem else None,
+        problem=AzureProblem(problem.message, problem.hint, problem.code) if problem else None,
         note=status.note,
         warning=methods.warning(),
         ways=tuple(AzureWay(way.kind, way.ready, way.suggested) for way in methods.offered()),

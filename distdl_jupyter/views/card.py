@@ -317,7 +317,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         return None
     failure = view.failure
     if failure is None:
-        return FailureCard(rank=None, when=view.ended) if view.state is State.FAILED else None
+        return FailureCard(rank=None, when=view.ended, code=view.reason_code) if view.state is State.FAILED else None
     error = failure.error or {}
     return FailureCard(
         rank=None if failure.kind == "unequal" else failure.rank,

@@ -30,12 +30,13 @@ def plugin_view(kind: registry.Kind, name: str) -> Plugin:
             problem=_problem(kind, plugin),
             remedy="",
             wanted=_wanted(plugin),
+            code="plugin-unavailable",
         )
     except DistDLError as error:
-        return Plugin(name, name, (), {"type": "object", "properties": {}}, error.message, error.hint)
+        return Plugin(name, name, (), {"type": "object", "properties": {}}, error.message, error.hint, code=error.code)
     except Exception as error:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
         reason = f"It failed when it was asked: {type(error).__name__}: {error}"
-        return Plugin(name, name, (), {"type": "object", "properties": {}}, reason, "")
+        return Plugin(name, name, (), {"type": "object", "properties": {}}, reason, "", code="plugin-failed")
 
 
 def _options(plugin: Any) -> dict[str, Any]:

@@ -573,7 +573,7 @@ class Plugin:
 
     A property with ``x-asked`` has values that the server can be asked for.
 
-    ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that.
+    ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that, ``code`` names it.
     """
 
     name: str
@@ -584,6 +584,7 @@ class Plugin:
     remedy: str
     #: The JSON schema of what is said of machines that this kind of cluster can make, None for one that makes none.
     wanted: dict[str, Any] | None = None
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

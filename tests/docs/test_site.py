@@ -1,14 +1,17 @@
 """The site is built as ``make docs`` builds it; what the reference says is what the code says."""
 
 import json
+import re
 import sys
 
 import pytest
 
 from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.worker.watch import hints
 from tests.docs.blocks import DOCS, ROOT
 
 sys.path.insert(0, str(DOCS))
+import codes
 import figures
 import links
 import reference
@@ -29,12 +32,21 @@ def test_the_reference_has_every_option_call_and_command(written):
     assert "### `Job.result`" in written["python"]
 
 
-def test_a_refusal_has_its_remedy_and_an_address_of_its_own(written):
+def test_an_error_has_its_remedy_at_the_address_of_its_code(written):
     page = written["troubleshooting"]
-    sentence = "(error-a-job-s-name-has-1-to-120-printable-characters)=\n\n### A job's name has 1 to 120"
-    assert sentence in page
-    addresses = [line for line in page.splitlines() if line.startswith("(error-")]
-    assert len(addresses) == len(set(addresses)) > 300
+    anchors = re.findall(r"(?m)^\(([a-z0-9-]+)\)=$", page)
+    assert len(anchors) == len(set(anchors)) > 130
+    entry = re.search(r"\(rank-killed\)=\n\n### `rank-killed`\n\n(.+)", page)
+    assert entry is not None
+    assert "ended by SIGKILL" in entry[1]
+    assert "smaller batch" in entry[1]
+
+
+def test_each_code_that_a_message_links_to_has_an_entry(written):
+    page = written["troubleshooting"]
+    linked = {entry.code for entry in codes.entries()} | {"rank-lost", "rank-exit", "uneven-steps", "unequal-calls"}
+    linked |= set(hints.RULES) | {"http-404", "internal-error"}
+    assert [code for code in sorted(linked) if f"({code})=" not in page] == []
 
 
 def test_figures_are_those_of_the_results():

@@ -7,15 +7,15 @@
 import createClient, { type Client } from 'openapi-fetch';
 import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Notifications, NotificationsChange, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel, TrackerRow } from './schema';
 import { Refusal } from '../ui/refusal';
-import { __, inLanguage, said } from '../ui/trans';
+import { __ } from '../ui/trans';
 
 /** Sends a request to an address; rejects when the server cannot be reached. */
 export type Transport = (address: string, init: RequestInit) => Promise<Response>;
 
 /** Why the server refused, or could not be asked. `status` is 0 when it was not reached. */
 export class ApiError extends Refusal {
-  constructor(message: string, readonly type: string, hint: string, readonly status: number, field = '') {
-    super(message, hint, field);
+  constructor(message: string, readonly type: string, hint: string, readonly status: number, field = '', code = '') {
+    super(message, hint, field, code);
     this.name = 'ApiError';
   }
 }
@@ -119,7 +119,7 @@ async function forward(request: Request, transport: Transport): Promise<Response
 async function answer<T>(asked: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
   const { data, error, response } = await reached(asked);
   if (!response.ok) throw refused(response, error);
-  return inLanguage(data) as T;
+  return data as T;
 }
 
 /** Return what was answered, or throw that the server was not reached; a request that was given up stays what it is. */
@@ -138,9 +138,9 @@ export async function refusal(response: Response): Promise<ApiError> {
 }
 
 function refused(response: Response, body: unknown): ApiError {
-  const { message, type, hint, field } = (body ?? {}) as Partial<Record<'message' | 'type' | 'hint' | 'field', string>>;
-  const words = message === undefined ? __('The server answered %1 %2.', response.status, response.statusText) : said(message);
-  return new ApiError(words, type ?? 'HTTPError', said(hint ?? ''), response.status, field ?? '');
+  const { message, type, hint, field, code } = (body ?? {}) as Partial<Record<'message' | 'type' | 'hint' | 'field' | 'code', string>>;
+  const words = message === undefined ? __('The server answered %1 %2.', response.status, response.statusText) : message;
+  return new ApiError(words, type ?? 'HTTPError', hint ?? '', response.status, field ?? '', code ?? '');
 }
 
 const part = (text: string): string => encodeURIComponent(text);

@@ -15,7 +15,6 @@ import type { Handlers, Watch, JobRequest } from '../job/jobview';
 import { LogStore, type Older } from '../job/logstore';
 import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, ResourcesMessage, Subscription } from './schema';
 import { ApiError, reached, refusal, type Transport } from './api';
-import { inLanguage } from '../ui/trans';
 
 /** All jobs, newest first; the counts are of all. */
 export interface Jobs {
@@ -378,7 +377,7 @@ class Connection {
     socket.onmessage = ({ data }: MessageEvent<string>) => {
       this.#answered = true;
       this.#since = Date.now();
-      listener.received(inLanguage(JSON.parse(data) as Message));
+      listener.received(JSON.parse(data) as Message);
     };
   }
 

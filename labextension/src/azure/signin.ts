@@ -155,7 +155,7 @@ function head(status: AzureSignIn): Child[] {
 
 function lines({ problem, note, warning }: AzureSignIn): Child[] {
   const found: [string, string, Child[]][] = [];
-  if (problem) found.push(['error', 'failed', explained(problem.message, problem.hint)]);
+  if (problem) found.push(['error', 'failed', explained(problem.message, problem.hint, problem.code)]);
   if (note) found.push(['info', 'info', [note]]);
   if (warning) found.push(['warning', 'warn', [warning]]);
   return found.map(([level, name, words]) => h('div', { class: 'dd-azure-line dd-row dd-s12', 'data-level': level }, icon(name), h('span', { class: 'dd-grow' }, ...words)));

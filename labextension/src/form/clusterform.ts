@@ -75,7 +75,7 @@ export class ClusterForm {
     const summary = h('summary', { class: 'dd-summary dd-s12' }, icon('right', 12, 'dd-sub'), __('More options'));
     this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, summary, h('div', { class: 'dd-fields' }, ...rest.map(({ element }) => element)));
     this.#options.replaceChildren(h('div', { class: 'dd-fields' }, ...(open.length ? open.map(({ element }) => element) : [none])), this.#more);
-    this.#problem.replaceChildren(...explained(plugin?.problem ?? '', plugin?.remedy).filter((part) => part instanceof Node || typeof part === 'string'));
+    this.#problem.replaceChildren(...explained(plugin?.problem ?? '', plugin?.remedy, plugin?.code).filter((part) => part instanceof Node || typeof part === 'string'));
     show(this.#problem, Boolean(plugin?.problem));
     this.#say('');
   }

@@ -27,12 +27,12 @@ export class ClusterStatusView implements Part {
     fill(this.element, JSON.stringify(place), () => (place ? this.#parts(place) : []));
   }
 
-  #parts({ known, problem, remedy, nodes, checks, checked, looking }: ClusterNow): (Node | false)[] {
+  #parts({ known, problem, remedy, code, nodes, checks, checked, looking }: ClusterNow): (Node | false)[] {
     const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(known, checked, looking, checks.length)), !looking && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
     return [
       nodes.length > 0 && h('ul', { class: 'dd-place-nodes' }, ...nodes.filter(({ state }, at) => at < MOST || state !== 'up').slice(0, 2 * MOST).map(node)),
       nodes.length > MOST && h('div', { class: 'dd-sub' }, _n('%1 node', '%1 nodes', nodes.length)),
-      Boolean(problem) && h('div', { class: 'dd-ink-err' }, ...explained(problem, remedy)),
+      Boolean(problem) && h('div', { class: 'dd-ink-err' }, ...explained(problem, remedy, code)),
       checks.length > 0 && h('ul', { class: 'dd-check-list' }, ...checks.map(checkItem)),
       state,
     ];

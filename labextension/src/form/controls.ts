@@ -1,7 +1,6 @@
 /** Small controls of the form: sections, steppers, check boxes, rows of choices, selects. */
 import { arrowKeys, assign, fill, h, onClick, setText, type Child } from '../ui/dom';
 import { icon } from '../ui/icons';
-import { explained } from '../ui/refusal';
 import { __ } from '../ui/trans';
 import type { Store } from './state';
 
@@ -231,7 +230,7 @@ export class Problem {
   update(): boolean {
     const problems = this.store.get('problems');
     const text = this.fields.map((name) => problems[name]).find(Boolean) ?? '';
-    fill(this.element, text, () => explained(text));
+    fill(this.element, text, () => [text]);
     this.element.hidden = !text;
     return Boolean(text);
   }

@@ -22,12 +22,12 @@ export class Answer {
     fill(this.element, JSON.stringify(said ?? null), () => (said ? this.#parts(said) : []));
   }
 
-  #parts({ level, text, remedy, looking, sign_in, place }: DataAnswer): (Node | false)[] {
+  #parts({ level, text, remedy, code, looking, sign_in, place }: DataAnswer): (Node | false)[] {
     if (!level && !looking) return place ? [link(__('Look at it'), this.look)] : [];
     if (!level) return [h('span', { class: 'dd-sub' }, __('Looking at it'))];
     const [name, ink] = MARKS[level];
     const rest = level === 'ok' || (sign_in && this.signIn) ? '' : remedy;
-    const words = level === 'error' ? explained(text, rest) : [[text, rest].filter(Boolean).join(' ')];
+    const words = level === 'error' ? explained(text, rest, code) : [[text, rest].filter(Boolean).join(' ')];
     return [
       icon(name, 14, ink),
       h('span', { class: level === 'error' ? 'dd-ink-err' : level === 'warning' ? '' : 'dd-sub' }, ...words,

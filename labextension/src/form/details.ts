@@ -1,6 +1,6 @@
 /** Name, time limit, and the options that few jobs need. */
 import { fill, h, setText } from '../ui/dom';
-import { said, __ } from '../ui/trans';
+import { __ } from '../ui/trans';
 import { capital, duration } from '../ui/format';
 import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
 import { Environment } from './environment';
@@ -166,7 +166,7 @@ export class MoreOptions implements Part {
     const id = freshId(name);
     const field = new TextField({ 'aria-labelledby': id, ...(number ? { inputmode: 'numeric' } : {}) }, (text) => this.#setQueue(name, number, text));
     this.#queueFields.set(name, field);
-    return labelled(said(label), id, field.element, note(`${said(help)}.`));
+    return labelled(label, id, field.element, note(`${help}.`));
   }
 
   #setQueue(name: QueueField['name'], number: boolean, text: string): void {

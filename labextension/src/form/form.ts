@@ -8,7 +8,7 @@ import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { explained } from '../ui/refusal';
-import { __, said } from '../ui/trans';
+import { __ } from '../ui/trans';
 import { AdviceList, CapturedNames, Submit, checkMark, checkSummary } from './sidepanel';
 import { Problem, freshId, link } from './controls';
 import { Cost } from './cost';
@@ -171,7 +171,7 @@ function closeButton(close: () => void): HTMLElement {
 }
 
 function item(check: FormCheck): HTMLElement {
-  return h('li', {}, checkMark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${said(check.name)}: `), ...(check.level === 'error' ? explained(check.text, check.remedy) : [check.text, check.remedy && ` ${check.remedy}`])));
+  return h('li', {}, checkMark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${check.name}: `), ...(check.level === 'error' ? explained(check.text, check.remedy, check.code) : [check.text, check.remedy && ` ${check.remedy}`])));
 }
 
 class Foot implements Part {

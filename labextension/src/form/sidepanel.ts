@@ -2,7 +2,6 @@
 import { copy } from '../ui/clipboard';
 import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
-import { explained } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { count, processes } from '../ui/format';
 import { TRIALS } from './details';
@@ -149,7 +148,7 @@ export class Submit implements Part {
     else setText(this.#where, batch ? __('on %1, global batch %2', target, count(batch)) : __('on %1', target));
     show(this.#check, (this.store.canCheck ?? false) && !trials); // what is varied has no value for one job
     const refused = status.level === 'error' ? (status.text ?? '') : '';
-    fill(this.#refused, refused, () => explained(refused));
+    fill(this.#refused, refused, () => [refused]);
     show(this.#refused, refused !== '');
     this.#showDone();
   }

@@ -51,7 +51,7 @@ export class FailureView {
   #where(failure: Failure, card: Card): Child[] {
     const deepest = ownFrame(failure);
     const hint = failure.hint || (failure.rank === null ? card.reason : '');
-    return [...this.#whereWords(failure.place, deepest && this.#place(deepest)), ' ', ...quoted(hint), ' ', !failure.error_type && help(says(failure, card))];
+    return [...this.#whereWords(failure.place, deepest && this.#place(deepest)), ' ', ...quoted(hint), ' ', help(failure.code)];
   }
 
   #whereWords(place: string, frame: HTMLElement | undefined): Child[] {
@@ -90,11 +90,6 @@ function sentence(failure: Failure, card: Card): HTMLElement {
   const when = failure.when === null ? [] : [', ', h('span', { class: 'dd-num' }, clock(failure.when))];
   const what = failure.what ? [', ', h('span', { class: 'dd-what dd-b dd-ink-err' }, failure.what)] : [];
   return h('div', { class: 'dd-sentence' }, h('span', { class: 'dd-b' }, who), ...when, ...what);
-}
-
-/** The sentence of a failure that is no exception: the documentation has an entry for it. */
-function says({ rank, what }: Failure, card: Card): string {
-  return rank === null ? what || card.reason : `Rank ${rank} ${what}`;
 }
 
 /** The deepest frame of the user's own code: what to look at first. */

@@ -9,7 +9,7 @@ import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
 import { quoted } from './text';
 import { icon } from '../ui/icons';
 import { help, Refusal, sentences } from '../ui/refusal';
-import { said, __ } from '../ui/trans';
+import { __ } from '../ui/trans';
 import { ENDED } from '../ui/format';
 
 /** The part of a card that the foot depends on. */
@@ -61,9 +61,8 @@ function found(used: Used | null): string {
 
 /** What is wrong stands out, why it is so follows. */
 function sentence(text: string, button: HTMLButtonElement | null): HTMLElement {
-  const spoken = said(text);
-  const at = spoken.search(/[:\uff1a]/) + 1;
-  const words = h('span', { class: 'dd-grow' }, h('b', {}, at ? spoken.slice(0, at) : spoken), at ? spoken.slice(at) : null);
+  const at = text.indexOf(':') + 1;
+  const words = h('span', { class: 'dd-grow' }, h('b', {}, at ? text.slice(0, at) : text), at ? text.slice(at) : null);
   return h('div', { class: 'dd-notice dd-row', 'data-level': 'warning', role: 'status' }, icon('warn', 16, 'dd-ink-warn'), words, button);
 }
 
@@ -73,7 +72,7 @@ function line(level: string, ...children: Child[]): HTMLElement {
 
 function notice(card: NoticeCard, problem: unknown): HTMLElement | null {
   const text = sentences(problem) || (card.notice?.text ?? (card.state === 'lost' ? card.reason : ''));
-  if (text) return line('warning', icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, ...quoted(text), ' ', problem instanceof Refusal && help(problem.message)));
+  if (text) return line('warning', icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, ...quoted(text), ' ', problem instanceof Refusal && help(problem.code)));
   return card.state === 'running' && !card.has_metrics ? noMetrics() : null;
 }
 

@@ -6,7 +6,7 @@ import { assign, fill, h, onClick, show, type Child } from '../ui/dom';
 import { bytes, clock, count, number, percent, rankSpans } from '../ui/format';
 import { icon } from '../ui/icons';
 import { say, sentences } from '../ui/refusal';
-import { said, __, _n } from '../ui/trans';
+import { __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
 import type { Card } from './card';
 import { button } from './header';
@@ -69,7 +69,7 @@ export class ProfileView {
     const newest = card.profiles.at(-1);
     if (this.#asked !== null && newest && newest.number > this.#asked && ended(newest)) {
       this.#asked = null;
-      this.#problem = newest.status === 'failed' ? said(newest.why) || __('The job has ended before the steps were recorded.') : '';
+      this.#problem = newest.status === 'failed' ? newest.why || __('The job has ended before the steps were recorded.') : '';
     }
     // Also one that was asked for elsewhere.
     const done = card.profiles.filter(({ status }) => status === 'done').at(-1);
@@ -143,7 +143,7 @@ export class ProfileView {
   }
 
   #content(shown: JobProfile): Child[] {
-    const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, said(text)));
+    const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, text));
     return [h('div', { class: 'dd-profilehead' }, shares(shown), this.#trace(shown)), ...notes, h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
   }
 

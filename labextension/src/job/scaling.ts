@@ -11,7 +11,7 @@ import { count, duration, money, number, stateWord } from '../ui/format';
 import { icon } from '../ui/icons';
 import { sentences } from '../ui/refusal';
 import { drawing, element, figure, line, text } from '../ui/svg';
-import { said, __ } from '../ui/trans';
+import { __ } from '../ui/trans';
 import type { components } from '../api/schema';
 import { button } from './header';
 import { identityOf, StudyReader, type StudyOptions } from './study';
@@ -74,7 +74,7 @@ export class ScalingView {
     this.root.setAttribute('aria-label', title);
     if (before && before.state !== scaling.state) setText(this.#live, `${title}: ${stateWord(scaling.state)}`);
     fill(this.#head, JSON.stringify([scaling.state, scaling.words, scaling.summary]), () => this.#drawHead(scaling, title));
-    const problem = this.#refused || said(scaling.problem);
+    const problem = this.#refused || scaling.problem;
     setText(this.#problem, problem);
     show(this.#problem, problem !== '');
     fill(this.#figure, JSON.stringify([scaling.rows, scaling.without]), () => figureOf(scaling));
@@ -91,8 +91,8 @@ export class ScalingView {
     const resume = scaling.state !== 'running' && scaling.done < scaling.size ? button('resume', __('Go on'), '') : null;
     if (resume) onClick(resume, () => void this.#resume(resume));
     const top = h('div', { class: 'dd-row dd-top' }, ...identityOf(scaling, title), h('span', { class: 'dd-grow' }), scaling.rows.length ? rows : null, this.host.open ? open : null, resume);
-    const words = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' }, ...scaling.words.map((word) => h('span', {}, said(word))));
-    return [top, h('div', { class: 'dd-row dd-meta' }, words, h('span', { class: 'dd-s12 dd-num dd-nw' }, said(scaling.summary)))];
+    const words = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' }, ...scaling.words.map((word) => h('span', {}, word)));
+    return [top, h('div', { class: 'dd-row dd-meta' }, words, h('span', { class: 'dd-s12 dd-num dd-nw' }, scaling.summary))];
   }
 
   async #resume(pressed: HTMLButtonElement): Promise<void> {
@@ -109,11 +109,11 @@ export class ScalingView {
 
   #finding({ headline, reason, detail, action, well }: Scaling): HTMLElement | null {
     if (!headline) return null;
-    const lines = [h('div', { class: 'dd-title' }, said(headline)), reason ? h('div', {}, said(reason)) : null, detail ? h('div', { class: 'dd-sub' }, said(detail)) : null];
+    const lines = [h('div', { class: 'dd-title' }, headline), reason ? h('div', {}, reason) : null, detail ? h('div', { class: 'dd-sub' }, detail) : null];
     const insert = this.host.insert;
     let press: HTMLButtonElement | null = null;
     if (action && insert) {
-      press = button('ranks', said(action.action), '');
+      press = button('ranks', action.action, '');
       onClick(press, () => insert(action.code));
     }
     const mark = well ? icon('completed', 18, 'dd-ink-ok') : icon('warn', 18, 'dd-ink-warn');
@@ -146,7 +146,7 @@ function tableOf(scaling: Scaling): Child[] {
   const head = h('tr', {}, ...names.map((name, at) => h('th', { class: at === 1 ? '' : 'dd-right' }, name)));
   const rows = scaling.rows.map((row, at) => tableRow(row, scaling.rows[at - 1], backends, rate));
   const table = h('table', {}, h('thead', {}, head), h('tbody', {}, ...rows));
-  return [h('div', { class: 'dd-scaletable dd-s12 dd-num', tabindex: 0, role: 'region', 'aria-label': __('Values as a table') }, table), h('div', { class: 'dd-scalenote dd-sub' }, said(scaling.note))];
+  return [h('div', { class: 'dd-scaletable dd-s12 dd-num', tabindex: 0, role: 'region', 'aria-label': __('Values as a table') }, table), h('div', { class: 'dd-scalenote dd-sub' }, scaling.note)];
 }
 
 function tableRow(row: Row, before: Row | undefined, backends: string[], rate: boolean): HTMLElement {
@@ -167,7 +167,7 @@ function tableRow(row: Row, before: Row | undefined, backends: string[], rate: b
 }
 
 function pricesOf({ prices, price_title: title, price_notes: notes }: Scaling): Child[] {
-  const head = h('div', { class: 'dd-part dd-scaleprice' }, h('h3', { class: 'dd-h3 dd-nw' }, __('Price of one epoch')), h('span', { class: 'dd-sub dd-s12' }, said(title)), h('span', { class: 'dd-grow' }), h('span', { class: 'dd-sub dd-s12' }, notes.map(said).join(' ')));
+  const head = h('div', { class: 'dd-part dd-scaleprice' }, h('h3', { class: 'dd-h3 dd-nw' }, __('Price of one epoch')), h('span', { class: 'dd-sub dd-s12' }, title), h('span', { class: 'dd-grow' }), h('span', { class: 'dd-sub dd-s12' }, notes.join(' ')));
   const most = Math.max(...prices.map(({ high }) => high));
   const names: [string, boolean][] = [[__('Size'), false], [__('Nodes'), false], [__('Between nodes'), false], [__('Efficiency'), true], [__('One epoch'), true], [__('An hour'), true], [__('An epoch, with range'), false], ['', true]];
   const top = h('tr', {}, ...names.map(([name, right]) => h('th', { class: right ? 'dd-right' : '' }, name)));
@@ -182,12 +182,12 @@ function priceRow(price: Price, most: number): HTMLElement {
   range.style.left = `${(100 * price.low) / most}%`;
   range.style.width = `${(100 * (price.high - price.low)) / most}%`;
   const cost = `${Number(price.cost.toPrecision(3))} ${price.currency}`;
-  const network = h('td', {}, price.infiniband ? h('span', { class: 'dd-tag dd-tag-ok' }, price.network) : said(price.network), ' ', h('span', { class: 'dd-sub' }, price.speed));
+  const network = h('td', {}, price.infiniband ? h('span', { class: 'dd-tag dd-tag-ok' }, price.network) : price.network, ' ', h('span', { class: 'dd-sub' }, price.speed));
   return h(
     'tr',
     { class: price.lowest ? 'dd-lowest' : '' },
     h('td', { class: 'dd-b' }, price.size),
-    h('td', {}, said(price.devices)),
+    h('td', {}, price.devices),
     network,
     h('td', { class: 'dd-right dd-sub' }, share(price)),
     h('td', { class: 'dd-right dd-sub' }, price.seconds < 1 ? __('%1 s', Number(price.seconds.toPrecision(2))) : duration(price.seconds)),
@@ -337,7 +337,7 @@ function labels({ rows }: Scaling, backends: string[], frame: Frame): SVGElement
 function without({ without: better }: Scaling, frame: Frame): SVGElement[] {
   if (!better) return [];
   const [x, y] = [frame.x(better.processes), frame.y(better.rate)];
-  const words = said(better.text);
+  const words = better.text;
   // The text ends here, and begins beside the axis at least.
   const end = Math.max(x + 2, LEFT + 8 + 6 * words.length);
   return [element('circle', { cx: x, cy: y, r: 4, class: 'dd-scalewithout' }), text(end, y - 18, words, 'end', 'dd-scalebetter')];

@@ -115,7 +115,7 @@ class JobCommands {
     try {
       await done;
     } catch (error) {
-      const address = error instanceof Refusal ? helpAddress(error.message) : '';
+      const address = error instanceof Refusal ? helpAddress(error.code) : '';
       const actions = address ? [{ label: __('What to do'), callback: () => void window.open(address, '_blank', 'noopener') }] : [];
       Notification.error(sentences(error), { autoClose: 10_000, actions });
     }

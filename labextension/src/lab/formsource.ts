@@ -9,7 +9,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import { URLExt } from '@jupyterlab/coreutils';
 import type { FormRequest, FormState } from '../form/state';
 import { Refusal } from '../ui/refusal';
-import { __, inLanguage, said } from '../ui/trans';
+import { __ } from '../ui/trans';
 
 const PAGE = "__import__('distdl_jupyter.magic.frontend_api', fromlist=['page'])";
 /** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
@@ -36,9 +36,9 @@ async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: 
   const answer = reply.content.user_expressions['answer'] as Expression | undefined;
   if (answer?.status === 'error') throw new Refusal(mishap(answer));
   const data = answer?.data?.['application/json'];
-  const error = (data as { error?: { message: string; hint: string; field: string } } | undefined)?.error;
-  if (error) throw new Refusal(said(error.message), said(error.hint), error.field);
-  return inLanguage(data) ?? null;
+  const error = (data as { error?: { message: string; hint: string; field: string; code: string } } | undefined)?.error;
+  if (error) throw new Refusal(error.message, error.hint, error.field, error.code);
+  return data ?? null;
 }
 
 interface Expression {
@@ -81,7 +81,7 @@ async function posted(path: string, body: unknown, wanted: AbortSignal | null = 
   } catch {
     throw new Refusal(__('The Jupyter server does not answer.'));
   }
-  const answer = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; field?: string };
-  if (response.ok) return inLanguage(answer);
-  throw new Refusal(said(answer.message ?? `${response.status} ${response.statusText}`), said(answer.hint ?? ''), answer.field);
+  const answer = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; field?: string; code?: string };
+  if (response.ok) return answer;
+  throw new Refusal(answer.message ?? `${response.status} ${response.statusText}`, answer.hint ?? '', answer.field, answer.code);
 }

@@ -88,10 +88,10 @@ export class ClusterView {
     this.#drawOpen();
   }
 
-  #drawBody({ problem, remedy, nodes, far, machines }: Cluster): void {
+  #drawBody({ problem, remedy, code, nodes, far, machines }: Cluster): void {
     // That machines are to be made yet is no trouble: a button stands there instead.
     show(this.#problem, Boolean(problem) && machines?.exists !== false);
-    fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...explained(problem, remedy))]);
+    fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...explained(problem, remedy, code))]);
     show(this.#nodes, nodes.length > 0);
     this.#drawNodes(nodes, far && nodes.length <= WORDY);
   }

@@ -4,11 +4,11 @@
  */
 import { fill, h, show, type Child } from './dom';
 import { icon } from './icons';
-import { __, english } from './trans';
+import { __ } from './trans';
 
-/** One sentence and, when there is one, the remedy and the field that it is about. */
+/** One sentence and, when there are any, the remedy, the field that it is about and the code of its entry in the documentation. */
 export class Refusal extends Error {
-  constructor(message: string, readonly hint = '', readonly field = '') {
+  constructor(message: string, readonly hint = '', readonly field = '', readonly code = '') {
     super(message);
   }
 }
@@ -21,8 +21,6 @@ export function sentences(error: unknown): string {
 /** On the page itself, as in `trans.ts`: the widgets are built with a copy of this module of their own. */
 const KEY = Symbol.for('distdl-jupyter.docs');
 const page = globalThis as { [KEY]?: string };
-/** A sentence is found by its words, so that a longer one may be cut. */
-const LONG = 1000;
 
 /** Say where the documentation is; anything but an http or https address is none. */
 export function setDocs(address: unknown): void {
@@ -32,22 +30,20 @@ export function setDocs(address: unknown): void {
 /** Whether it was said where the documentation is, or that it is nowhere. */
 export const knowsDocs = (): boolean => page[KEY] !== undefined;
 
-/** Return the address of a sentence's entry, "" without a site. The sentence is a fragment, which no server is sent. */
-export function helpAddress(sentence: string): string {
-  if (!page[KEY] || !sentence) return '';
-  return `${page[KEY]}/reference/troubleshooting.html#says=${encodeURIComponent(english(sentence).slice(0, LONG))}`;
+/** Return the address of the entry of a code, "" without a site or a code. */
+export function helpAddress(code: string): string {
+  return page[KEY] && code ? `${page[KEY]}/reference/troubleshooting.html#${encodeURIComponent(code)}` : '';
 }
 
-/** Return the link to a sentence's entry, null without a site. */
-export function help(sentence: string): HTMLAnchorElement | null {
-  const href = helpAddress(sentence);
+/** Return the link to the entry of a code, null without a site or a code. */
+export function help(code: string): HTMLAnchorElement | null {
+  const href = helpAddress(code);
   return href ? h('a', { class: 'dd-help', href, target: '_blank', rel: 'noopener noreferrer', title: __('What to do'), 'aria-label': __('What to do') }, icon('help', 14)) : null;
 }
 
-/** Return a sentence of Python, or what was thrown, as it is shown: with its remedy and the link to its entry. */
-export function explained(what: unknown, remedy = ''): Child[] {
-  const known = typeof what === 'string' || what instanceof Refusal;
-  const link = known ? help(typeof what === 'string' ? what : what.message) : null;
+/** Return a sentence of Python, or what was thrown, as it is shown: with its remedy and the link to the entry of its code. */
+export function explained(what: unknown, remedy = '', code = ''): Child[] {
+  const link = help(what instanceof Refusal ? what.code : code);
   const text = [sentences(what), remedy].filter(Boolean).join(' ');
   return link ? [text, ' ', link] : [text];
 }

@@ -7,8 +7,6 @@
  * The names `__` and `_n` are those that `npm run catalogues` looks for, with literal strings only.
  */
 
-import { spoken, type Sentences } from './said';
-
 /** The part of `TranslationBundle` of `@jupyterlab/translation` that is used. */
 export interface Bundle {
   __(text: string, ...values: Value[]): string;
@@ -18,28 +16,11 @@ export interface Bundle {
 export type Value = string | number;
 
 const KEY = Symbol.for('distdl-jupyter.texts');
-const SAID = Symbol.for('distdl-jupyter.said');
-const page = globalThis as { [KEY]?: Bundle | null; [SAID]?: Sentences | null };
+const page = globalThis as { [KEY]?: Bundle | null };
 
-/** Show texts in the language of `next` from now on, and what Python says as `sentences` has it; null is English. */
-export function setBundle(next: Bundle | null, sentences: Sentences | null = null): void {
+/** Show texts in the language of `next` from now on; null is English. Texts of Python are English in every language. */
+export function setBundle(next: Bundle | null): void {
   page[KEY] = next;
-  page[SAID] = sentences;
-}
-
-/** Return a sentence of Python in the page's language. */
-export function said(text: string): string {
-  return page[SAID]?.said(text) ?? text;
-}
-
-/** Return the sentence of Python that is shown as `text`. */
-export function english(text: string): string {
-  return page[SAID]?.english(text) ?? text;
-}
-
-/** Return a message of Python with its sentences in the page's language. */
-export function inLanguage<T>(message: T): T {
-  return page[SAID] ? spoken(message, said) : message;
 }
 
 /** Return a text in the page's language, `%1`, `%2`, ... replaced by the values. */

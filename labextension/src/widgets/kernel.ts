@@ -1,14 +1,13 @@
 /** Questions of a page to its kernel: each message is answered by another one with the same id. */
 import { send, type Disposables, type Model } from './model';
 import { knowsDocs, Refusal, setDocs } from '../ui/refusal';
-import { inLanguage, said } from '../ui/trans';
 
 /** What the kernel answers to one question. */
 interface Answer {
   type?: string;
   id?: string;
   value?: unknown;
-  error?: { message: string; hint: string; field: string };
+  error?: { message: string; hint: string; field: string; code: string };
 }
 
 /** Asks for something by its name, with arguments. */
@@ -28,7 +27,7 @@ export function questions(model: Model, disposables: Disposables): Ask {
   });
   const ask: Ask = (name, given = {}) => new Promise((resolve, reject) => {
     const id = `${page}-${(serial += 1)}`;
-    open.set(id, ({ value, error }) => (error ? reject(new Refusal(said(error.message), said(error.hint), error.field)) : resolve(inLanguage(value))));
+    open.set(id, ({ value, error }) => (error ? reject(new Refusal(error.message, error.hint, error.field, error.code)) : resolve(value)));
     send(model, 'ask', { id, ask: name, given });
   });
   // JupyterLab's page knows it from its server.
