@@ -40,9 +40,9 @@ class Point:
     value: float
 
     @property
-    def order(self) -> tuple[float, float, float]:
-        """Points are ordered by step, then time; the value (NaN behind all) only makes the order total."""
-        return (self.step, self.time, math.inf if math.isnan(self.value) else self.value)
+    def order(self) -> tuple[float, float]:
+        """Points are ordered by step, then time; equal ones in the order in which they come."""
+        return (self.step, self.time)
 
 
 class Grid:
@@ -268,7 +268,7 @@ class Series:
     def _keep_ends(self, point: Point) -> None:
         if self.first is None or point.order < self.first.order:
             self.first = Point(point.step, point.time, point.value)
-        if self.last is None or point.order > self.last.order:
+        if self.last is None or point.order >= self.last.order:
             self.last = point
 
 
@@ -335,6 +335,10 @@ class Metric:
         if rank in self.series:
             later = [slot for slot in self.grid.slots.values() if self.grid.low_steps[slot] >= step]
             self.series[rank].drop(later, step)
+
+    def is_current(self, rank: int) -> bool:
+        """Return whether a rank has reported since the last restart, or none has."""
+        return not self._again or rank in self._again
 
     def ranked(self) -> list[tuple[int, Series]]:
         """Return (rank, series) in order of ranks."""

@@ -50,6 +50,7 @@ class Band:
     """One metric over all ranks: at most 1,000 rows in order of steps, the first and the last at exact steps.
 
     ``last`` is the mean of the ranks' newest values (it may be nan or inf) at ``last_step``, None when nothing came;
+    ranks that are gone since a restart are not in it. A view's metric has the same value (core.view.MetricView).
     the last row carries it.
     """
 
@@ -108,7 +109,7 @@ def band_of(metric: Metric) -> Band:
     fold = _Fold(grid)
     for rank, series in ranked:
         fold.take(rank, series)
-    newest = [(series.last.value, rank) for rank, series in ranked if series.last]
+    newest = [(series.last.value, rank) for rank, series in ranked if series.last and metric.is_current(rank)]
     band = Band(
         rows=[fold.row(slot, grid) for slot in grid.ordered()],
         marks=_marks(grid.ordered(), ranked),

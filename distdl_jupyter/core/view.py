@@ -143,6 +143,8 @@ class MetricView:
     name: str
     step: float = 0.0
     values: dict[int, float] = field(default_factory=dict)
+    #: The step of each rank's value.
+    steps: dict[int, float] = field(default_factory=dict)
     count: int = 0
     #: The means of the steps before the newest one.
     trail: Trail = field(default_factory=Trail)
@@ -152,15 +154,15 @@ class MetricView:
     def take(self, rank: int, step: float, value: float, reports: int = 1, *, again: bool = False) -> None:
         """Fold in what one rank reported, the last of so many reports; ``again`` if it reports the step once more."""
         if self.stale:
-            self.values, self.stale = {}, False
+            self.values, self.steps, self.stale = {}, {}, False
             again = True
         if again:
             self.trail.go_back(step)
         if self.trail.finishes(step, reports):
             self.trail.keep(self.mean)
-        self.values[rank] = value
-        self.step = step
         self.count += reports
+        if again or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
+            self.values[rank], self.steps[rank], self.step = value, step, step
 
     @property
     def mean(self) -> float:

@@ -75,6 +75,7 @@ def compared_curve(
         layout=drawn["layout"],
         summary=_summary(metric, curves),
         table=_table(curves, against),
+        value="",
     )
 
 

@@ -56,6 +56,7 @@ def curve(
         count=book.count(metric),
         data=tuple(drawn["data"]),
         layout=drawn["layout"],
+        value="" if band.last is None else humanize.number(band.last),
         summary=summary(metric, band),
         table=tuple(tuple(cells) for cells in table(band)),
     )

@@ -61,6 +61,7 @@ def job_detail(
         notebook=source.notebook,
         cell_id=source.cell_id,
         execution_count=source.execution_count,
+        first_line=source.first_line,
         versions=dict(spec.versions),
         is_check=bool(spec.check) and not spec.check.get("replay"),
     )

@@ -514,7 +514,10 @@ class LogChanges:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A drawn metric: plotly's ``data`` and ``layout``, the curve in one sentence and as a table of a few rows."""
+    """A drawn metric: plotly's ``data`` and ``layout``, the curve in one sentence and as a table of a few rows.
+
+    ``value`` is the newest mean over ranks, as its end shows it; "" where it has several ends.
+    """
 
     metric: str
     mode: str
@@ -524,6 +527,7 @@ class Curve:
     layout: dict[str, Any]
     summary: str
     table: tuple[tuple[str, ...], ...]
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,6 +553,8 @@ class JobDetail:
     notebook: str
     cell_id: str
     execution_count: int | None
+    #: Number of the cell's line that is line 1 of ``code``.
+    first_line: int
     #: The state of the environment when it was submitted.
     versions: dict[str, str]
     #: It is the first run of a check (see JobCheck).

@@ -97,7 +97,8 @@ def _sentences(times: StepTimes) -> list[str]:
     steps = max(one.steps for one in times.ranks())
     rate = times.samples_per_second
     said = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples a second")
-    if len(times.ranks()) > 1 and times.own_share is not None:
+    # Where a rank is slower than the others, the sentence about it says what that costs.
+    if len(times.ranks()) > 1 and times.own_share is not None and times.straggler is None:
         said += f", {100 * (1 - times.own_share):.0f} % of the time communication and waiting"
     return [f"{said}.", _comparison(times)]
 

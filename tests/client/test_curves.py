@@ -9,6 +9,7 @@ from distdl_jupyter.cli import show
 from distdl_jupyter.core import humanize
 from distdl_jupyter.readers import CurveReader
 from distdl_jupyter.saved import words
+from distdl_jupyter.views import curve
 
 OPTIONS = {"process_count_per_node": 2, "distributed_backend": "torch"}
 pytestmark = pytest.mark.timeout(300)
@@ -182,3 +183,28 @@ def test_time_in_the_queue_is_not_run_time():
     assert any(text in line for line in show.lines(view))
     assert text in words.took(view)
     assert first.view().waiting_time(now) == 0
+
+
+def ends(job, metric):
+    """The newest value as the picker has it, and as the curve's end and its label have it."""
+    reader = CurveReader(job.folder)
+    reader.catch_up()
+    shown = curve.curve(reader.book, metric)
+    end = next(trace for trace in shown.data if trace["name"] == "last")
+    picker = next(one.value for one in curve.metrics(reader.view) if one.name == metric)
+    return {picker, shown.value, end["text"][0].removeprefix("<b>").removesuffix("</b>"), humanize.number(end["y"][0])}
+
+
+def test_the_picker_and_the_end_of_the_curve_have_one_number():
+    def train():
+        from distdl_jupyter import log
+
+        for step in range(10):
+            for micro_batch in range(3):
+                log(step=step, loss=0.3 - 0.04 * micro_batch)
+        for step in (1, 2, 4, 3):
+            log(step=step, late=float(step))
+
+    job = submit(train, **OPTIONS).wait()
+    assert ends(job, "loss") == {humanize.number(0.22)}
+    assert ends(job, "late") == {"4"}

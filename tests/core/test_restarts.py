@@ -64,6 +64,14 @@ def test_a_rank_that_begins_again_a_step_earlier_replaces_its_own_from_there():
     assert lines[1][3:] == [(3, 3), (4, 104), (5, 105)]
 
 
+def test_the_newest_value_is_that_of_the_ranks_that_are_left():
+    events = attempts({0: range(10), 1: range(10)}, {0: range(4, 6)})
+    view = JobView.of(SPEC)
+    for event in events:
+        view.apply(event)
+    assert book_of(events).band("loss").last == view.metrics["loss"].mean == 105
+
+
 def test_another_metric_keeps_what_it_has_until_it_is_reported_again():
     book = book_of(attempts({0: range(10)}))
     book.apply({**metric(0, 9), "values": {"accuracy": 0.5}})

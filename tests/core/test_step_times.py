@@ -5,6 +5,7 @@ import json
 import pytest
 
 from distdl_jupyter.core import step_times
+from distdl_jupyter.views.step_times import displayable
 
 
 def write(path, *reports):
@@ -68,6 +69,13 @@ def test_straggler_says_rank_host_cause_and_cost(tmp_path):
     assert (found.rank, found.host, found.cause) == (1, "node-b", "data")
     assert (found.seconds, found.percent) == (pytest.approx(0.039), pytest.approx(78))
     assert str(found) == ("Rank 1 (node-b) delays every step by 39 ms (78 %). It waits longer for its data.")
+
+
+def test_what_a_straggler_costs_is_said_by_one_number(tmp_path):
+    slow = both(tmp_path, [50_000, 1000, 0, 8, 40_000], [50_000, 40_000, 0, 8, 1000], times=20)
+    assert "communication and waiting" not in str(displayable(slow))
+    equal = both(tmp_path, [10_000, 1000, 0, 8, 1000], [10_000, 1100, 0, 8, 900], times=20)
+    assert "communication and waiting" in str(displayable(equal))
 
 
 def test_equal_ranks_have_no_straggler(tmp_path):

@@ -12,6 +12,7 @@ MODULES = (
     "jobtext",
     "../form/schemafields",
     "sparkline",
+    "study",
     "virtual",
     "cluster",
     "node",
@@ -71,6 +72,16 @@ def test_time_in_the_queue_is_not_run_time(node):
     assert node(f"ui.figure(given, {NOW})", running) == {"value": "10 s", "label": "elapsed"}
     waiting = row(state="queued", created=NOW - 50, queued_since=NOW - 49)
     assert node(f"ui.figure(given, {NOW})", waiting) == {"value": "49 s", "label": "waiting"}
+
+
+def test_a_study_is_counted_as_the_one_row_that_it_is(node):
+    group = {"id": "s1", "kind": "sweep", "name": "x", "size": 9, "value": None, "metric": "", "maximize": False}
+    trials = [row(id=f"t{number}", group=group) for number in range(9)]
+    items = [{"row": one, "heard": NOW} for one in [*trials, row(id="a"), row(id="b", state="failed")]]
+    given = {"items": items, "study": row(id="s1", group=group)}
+    studies = "new Map([['s1', given.study]])"
+    assert node(f"ui.rowCount(given.items, {studies}, () => true)", given) == 3
+    assert node(f"ui.rowCount(given.items, {studies}, (row) => ui.passes(row, 'failed'))", given) == 1
 
 
 def test_a_running_job_says_how_much_is_done_and_what_is_left_from_when_it_was_told(node):

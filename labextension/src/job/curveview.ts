@@ -10,6 +10,8 @@ import { Plot, type Figure } from './plotly';
 /** A drawn metric, its curve in one sentence and as a table of a few rows. */
 export interface CurveMessage extends Figure {
   metric: string;
+  /** The newest value, as the end of the curve shows it. */
+  value: string;
   summary: string;
   table: readonly (readonly string[])[];
 }
@@ -25,6 +27,8 @@ export class CurveView {
   #severalRanks = false;
   /** The metric that is drawn when none was chosen. */
   #given = '';
+  /** The value of the metric that is drawn: that of the curve, which may come a moment later than those of the others. */
+  #value = '';
 
   constructor(choice: Choice, private readonly wanted: (request: Choice) => void, zoom: (on: boolean) => void) {
     this.#request = choice;
@@ -48,10 +52,9 @@ export class CurveView {
   /** Draw a curve that has come. */
   take(curve: CurveMessage): void {
     if (this.#request.metric && curve.metric !== this.#request.metric) return;
-    if (this.#given !== curve.metric) {
-      this.#given = curve.metric;
-      this.#drawBar();
-    }
+    this.#given = curve.metric;
+    this.#value = curve.value;
+    this.#drawBar();
     this.#plot.show(curve);
     this.#picker.table(curve.table as unknown as TableRow[]);
     assign(this.#area, { 'aria-label': curve.summary });
@@ -62,7 +65,8 @@ export class CurveView {
   }
 
   #drawBar(): void {
-    this.#picker.update(this.#metrics, { ...this.#request, metric: this.#request.metric || this.#given }, this.#severalRanks);
+    const metrics = this.#metrics.map((metric) => (metric.name === this.#given && this.#value ? { ...metric, value: this.#value } : metric));
+    this.#picker.update(metrics, { ...this.#request, metric: this.#request.metric || this.#given }, this.#severalRanks);
   }
 
   #want(change: Partial<Choice>): void {

@@ -28,18 +28,19 @@ export function specPart(detail: JobDetail): HTMLElement[] {
 }
 
 function codeBox(detail: JobDetail): HTMLElement {
-  const { code, command, execution_count: number } = detail;
+  const { code, command, execution_count: number, first_line: first } = detail;
   const file = detail.notebook.split('/').at(-1) ?? '';
   const cell = number === null ? __('Code') : file ? __('Cell [%1] in %2', number, file) : __('Cell [%1]', number);
   const press = button('copy', __('Copy code'), 'dd-quiet dd-icon');
   onClick(press, () => void copy([command, code].filter(Boolean).join('\n'), press));
-  const magic = command ? [h('div', { class: 'dd-line' }, h('span'), h('span'), h('span', {}, command))] : [];
-  const lines = code.replace(/\n$/, '').split('\n').map(codeLine);
+  // A magic is the line above the code; a call is somewhere else.
+  const magic = command ? [h('div', { class: 'dd-line' }, h('span'), h('span', {}, command.startsWith('%%') && first > 1 ? String(first - 1) : ''), h('span', {}, command))] : [];
+  const lines = code.replace(/\n$/, '').split('\n').map((text, at) => codeLine(text, first + at));
   return box(cell, press, h('div', { class: 'dd-lines dd-code', tabindex: 0, role: 'region', 'aria-label': cell }, ...magic, ...lines));
 }
 
-function codeLine(text: string, at: number): HTMLElement {
-  return h('div', { class: 'dd-line' }, h('span'), h('span', {}, String(at + 1)), h('span', {}, ...python(text)));
+function codeLine(text: string, number: number): HTMLElement {
+  return h('div', { class: 'dd-line' }, h('span'), h('span', {}, String(number)), h('span', {}, ...python(text)));
 }
 
 /** The names that travelled with the job, largest first. */

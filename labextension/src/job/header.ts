@@ -241,8 +241,9 @@ export class Header {
 
   /** "2,065 samples/s", and of more than one rank how much of their time communication and waiting take. */
   #drawRate(): void {
-    const { samples_per_second: rate = null, own_share: own = null, ranks = [] } = this.#time ?? {};
-    const share = own !== null && ranks.length > 1 ? percent(1 - own, 1) : '';
+    const { samples_per_second: rate = null, own_share: own = null, ranks = [], straggler = null } = this.#time ?? {};
+    // Where a rank is slower than the others, the sentence about it says what that costs.
+    const share = own !== null && ranks.length > 1 && straggler === null ? percent(1 - own, 1) : '';
     show(this.#rate, rate !== null || share !== '');
     fill(this.#rate, JSON.stringify([rate, share]), () => [
       rate === null ? null : h('b', {}, __('%1 samples/s', count(Math.round(rate)))),

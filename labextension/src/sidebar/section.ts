@@ -1,6 +1,7 @@
 /** A part of the sidebar under a heading that folds it. */
 import { assign, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
+import { __ } from '../ui/trans';
 
 let serial = 0;
 
@@ -37,6 +38,11 @@ export class Section {
 
   set count(count: number | null) {
     setText(this.#count, count === null ? '' : String(count));
+  }
+
+  /** Say how many rows are below the heading, and of how many where that is not all. */
+  counts(shown: number, all: number): void {
+    setText(this.#count, shown === all ? String(all) : __('%1 of %2', shown, all));
   }
 
   #press(): void {

@@ -51,3 +51,8 @@ export function grouped(items: readonly Item[], studies: ReadonlyMap<string, Job
   }
   return shown;
 }
+
+/** How many rows there are that `passes` lets through while all studies are folded: a study is one, whatever its runs. */
+export function rowCount(items: readonly Item[], studies: ReadonlyMap<string, JobRow>, passes: (row: JobRow) => boolean): number {
+  return grouped(items, studies, new Set(), passes).length;
+}

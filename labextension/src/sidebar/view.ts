@@ -14,13 +14,13 @@ import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
 import { FilterBar } from './filterbar';
 import { JobList } from './joblist';
-import { asksBeforeCancel, isActive, matches, passes } from './jobtext';
+import { asksBeforeCancel, isActive, matches, passes, type Filter } from './jobtext';
 import { billWords, total } from './costtext';
 import { MessageForm } from './messageform';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { PruneForm } from './pruneform';
 import { Section } from './section';
-import { grouped, isStudy, titleOf, type Item } from './study';
+import { grouped, isStudy, rowCount, titleOf, type Item } from './study';
 import type { Actions, Cluster, Connection, JobRow } from './types';
 
 /** Milliseconds before grey bars say that the first answer is not here yet. */
@@ -316,6 +316,10 @@ export class SidebarView {
     return grouped(this.#items, this.#studies, this.#unfolded, (row) => passes(row, filter) && matches(row, words));
   }
 
+  #count(filter: Filter): number {
+    return rowCount(this.#items, this.#studies, (row) => passes(row, filter));
+  }
+
   #draw(): void {
     const empty = this.#items.length === 0;
     const shown = this.#shown();
@@ -324,8 +328,8 @@ export class SidebarView {
     show(this.#nothing, this.#answered && empty);
     show(this.#jobSection.element, !empty);
     this.#none.update(!empty && shown.length === 0, this.#filter.words);
-    this.#filter.counts(count(this.#items, 'active'), count(this.#items, 'queued'), count(this.#items, 'failed'));
-    this.#jobSection.count = this.#items.length;
+    this.#filter.counts(this.#count('active'), this.#count('queued'), this.#count('failed'));
+    this.#jobSection.counts(shown.filter(({ inside }) => !inside).length, this.#count('all'));
     this.#list.show(shown, this.#now(), this.#stale);
     this.#drawCompare();
   }
@@ -374,8 +378,6 @@ export class SidebarView {
     this.#filter.focus();
   }
 }
-
-const count = (items: readonly Item[], filter: 'active' | 'queued' | 'failed'): number => items.filter(({ row }) => passes(row, filter)).length;
 
 function tool(name: string, title: string, action: () => void): HTMLButtonElement {
   return onClick(h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet', title, 'aria-label': title }, icon(name)), action);
