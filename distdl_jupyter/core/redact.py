@@ -205,13 +205,34 @@ def _variants(value: str) -> set[str]:
         found.add(pair[1])
     found |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1],
               ascii(value)[1:-1]}  # fmt: skip
-    found |= {quote(value, safe=""), quote(value), quote_plus(value)}
+    quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
+    found |= quoted | {re.sub("%..", lambda match: match[0].lower(), text) for text in quoted}
+    found |= _html_forms(value) | {json.dumps(value)[1:-1].replace("/", "\\/")}
+    found |= {_html_in_json(value)}
     if len(value) >= 8:
         raw = value.encode("utf-8", _HALVES)
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             found.add(encode(raw).decode().rstrip("="))
             found |= {_inside(encode, raw, before) for before in range(3)}
     return {one for one in found if len(one) >= SHORTEST}
+
+
+def _html_forms(value: str) -> set[str]:
+    """Return the value as HTML and XML escape it: with and without quotes, by name and by number."""
+    import html
+
+    plain, quoted = html.escape(value, quote=False), html.escape(value)
+    named = {quoted, quoted.replace("&#x27;", "&apos;")}
+    numbered = {quoted.replace("&#x27;", "&#39;"), quoted.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")}
+    ascii_only = quoted.encode("ascii", "xmlcharrefreplace").decode()
+    return {plain, plain.replace('"', "&quot;"), *named, *numbered, ascii_only}
+
+
+def _html_in_json(value: str) -> str:
+    r"""Return the value as JSON inside of a script writes it: ``<``, ``>``, ``&`` and ``'`` as ``\u003c``."""
+    import json
+
+    return "".join(f"\\u{ord(letter):04x}" if letter in "<>&'" else letter for letter in json.dumps(value)[1:-1])
 
 
 def _inside(encode: Callable[[bytes], bytes], raw: bytes, before: int) -> str:

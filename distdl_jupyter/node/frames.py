@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 GREETING = b"\n\x1edistdl-agent 1\n"
 #: Longest body; data is cut into pieces far below it.
 MAX_BODY = 64 * 1024 * 1024
+#: Bytes that a login shell may print before the greeting.
+MAX_BEFORE = 1024 * 1024
 #: Bytes of data in one frame at most.
 PIECE = 64 * 1024
 
@@ -83,10 +85,13 @@ class Reader:
 
     def feed(self, content: bytes) -> list[Message | Data]:
         """Take the next bytes and return the frames that are complete. Raises BrokenWire."""
+        searched = max(0, len(self._buffer) - len(GREETING) + 1)
         self._buffer += content
         if not self._greeted:
-            at = self._buffer.find(GREETING)
+            at = self._buffer.find(GREETING, searched)
             if at < 0:
+                if len(self._buffer) > MAX_BEFORE:
+                    raise BrokenWire(f"The agent did not greet within the first {MAX_BEFORE:,} bytes.")
                 return []
             del self._buffer[: at + len(GREETING)]
             self._greeted = True

@@ -1,6 +1,8 @@
 """Secrets by value and by form become •••; what only looks alike stays."""
 
 import base64
+import html
+import json
 import re
 import time
 import urllib.parse
@@ -137,6 +139,25 @@ def test_a_known_value_is_masked_however_it_is_written(value):
         assert MASK in shown, way
         assert value not in shown
     assert redactor.text("before").startswith("before")
+
+
+@pytest.mark.parametrize("value", ["a<b>&c\"d'e12345", "pä<ss>/wörd&'q", "x/y?z='1'&\"2\""])
+def test_a_known_value_is_masked_as_pages_and_scripts_escape_it(value):
+    redactor = Redactor.of({}, {"MY_TOKEN": value})
+    quoted = urllib.parse.quote(value, safe="")
+    ways = [
+        html.escape(value),
+        html.escape(value, quote=False),
+        html.escape(value).replace("&#x27;", "&#39;"),
+        html.escape(value).replace("&#x27;", "&apos;"),
+        html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"),
+        html.escape(value).encode("ascii", "xmlcharrefreplace").decode(),
+        re.sub("%..", lambda match: match[0].lower(), quoted),
+        json.dumps(value)[1:-1].replace("/", "\\/"),
+        json.dumps(value)[1:-1].translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&'"}),
+    ]
+    for way in ways:
+        assert redactor.text(f"before {way} behind") == f"before {MASK} behind", way
 
 
 def test_the_environment_gives_values_of_variables_whose_name_looks_secret(tmp_path):

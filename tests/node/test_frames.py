@@ -1,12 +1,24 @@
 """Frames come back whole for any cuts, and what is no frame is refused."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.node.frames import GREETING, MAX_BODY, PIECE, BrokenWire, Data, Message, Reader, data, message
+from distdl_jupyter.node.frames import (
+    GREETING,
+    MAX_BEFORE,
+    MAX_BODY,
+    PIECE,
+    BrokenWire,
+    Data,
+    Message,
+    Reader,
+    data,
+    message,
+)
 
 parts = st.one_of(
     st.dictionaries(st.text(max_size=5).filter(lambda name: name != "type"), st.integers(), max_size=3),
@@ -57,3 +69,25 @@ def test_what_came_in_place_of_the_greeting_can_be_shown():
 def test_what_is_no_frame_is_refused(wire):
     with pytest.raises(BrokenWire):
         Reader(greeting=False).feed(wire)
+
+
+def test_noise_before_the_greeting_is_bounded_and_searched_once():
+    reader, began = Reader(greeting=True), time.process_time()
+    for _ in range(MAX_BEFORE // 64):
+        assert reader.feed(b"x" * 64) == []
+    with pytest.raises(BrokenWire):
+        reader.feed(b"x" * 64)
+    assert len(reader.before) == MAX_BEFORE + 64
+    assert time.process_time() - began < 1
+
+
+def test_a_greeting_that_comes_byte_by_byte_after_noise_is_recognized():
+    reader = Reader(greeting=True)
+    for byte in b"noise" + GREETING[:5] + GREETING + message("beat"):
+        frames = reader.feed(bytes([byte]))
+    assert frames == [Message({"type": "beat"})]
+
+
+def test_a_greeting_in_one_piece_with_much_output_after_it_is_recognized():
+    reader = Reader(greeting=True)
+    assert len(reader.feed(GREETING + data(1, b"x" * 2 * MAX_BEFORE))) > 1

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import bootstrap
+from distdl_jupyter.clusters.agents import agent_messages, bootstrap
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable
 from distdl_jupyter.clusters.agents.channels import PipeEnd
 from distdl_jupyter.clusters.agents.wire import Wire
@@ -47,7 +47,8 @@ class Connection(AgentConnection):
         self.shell = ""
         self._numbers = itertools.count(first)
         self._channels = itertools.count(first)
-        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        #: The type of each request that waits for its reply.
+        self._waiting: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._holds: dict[int, Callable[[bool], object]] = {}
         self._lock = threading.Lock()
@@ -71,7 +72,7 @@ class Connection(AgentConnection):
             if self._lost:
                 answer.set_exception(HostFailed(self.host, self._lost))
                 return answer
-            self._waiting[number] = answer
+            self._waiting[number] = type_, answer
         if not self._wire.send(frames.message(type_, request=number, **fields)):
             self._answered(number, {"error": f"{self.host} is gone."})
         return answer
@@ -144,10 +145,11 @@ class Connection(AgentConnection):
             if not frame.bytes:
                 self._holds.pop(frame.channel, None)
         elif frame.data["type"] == "reply":
-            self._answered(int(frame.data.get("request", 0)), frame.data)
+            self._answered(_number(frame.data.get("request")), frame.data)
         elif frame.data["type"] == "hold":
-            self._holds.get(int(frame.data.get("channel", 0)), bool)(bool(frame.data.get("held")))
+            self._holds.get(_number(frame.data.get("channel")), bool)(bool(frame.data.get("held")))
         elif frame.data["type"] != "beat":
+            agent_messages.check_event(frame.data)
             self.on_event(frame.data)
 
     def ended(self, why: str) -> None:
@@ -156,7 +158,7 @@ class Connection(AgentConnection):
             self._lost = why
             waiting, self._waiting = self._waiting, {}
             sinks = list(self._sinks.values())
-        for answer in waiting.values():
+        for _type, answer in waiting.values():
             answer.set_exception(HostFailed(self.host, why))
         for sink in sinks:
             sink(b"")
@@ -164,9 +166,13 @@ class Connection(AgentConnection):
 
     def _answered(self, number: int, found: dict[str, Any]) -> None:
         with self._lock:
-            answer = self._waiting.pop(number, None)
+            type_, answer = self._waiting.get(number, ("", None))
         if answer is None:
             return
+        if "error" not in found:
+            agent_messages.check_reply(type_, found)
+        with self._lock:
+            self._waiting.pop(number, None)
         if "error" in found:
             answer.set_exception(HostFailed(self.host, str(found["error"]), str(found.get("remedy", ""))))
         else:
@@ -202,6 +208,12 @@ class Connection(AgentConnection):
     def close(self) -> None:
         """End the agent, and with it whatever it started; idempotent."""
         self._wire.close()
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise frames.BrokenWire(f"{str(value)[:20]!r} is not a number.")
+    return value
 
 
 def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:

@@ -97,7 +97,7 @@ class LauncherRun(AgentRun):
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.connection, data)
         elif relay is not None and data["type"] == "exit" and data["process"] >= SHELLS:
-            relay.ended(int(data["process"]), _code(data))
+            relay.ended(int(data["process"]), _code(data), node.host)
         else:
             if relay is not None and data["type"] == "lost":
                 relay.lost(node.host)
@@ -253,13 +253,15 @@ class Relay:
             answer(err=f"{getattr(error, 'says', error)}\n")
             self.ended(number, _NO_CONNECTION)
 
-    def ended(self, number: int, code: int) -> bool:
-        """Pass on the end of a process; False when it was none of these."""
+    def ended(self, number: int, code: int, host: str | None = None) -> bool:
+        """Pass on the end of a process, which ``host`` reports; False when it was none of these."""
         with self._lock:
-            known = self._running.pop(number, None)
-        if known is not None:
-            known[1](code)
-        return known is not None
+            known = self._running.get(number)
+            if known is None or host not in (None, known[0]):
+                return False
+            del self._running[number]
+        known[1](code)
+        return True
 
     def lost(self, host: str) -> None:
         """End what runs on a host that is gone."""

@@ -25,6 +25,7 @@ from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Launcher, Plan
+from distdl_jupyter.node.frames import BrokenWire
 from distdl_jupyter.worker.serving.listener import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ START_SECONDS = 60.0
 _AT_ONCE = 8
 _WARNED = ("The job is about to be ended, by its time limit or for another job: ranks were asked to save a checkpoint "
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
+#: Living processes of a machine that are counted; more make no difference.
+_MOST_COUNTED = 10_000
 #: Times that a machine is asked for its clock.
 _ROUND_TRIPS = 5
 
@@ -107,8 +110,27 @@ class AgentRun(Run):
             raise HostFailed(node.host, node.connection.lost)
 
     def _on_event(self, node: Node, data: dict[str, Any]) -> None:
-        """Take an event, on the connection's own thread where it has one."""
+        """Take an event, on the connection's own thread where it has one. Raises BrokenWire for another node's rank."""
+        self._check_owner(node, data)
         self._events.put(Event(node, data))
+
+    def _check_owner(self, node: Node, data: Mapping[str, Any]) -> None:
+        """Raise BrokenWire where an agent reports of what another node runs."""
+        if data["type"] == "exit":
+            numbers = [int(data["process"])]
+        elif data["type"] == "resources":
+            numbers = [int(rank) for sample in data["samples"] for rank in sample["ranks"]]
+        else:
+            return
+        for number in numbers:
+            if number < SERVICES and not self._is_on(node, number):
+                raise BrokenWire(f"It reported rank {number}, which it does not run.")
+            if SERVICES <= number < SHELLS and node is not self._nodes.nodes[0]:
+                raise BrokenWire(f"It reported process {number}, which it does not run.")
+
+    def _is_on(self, node: Node, rank: int) -> bool:
+        ranks = self._placement.ranks
+        return rank < len(ranks) and self._nodes.of(ranks[rank]) is node
 
     def _start_service(self, number: int, service: Service) -> None:
         node = self._nodes.nodes[0]
@@ -260,7 +282,9 @@ class AgentRun(Run):
 
     def alive(self) -> list[str]:
         """Return the machine of every living process; one that is lost has none."""
-        return [node.host for node, found in self._ask_all("alive") for _ in range(int(found["alive"]))]
+        return [
+            node.host for node, found in self._ask_all("alive") for _ in range(min(int(found["alive"]), _MOST_COUNTED))
+        ]
 
     def unkillable(self) -> list[Unkillable]:
         """Return them, as far as machines answer."""
@@ -292,7 +316,12 @@ class AgentRun(Run):
 
     def stacks(self) -> Mapping[int, Answer]:
         """Return what ranks have answered since the last call."""
-        return {rank: answer for node in self._nodes.nodes for rank, answer in node.connection.stacks().items()}
+        return {
+            rank: answer
+            for node in self._nodes.nodes
+            for rank, answer in node.connection.stacks().items()
+            if self._is_on(node, rank)
+        }
 
     def no_stacks(self) -> str:
         """Return "": ranks that an agent watches can be asked."""
@@ -411,7 +440,8 @@ class DirectRun(AgentRun):
             for node, answer in begun:
                 with node.connection.hurried():
                     found = node.connection.result(answer, "start", START_SECONDS, self._progress_of_start)
-                self._started += [Start(int(rank), int(pid)) for rank, pid in found["pids"].items()]
+                pids = {int(rank): int(pid) for rank, pid in found["pids"].items() if self._is_on(node, int(rank))}
+                self._started += [Start(rank, pid) for rank, pid in pids.items()]
             self._progress_of_start()
         self._nodes.note_start()
 

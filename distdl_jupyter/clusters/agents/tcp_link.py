@@ -1,7 +1,7 @@
 """Agents that connect back: a port of the supervisor, and the link of each connection (``node.connect_back``).
 
 A scheduler runs the other side somewhere; it knows the port, a secret, and the certificate that was made for the job.
-Who does not say the secret in time is not counted.
+A connection is unproven until it has sent the secret. Few may be unproven at a time, each for a few seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import hmac
 import json
 import secrets
@@ -27,8 +28,10 @@ from distdl_jupyter.clusters.agents.connection import TIMEOUT, Connection, start
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 
-#: Seconds in which who connects must have said who it is.
-_HELLO_SECONDS = 10.0
+#: Seconds in which a connection must have sent the secret, and what remains of them while others wait to be accepted.
+_HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 0.25
+#: Connections that may be unproven at a time.
+_MAX_UNPROVEN = 64
 _PIECE = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
 
@@ -51,43 +54,95 @@ class Port:
         self._secret = secrets.token_urlsafe(32)
         self._host = host
         self.callers: dict[int, Caller] = {}
-        context, self._certificate = _certificate()
-        self._server: asyncio.Server = _on_loop(self._listen(context))
+        self._context, self._certificate = _certificate()
+        self._socket = _listen(host)
+        self._number = self._socket.getsockname()[1]
+        self._unproven: dict[asyncio.Task[bool], float] = {}
+        self._accepting: asyncio.Task[None] = _on_loop(self._start())
 
     @property
     def back(self) -> dict[str, Any]:
         """What ``connect_back.serve`` needs; it holds the secret."""
-        port = self._server.sockets[0].getsockname()[1]
-        return {"host": self._host, "port": port, "certificate": self._certificate, "secret": self._secret}
+        return {"host": self._host, "port": self._number, "certificate": self._certificate, "secret": self._secret}
 
     @property
     def crowded(self) -> bool:
         """Whether several have connected from one host."""
         return len({caller.hostname for caller in self.callers.values()}) < len(self.callers)
 
-    async def _listen(self, context: ssl.SSLContext) -> asyncio.Server:
-        more: dict[str, Any] = {"ssl": context, "ssl_handshake_timeout": _HELLO_SECONDS, "backlog": 1024}
-        try:
-            return await asyncio.start_server(self._admit, self._host, 0, **more)
-        except OSError:  # an address that another machine translates
-            return await asyncio.start_server(self._admit, None, 0, family=socket.AF_INET, **more)
+    async def _start(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._accept())
 
-    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Keep the connection of a place of this job, and end any other one."""
-        caller = None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # and TimeoutError, an OSError
-            hello = json.loads(await asyncio.wait_for(reader.readline(), _HELLO_SECONDS))
-            if hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()) and not hello["attempt"]:
-                link = TcpLink(reader, writer, self._lost)
-                caller = Caller(int(hello["number"]), str(hello["hostname"]), str(hello["address"]), link)
-        if caller is None or caller.number in self.callers or not self._server.is_serving():
-            writer.transport.abort()
-        else:
-            self.callers[caller.number] = caller
+    async def _accept(self) -> None:
+        """Accept connections while few of them are unproven."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._make_room()
+            try:
+                connection, _address = await loop.sock_accept(self._socket)
+            except OSError:  # no descriptor is free, or the caller is gone already
+                await asyncio.sleep(_CROWDED_SECONDS)
+                continue
+            task = asyncio.create_task(self._admit(connection))
+            self._unproven[task] = loop.time()
+            task.add_done_callback(functools.partial(self._after_admission, connection))
+
+    def _after_admission(self, connection: socket.socket, task: asyncio.Task[bool]) -> None:
+        del self._unproven[task]
+        if task.cancelled() or not task.result():
+            asyncio.get_running_loop().call_soon(connection.close)
+
+    async def _make_room(self) -> None:
+        """Wait until a connection is proven or refused; end those that have had enough time."""
+        while len(self._unproven) >= _MAX_UNPROVEN:
+            now = asyncio.get_running_loop().time()
+            late = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]
+            for task in late:
+                task.cancel()
+            left = 0.0 if late else _CROWDED_SECONDS - (now - min(self._unproven.values()))
+            await asyncio.wait(list(self._unproven), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _admit(self, connection: socket.socket) -> bool:
+        """Keep the connection of a node of this job and return True, or end any other one."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport: Any = None
+        try:
+            async with asyncio.timeout(_HELLO_SECONDS):
+                transport, _protocol = await loop.connect_accepted_socket(
+                    lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=_HELLO_SECONDS
+                )
+                caller = self._caller(await reader.readline(), reader, transport, protocol)
+                if caller is not None and caller.number not in self.callers:
+                    self.callers[caller.number] = caller
+                    transport = None
+                    return True
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # and TimeoutError, an OSError
+            pass
+        finally:
+            if transport is not None:
+                transport.abort()
+        return False
+
+    def _caller(self, line: bytes, reader: asyncio.StreamReader, transport: Any, protocol: Any) -> Caller | None:
+        """Return the node that has sent this line, None without the job's secret."""
+        hello = json.loads(line)
+        if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()) or hello["attempt"]:
+            return None
+        writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+        link = TcpLink(reader, writer, self._lost)
+        return Caller(int(hello["number"]), str(hello["hostname"]), str(hello["address"]), link)
 
     def close(self) -> None:
         """Let nobody connect any more; idempotent."""
-        wire.loop().call_soon_threadsafe(self._server.close)
+        wire.loop().call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._accepting.cancel()
+        for task in self._unproven:
+            task.cancel()
+        self._socket.close()
 
     def cut(self) -> None:
         """End all connections, and with them the agents."""
@@ -187,6 +242,16 @@ def distinct(hostnames: Sequence[str]) -> list[str]:
         found.append(f"{name}-{seen[name]}" if name in several else name)
         seen[name] += 1
     return found
+
+
+def _listen(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, 0), family=family, backlog=1024)
+    except OSError:  # an address that another machine translates
+        listener = socket.create_server(("", 0), backlog=1024)
+    listener.settimeout(0)
+    return listener
 
 
 def _on_loop(work: Any) -> Any:

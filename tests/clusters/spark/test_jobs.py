@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import cluster_configs, clusters, submit
+from distdl_jupyter.clusters.agents import tcp_link
 from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.clusters.spark.cluster import SparkCluster
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions
@@ -319,10 +321,49 @@ def test_connection_without_the_secret_is_closed_and_not_counted(port):
     for said in wrong:
         with connected(port) as tls:
             assert tls.version() == "TLSv1.3"
-            tls.sendall(said.encode())
             tls.settimeout(5)
             with contextlib.suppress(ConnectionError, ssl.SSLError):
+                tls.sendall(said.encode())
                 assert tls.recv(1) == b""
+    assert port.callers == {}
+
+
+def test_a_node_gets_in_through_thousands_of_silent_connections(port):
+    address = port.back["host"], port.back["port"]
+    before = len(os.listdir("/proc/self/fd"))
+    silent = [opened_by_another_process(address) for _ in range(3)]
+    try:
+        for process in silent:
+            assert process.stdout.readline() == b"open\n"
+        assert len(os.listdir("/proc/self/fd")) - before < 150
+        with connected(port) as tls:
+            tls.sendall(hello(port).encode())
+            wait_for(lambda: port.callers, 20, "the node of the job")
+        assert len(os.listdir("/proc/self/fd")) - before < 150
+    finally:
+        for process in silent:
+            process.kill()
+            process.communicate()
+
+
+def opened_by_another_process(address):
+    """Start a process that opens 900 connections and says nothing."""
+    code = (
+        "import socket, time; opened = []\n"
+        f"for _ in range(900): opened.append(socket.socket()); opened[-1].setblocking(False); "
+        f"opened[-1].connect_ex({address!r})\n"
+        "print('open', flush=True); time.sleep(60)"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+
+def test_a_connection_without_a_handshake_or_a_line_is_closed(port, monkeypatch):
+    monkeypatch.setattr(tcp_link, "_HELLO_SECONDS", 0.5)
+    with socket.create_connection((port.back["host"], port.back["port"])) as plain, connected(port) as tls:
+        for connection in (plain, tls):
+            connection.settimeout(5)
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                assert connection.recv(1) == b""
     assert port.callers == {}
 
 
