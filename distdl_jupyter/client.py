@@ -180,7 +180,9 @@ class Job:
         chosen = metric if metric is not None else next(iter(names), None)
         if chosen not in names:
             known = ", ".join(names) or "none yet"
-            raise InvalidSpec(f"The job has reported no metric {chosen!r}; there are: {known}.", field="metric")
+            raise InvalidSpec(
+                f"The job has reported no metric {chosen!r}; there are: {known}.", code="metric-unknown", field="metric"
+            )
         mode: Mode = "ranks" if each_rank else "band"
         return go.Figure(figure(seen.book, chosen, mode=mode, log=log, standalone=True, earlier=seen.earlier))
 
@@ -193,12 +195,17 @@ class Job:
         JobStillRunning when its supervisor runs on another host that has been silent for long: the request waits there.
         """
         if self.view().state.ended:
-            raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.")
+            raise JobNotRunning(
+                f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.", code="nothing-to-cancel"
+            )
         control.request(self.folder.control, "cancel", now=now, **({"reason": reason} if reason else {}))
         supervisor = self.folder.supervisor()
         if supervisor.is_elsewhere and supervisor.is_silent:
-            raise JobStillRunning(f"Job {self.id} was asked to stop. {supervisor.says()}",
-                                  hint=supervisor.remedy(self.id))  # fmt: skip
+            raise JobStillRunning(
+                f"Job {self.id} was asked to stop. {supervisor.says()}",
+                code="stop-pending",
+                hint=supervisor.remedy(self.id),
+            )
 
     def declare_lost(self) -> None:
         """Say that the host of the job's supervisor is gone for good, which this host cannot see itself.
@@ -211,8 +218,11 @@ class Job:
         supervisor = self.folder.supervisor()
         if supervisor.held or (supervisor.host and not supervisor.is_silent):
             why = supervisor.says() if supervisor.host else "Its supervisor lives."
-            raise JobStillRunning(f"Job {self.id} is not lost. {why}",
-                                  hint=f"distdl stop {short_id(self.id)} stops it.")  # fmt: skip
+            raise JobStillRunning(
+                f"Job {self.id} is not lost. {why}",
+                code="job-not-lost",
+                hint=f"distdl stop {short_id(self.id)} stops it.",
+            )
         if finalize_abandoned(self.folder, gone=supervisor if supervisor.host else None):
             # Should it live after all, it ends as soon as it sees this directory again.
             control.request(self.folder.control, "cancel", now=True)
@@ -222,7 +232,7 @@ class Job:
         if not self.view().state.ended:
             supervisor = self.folder.supervisor()
             hint = f"{supervisor.says()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
-            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", hint=hint)
+            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", code="result-not-ready", hint=hint)
 
     def ask_stacks(self) -> None:
         """Ask all ranks where they stand and return at once; the view's ``stacks`` say when the answers are there.
@@ -480,7 +490,7 @@ def attach(job_id: str | None = None) -> Job:
     if job_id is None:
         if newest := next(iter(jobs()), None):
             return newest
-        raise JobNotFound("There are no jobs yet.", hint="%%distributed on top of a cell starts one.")
+        raise JobNotFound("There are no jobs yet.", code="no-jobs", hint="%%distributed on top of a cell starts one.")
     found = Job(JobStore().find(job_id))
     found.spec  # noqa: B018 - a folder without a spec is no job
     return found
@@ -513,8 +523,11 @@ def submit(
     from distdl_jupyter import capture
 
     if sum(given is not None for given in (function, entry_script, batchai_job)) != 1:
-        raise InvalidSpec("submit() takes either a function, or entry_script='train.py', or batchai_job='job.json'.",
-                          field="function")  # fmt: skip
+        raise InvalidSpec(
+            "submit() takes either a function, or entry_script='train.py', or batchai_job='job.json'.",
+            code="submit-nothing",
+            field="function",
+        )
     if batchai_job is not None:
         from distdl_jupyter.compat import batchai
 

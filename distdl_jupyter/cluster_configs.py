@@ -60,7 +60,7 @@ def find(name: str) -> ClusterConfig:
         return ClusterConfig(name, name, registry.get("clusters", name).by_itself() or {})
     found = next((target for target in named() if target.name == name), None)
     if found is None:
-        raise InvalidSpec(unknown(name, names(), "cluster"), field="compute_target")
+        raise InvalidSpec(unknown(name, names(), "cluster"), code="cluster-unknown", field="compute_target")
     return found
 
 
@@ -70,7 +70,11 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     checked = _check_options(kind, options)
     with _changing() as kept:
         if name in kept:
-            raise ClusterRefused(f"A cluster named {name} is there already.", hint="Choose another name or remove it.")
+            raise ClusterRefused(
+                f"A cluster named {name} is there already.",
+                code="cluster-exists",
+                hint="Choose another name or remove it.",
+            )
         kept[name] = {"kind": kind, "options": checked}
     return ClusterConfig(name, kind, checked, named=True)
 
@@ -92,7 +96,7 @@ def remove(name: str) -> None:
 
 def _entry(kept: dict[str, Any], name: str) -> dict[str, Any]:
     if name not in kept:
-        raise ClusterNotFound(f"No cluster is named {name!r}.")
+        raise ClusterNotFound(f"No cluster is named {name!r}.", code="cluster-name-unknown")
     entry: dict[str, Any] = kept[name]
     return entry
 
@@ -100,21 +104,33 @@ def _entry(kept: dict[str, Any], name: str) -> dict[str, Any]:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidSpec(
-            f"{name!r} cannot be the name of a cluster.", field="name",
+            f"{name!r} cannot be the name of a cluster.",
+            code="cluster-name-invalid",
+            field="name",
             hint="Take 1 to 40 letters, digits, dots, dashes and underscores, a letter or digit first.",
-        )  # fmt: skip
+        )
     if name in registry.names("clusters"):
-        raise InvalidSpec(f"{name} is a kind of cluster, so no single cluster can have this name.", field="name")
+        raise InvalidSpec(
+            f"{name} is a kind of cluster, so no single cluster can have this name.",
+            code="cluster-name-is-a-kind",
+            field="name",
+        )
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the kind understands them, so that the file says one thing in one way."""
     if kind not in registry.names("clusters"):
-        raise InvalidSpec(unknown(kind, registry.names("clusters"), "kind of cluster"), field="kind")
+        raise InvalidSpec(
+            unknown(kind, registry.names("clusters"), "kind of cluster"), code="cluster-kind-unknown", field="kind"
+        )
     secret = next((name for name in options if looks_secret(name)), None)
     if secret is not None:
-        raise InvalidSpec(f"{secret} looks like a secret, and this file keeps none.", field=secret,
-                          hint="Put it into the environment.")  # fmt: skip
+        raise InvalidSpec(
+            f"{secret} looks like a secret, and this file keeps none.",
+            code="cluster-option-secret",
+            field=secret,
+            hint="Put it into the environment.",
+        )
     checked = registry.check_options("clusters", kind, dict(options))
     registry.get("clusters", kind).validate(checked)
     redact.refuse(options)
@@ -130,7 +146,9 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DistDLError(
-            f"The named clusters in {path} cannot be read ({type(error).__name__}).", hint="Mend or delete that file."
+            f"The named clusters in {path} cannot be read ({type(error).__name__}).",
+            code="clusters-file-unreadable",
+            hint="Mend or delete that file.",
         ) from None
 
 

@@ -77,8 +77,12 @@ def start_again(job: Job, *, steps: int = 3, **options: Any) -> Job:
     """Start the run on several ranks with the code of a job, on as many as it had, from 2 to ``_MOST_RANKS``."""
     spec = job.spec
     if spec.kind == "ranks":
-        raise InvalidSpec("Ranks that stay between cells train nothing by themselves.", field="check",
-                          hint="Put %%distributed --check on top of the cell that trains.")  # fmt: skip
+        raise InvalidSpec(
+            "Ranks that stay between cells train nothing by themselves.",
+            code="check-kept-ranks",
+            field="check",
+            hint="Put %%distributed --check on top of the cell that trains.",
+        )
     ranks = min(max(2, spec.process_count), _MOST_RANKS)
     given = {"process_count_per_node": ranks, "node_count": 1, "compute_target": "local", **jobspec.resolved(options)}
     if spec.distributed_backend == registry.SINGLE:
@@ -111,7 +115,9 @@ def finish_later(job: Job) -> None:
 def standing(job: Job) -> Standing:
     """Return how far the check of a job is, and what it has found so far. Raises JobNotFound for any other job."""
     if not job.spec.check or job.spec.check.get("replay"):
-        raise JobNotFound(f"Job {job.id} is no check.", hint="distdl check ID checks the code of a job.")
+        raise JobNotFound(
+            f"Job {job.id} is no check.", code="job-is-not-a-check", hint="distdl check ID checks the code of a job."
+        )
     alone = _single(job)
     if not job.state.ended:
         return Standing("several", "", _nothing(job))
@@ -173,16 +179,28 @@ def _single(job: Job) -> Job | None:
 def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     """Return the options of the run on several ranks. Raises InvalidSpec."""
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
-        raise InvalidSpec(f"steps is {steps!r}, but it takes a whole number from 1 to {MOST_STEPS}.", field="steps")
+        raise InvalidSpec(
+            f"steps is {steps!r}, but it takes a whole number from 1 to {MOST_STEPS}.",
+            code="check-steps-invalid",
+            field="steps",
+        )
     found = jobspec.resolved(options)
     if not {ALIASES.get(name, name) for name in found} & {"process_count_per_node", "node_count", *TOTALS}:
         found["process_count_per_node"] = 2
     if _count(found) < 2:
-        raise InvalidSpec("A check compares several processes with one.", field="process_count_per_node",
-                          hint="Give it two: -p 2.")  # fmt: skip
+        raise InvalidSpec(
+            "A check compares several processes with one.",
+            code="check-one-process",
+            field="process_count_per_node",
+            hint="Give it two: -p 2.",
+        )
     if (found.get("compute_target") or "local") != "local":
-        raise InvalidSpec("A check runs on this machine, where it compares what the ranks have recorded.",
-                          field="compute_target", hint="Leave compute_target out.")  # fmt: skip
+        raise InvalidSpec(
+            "A check runs on this machine, where it compares what the ranks have recorded.",
+            code="check-not-local",
+            field="compute_target",
+            hint="Leave compute_target out.",
+        )
     found.setdefault("distributed_backend", registry.DEFAULT)
     found.setdefault("max_run_duration_seconds", _SECONDS)
     return {**found, "max_restarts": 0, "outputs": "", "weight_check_steps": 0}

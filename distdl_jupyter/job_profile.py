@@ -32,7 +32,11 @@ def ask(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | Non
     profile is being recorded.
     """
     if type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
-        raise InvalidSpec(f"steps is {steps!r}, but a profile has 1 to {profiles.MOST_STEPS} steps.", field="steps")
+        raise InvalidSpec(
+            f"steps is {steps!r}, but a profile has 1 to {profiles.MOST_STEPS} steps.",
+            code="profile-steps-invalid",
+            field="steps",
+        )
     if ranks is not None:
         ranks = sorted(set(_checked(ranks, view.process_count)))
     if why := _cannot(view, ranks):
@@ -43,12 +47,23 @@ def ask(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | Non
 
 def _checked(ranks: Sequence[int], size: int) -> Sequence[int]:
     if isinstance(ranks, int):
-        raise InvalidSpec(f"ranks is {ranks}, but it takes a list.", field="ranks", hint=f"Example: [{ranks}].")
+        raise InvalidSpec(
+            f"ranks is {ranks}, but it takes a list.",
+            code="profile-ranks-not-a-list",
+            field="ranks",
+            hint=f"Example: [{ranks}].",
+        )
     if not ranks:
-        raise InvalidSpec("ranks is empty, but a profile has at least one rank.", field="ranks")
+        raise InvalidSpec(
+            "ranks is empty, but a profile has at least one rank.", code="profile-ranks-empty", field="ranks"
+        )
     for rank in ranks:
         if type(rank) is not int or not 0 <= rank < size:
-            raise InvalidSpec(f"There is no rank {rank!r}: the job has the ranks 0 to {size - 1}.", field="ranks")
+            raise InvalidSpec(
+                f"There is no rank {rank!r}: the job has the ranks 0 to {size - 1}.",
+                code="profile-rank-unknown",
+                field="ranks",
+            )
     return ranks
 
 
@@ -97,7 +112,10 @@ def take(
         if new is not None and new.ended:
             return _result(folder, new)
         if view.state.ended:
-            raise JobNotRunning(f"Job {folder.id} has ended ({view.state.value}) before the steps were recorded.")
+            raise JobNotRunning(
+                f"Job {folder.id} has ended ({view.state.value}) before the steps were recorded.",
+                code="profile-job-ended",
+            )
         if time.monotonic() > until:
             raise TimeoutError(f"The steps of job {folder.id} have not been recorded within {timeout:g} s; it goes on.")
         time.sleep(_POLL)
@@ -106,5 +124,5 @@ def take(
 def _result(folder: JobFolder, view: ProfileView) -> ProfileShown:
     found = profiles.read(folder, view.number) if view.status == "done" else None
     if found is None:
-        raise JobNotRunning(f"Nothing was recorded of job {folder.id}. {view.why}".rstrip())
+        raise JobNotRunning(f"Nothing was recorded of job {folder.id}. {view.why}".rstrip(), code="profile-empty")
     return displayable(found)

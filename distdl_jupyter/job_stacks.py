@@ -27,7 +27,9 @@ _POLL = 0.05
 def ask(folder: JobFolder, view: JobView) -> None:
     """Place the request. Raises JobNotRunning when no rank runs (any more, or yet)."""
     if why := _nobody(view):
-        raise JobNotRunning(f"Job {folder.id} {why}, so there are no stacks to take.", hint=_kept_hint(view))
+        raise JobNotRunning(
+            f"Job {folder.id} {why}, so there are no stacks to take.", code="stacks-not-running", hint=_kept_hint(view)
+        )
     control.request(folder.control, "stacks")
 
 
@@ -76,7 +78,11 @@ def take(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> Stac
         if new and (found := stacks.read(folder, new[0])) is not None:
             return displayable(found)
         if why := _nobody(view):
-            raise JobNotRunning(f"Job {folder.id} {why}, so there are no stacks to take.", hint=_kept_hint(view))
+            raise JobNotRunning(
+                f"Job {folder.id} {why}, so there are no stacks to take.",
+                code="stacks-not-running",
+                hint=_kept_hint(view),
+            )
         if time.monotonic() > until:
             raise TimeoutError(f"The ranks of job {folder.id} have not been heard within {timeout:g} s; it goes on.")
         time.sleep(_POLL)

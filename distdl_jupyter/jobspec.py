@@ -82,8 +82,12 @@ def build(
     given |= _of_ranks_that_stay(given, cluster, target.name, draft)
     _refuse_packages(given, cluster)
     if given.get("rehearse") and not cluster.rehearses:
-        raise InvalidSpec(f"{cluster.title or cluster.name} has links of its own: only this machine rehearses others.",
-                          field="rehearse", hint="Leave rehearse out, or compute_target.")  # fmt: skip
+        raise InvalidSpec(
+            f"{cluster.title or cluster.name} has links of its own: only this machine rehearses others.",
+            code="rehearse-elsewhere",
+            field="rehearse",
+            hint="Leave rehearse out, or compute_target.",
+        )
     _refuse_more_than_all(given.get("min_node_count"), nodes)
     frames, sources_given = _planned(given.pop("data", None))
     requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)
@@ -153,8 +157,10 @@ def _refuse_missing_shards(spec: JobSpec) -> None:
     if sharded is not None and (spec.min_node_count or spec.node_count) < spec.node_count:
         raise InvalidSpec(
             f"{sharded.name} is dealt out to {spec.node_count} nodes, so without one of them a part of it is missing.",
-            field="min_node_count", hint="Leave min_node_count out, or ?shard.",
-        )  # fmt: skip
+            code="shard-with-fewer-nodes",
+            field="min_node_count",
+            hint="Leave min_node_count out, or ?shard.",
+        )
 
 
 def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
@@ -196,9 +202,11 @@ def _refuse_strays(found: Mapping[str, Any], used: set[str], label: str, target:
     for name in found:
         if name not in ABOUT and name not in used:
             raise InvalidSpec(
-                f"{name} is an option neither of the backend {label} nor of the cluster {target}.", field=name,
+                f"{name} is an option neither of the backend {label} nor of the cluster {target}.",
+                code="option-of-neither",
+                field=name,
                 hint="Leave it out or choose the backend or cluster that has it.",
-            )  # fmt: skip
+            )
 
 
 def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
@@ -209,14 +217,20 @@ def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple
         raise refused
     sharded = next((one for one in found if one.shard and not one.stored), None)
     if sharded is not None:
-        raise InvalidSpec(f"{sharded.name} asks for ?shard, which only sources in a store have.", field="data",
-                          hint="Leave it out: every node sees the whole folder.")  # fmt: skip
+        raise InvalidSpec(
+            f"{sharded.name} asks for ?shard, which only sources in a store have.",
+            code="shard-not-in-store",
+            field="data",
+            hint="Leave it out: every node sees the whole folder.",
+        )
     mounted = next((one for one in found if one.mode == "mount"), None)
     if mounted is not None and not cluster.mounts:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} mounts no data source, but {mounted.name} asks for mode=mount.",
-            field="data", hint="Leave mode=mount out: the files are brought to every node before the ranks start.",
-        )  # fmt: skip
+            code="mount-unsupported",
+            field="data",
+            hint="Leave mode=mount out: the files are brought to every node before the ranks start.",
+        )
     return found
 
 
@@ -225,9 +239,11 @@ def data_refusal(cluster: Cluster) -> InvalidSpec | None:
     if cluster.stages or cluster.mounts:
         return None
     return InvalidSpec(
-        f"{cluster.title or cluster.name} brings no data to its nodes.", field="data",
+        f"{cluster.title or cluster.name} brings no data to its nodes.",
+        code="cluster-without-data",
+        field="data",
         hint="Leave data out and read from a place that every node sees, or choose another cluster.",
-    )  # fmt: skip
+    )
 
 
 def _absolute(source: DataSource, working_directory: Path) -> DataSource:
@@ -235,8 +251,12 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
         return source
     path = working_directory / Path(source.path).expanduser()
     if not path.exists():
-        raise InvalidSpec(f"The data source {source.name} names {path}, which is not here.", field="data",
-                          hint="Check the path; one that only the nodes see is written as shared:/path.")  # fmt: skip
+        raise InvalidSpec(
+            f"The data source {source.name} names {path}, which is not here.",
+            code="data-path-missing",
+            field="data",
+            hint="Check the path; one that only the nodes see is written as shared:/path.",
+        )
     return dataclasses.replace(source, path=str(path.resolve()))
 
 
@@ -244,11 +264,20 @@ def _slots(given: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return what follows from ``gpus``. Raises InvalidSpec where the cluster has no queue that takes these options."""
     field = next((name for name in ("gpus", "cores", "memory", "priority") if given.get(name)), "")
     if field and not cluster.slots:
-        raise InvalidSpec(f"{cluster.title or cluster.name} has a queue of its own, which {field} does not reach.",
-                          field=field, hint="Leave it out, and say it with the cluster's own options.")  # fmt: skip
+        raise InvalidSpec(
+            f"{cluster.title or cluster.name} has a queue of its own, which {field} does not reach.",
+            code="option-of-local-queue",
+            field=field,
+            hint="Leave it out, and say it with the cluster's own options.",
+        )
     each, use_gpu = given.get("gpus"), given.get("use_gpu")
     if each and use_gpu is False:
-        raise InvalidSpec(f"gpus is {each}, but use_gpu is False.", field="gpus", hint="Give one of them.")
+        raise InvalidSpec(
+            f"gpus is {each}, but use_gpu is False.",
+            code="gpus-without-use-gpu",
+            field="gpus",
+            hint="Give one of them.",
+        )
     return {} if each is None else {"use_gpu": each > 0}
 
 
@@ -258,16 +287,26 @@ def _predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
     try:
         return tuple(store.find(id_).id for id_ in ids)
     except JobNotFound as error:
-        raise InvalidSpec(f"after: {error.message}", field="after", hint="'distdl ls' lists the jobs.") from None
+        raise InvalidSpec(
+            f"after: {error.message}", code="after-unknown", field="after", hint="'distdl ls' lists the jobs."
+        ) from None
 
 
 def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
     if count and not cluster.can_restart:
-        raise InvalidSpec(f"{cluster.title or cluster.name} does not start ranks anew.", field="max_restarts",
-                          hint="Leave max_restarts out and submit the job again when it has failed.")  # fmt: skip
+        raise InvalidSpec(
+            f"{cluster.title or cluster.name} does not start ranks anew.",
+            code="restarts-unsupported",
+            field="max_restarts",
+            hint="Leave max_restarts out and submit the job again when it has failed.",
+        )
     if count and draft.kind == "ranks":
-        raise InvalidSpec("Ranks that stay between cells are not started anew: what cells have made there is gone.",
-                          field="max_restarts", hint="Leave max_restarts out.")  # fmt: skip
+        raise InvalidSpec(
+            "Ranks that stay between cells are not started anew: what cells have made there is gone.",
+            code="restarts-with-kept-ranks",
+            field="max_restarts",
+            hint="Leave max_restarts out.",
+        )
 
 
 def _of_ranks_that_stay(given: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode) -> dict[str, Any]:
@@ -278,22 +317,32 @@ def _of_ranks_that_stay(given: Mapping[str, Any], cluster: Cluster, target: str,
     idle = given.get("idle_timeout_seconds")
     if draft.kind != "ranks":
         if idle is not None:
-            raise InvalidSpec("idle_timeout_seconds is for ranks that stay; any other job ends with its code.",
-                              field="idle_timeout_seconds", hint="Leave it out.")  # fmt: skip
+            raise InvalidSpec(
+                "idle_timeout_seconds is for ranks that stay; any other job ends with its code.",
+                code="idle-timeout-without-ranks",
+                field="idle_timeout_seconds",
+                hint="Leave it out.",
+            )
         return {}
     if not cluster.serves:
         raise InvalidSpec(
-            f"Ranks on {target} cannot be asked from here, so none can stay there.", field="compute_target",
+            f"Ranks on {target} cannot be asked from here, so none can stay there.",
+            code="kept-ranks-unsupported",
+            field="compute_target",
             hint="Run the cell there as a job with %%distributed.",
-        )  # fmt: skip
+        )
     return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.far and idle is None else {}
 
 
 def _refuse_packages(given: Mapping[str, Any], cluster: Cluster) -> None:
     field = next((name for name in packages.FIELDS if given.get(name)), "")
     if field and not cluster.installs:
-        raise InvalidSpec(f"{cluster.title or cluster.name} installs no packages.", field=field,
-                          hint="Install them where the ranks run, or choose another cluster.")  # fmt: skip
+        raise InvalidSpec(
+            f"{cluster.title or cluster.name} installs no packages.",
+            code="packages-unsupported",
+            field=field,
+            hint="Install them where the ranks run, or choose another cluster.",
+        )
 
 
 def _requirements(given: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
@@ -305,8 +354,12 @@ def _requirements(given: str, folder: Path, draft: CapturedCode, cluster: Cluste
 
 def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:
     if fewest is not None and fewest > nodes:
-        raise InvalidSpec(f"min_node_count is {fewest}, but node_count is {nodes}.", field="min_node_count",
-                          hint="min_node_count says with how few nodes the job may go on.")  # fmt: skip
+        raise InvalidSpec(
+            f"min_node_count is {fewest}, but node_count is {nodes}.",
+            code="min-node-count-too-large",
+            field="min_node_count",
+            hint="min_node_count says with how few nodes the job may go on.",
+        )
 
 
 def _vm_size(name: Any) -> str | None:

@@ -58,12 +58,14 @@ def get(kind: Kind, name: str) -> Any:
     """
     point = _points(kind).get(name)
     if point is None:
-        raise InvalidSpec(unknown(name, names(kind), kind[:-1]), field=kind[:-1])
+        raise InvalidSpec(unknown(name, names(kind), kind[:-1]), code="plugin-unknown", field=kind[:-1])
     try:
         return point.load()()
     except Exception as error:
         raise PluginUnavailable(
-            f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}.", hint=_remedy(point, error)
+            f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}.",
+            code="plugin-not-loadable",
+            hint=_remedy(point, error),
         ) from error
 
 
@@ -124,10 +126,14 @@ def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(form)}
     for key, value in given.items():
         if key not in fields:
-            raise InvalidSpec(unknown(key, fields, f"option of {whose}"), field=key)
+            raise InvalidSpec(unknown(key, fields, f"option of {whose}"), code="plugin-option-unknown", field=key)
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
-            raise InvalidSpec(f"{key} is {value!r}, but it takes one of {', '.join(map(str, choices))}.", field=key)
+            raise InvalidSpec(
+                f"{key} is {value!r}, but it takes one of {', '.join(map(str, choices))}.",
+                code="plugin-option-not-a-choice",
+                field=key,
+            )
     return _made(form, given)
 
 
@@ -135,14 +141,14 @@ def _made(kind: type, given: Mapping[str, Any]) -> Any:
     """Return the options, each of the type that its field says. Raises InvalidSpec."""
     missing = [one.name for one in dataclasses.fields(kind) if _needed(one) and one.name not in given]
     if missing:
-        raise InvalidSpec(f"{missing[0]} is missing.", field=missing[0])
+        raise InvalidSpec(f"{missing[0]} is missing.", code="option-missing", field=missing[0])
     made = kind(**given)
     hints = typing.get_type_hints(kind)
     for name, value in given.items():
         wanted = [_WORDS[one] for one in _members(hints[name]) if one in _WORDS]
         if len(wanted) == len(_members(hints[name])) and not _fits(hints[name], getattr(made, name)):
             words = " or ".join(word for word in wanted if word)
-            raise InvalidSpec(f"{name} is {value!r}, but it takes {words}.", field=name)
+            raise InvalidSpec(f"{name} is {value!r}, but it takes {words}.", code="plugin-option-type", field=name)
     return made
 
 
@@ -211,5 +217,7 @@ def _named_after(label: str) -> str:
 def _knowing(label: str) -> str:
     known = backend_labels()
     if label not in known and label not in names("backends"):
-        raise InvalidSpec(unknown(label, known, "distributed backend"), field="distributed_backend")
+        raise InvalidSpec(
+            unknown(label, known, "distributed backend"), code="backend-unknown", field="distributed_backend"
+        )
     return known.get(label, label)

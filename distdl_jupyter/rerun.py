@@ -154,8 +154,12 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
     """
     earlier = folder.spec()
     if earlier.group is not None:
-        raise InvalidSpec(f"Job {folder.id} is a run of {earlier.group.name}, which counts on it where it is.",
-                          field="compute_target", hint="Start all of its runs there with compute_target.")  # fmt: skip
+        raise InvalidSpec(
+            f"Job {folder.id} is a run of {earlier.group.name}, which counts on it where it is.",
+            code="rerun-of-group",
+            field="compute_target",
+            hint="Start all of its runs there with compute_target.",
+        )
     spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options, id_)
     spec = _as_own(spec, earlier, id_, resumed_from=earlier.resumed_from, forked_at=earlier.forked_at,
                    check=earlier.check, after=spec.after or _awaited(earlier), moved_from=folder.id)  # fmt: skip
@@ -186,9 +190,11 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
     """
     if not folder.has_checkpoints:
         raise InvalidSpec(
-            f"Job {folder.id} saved no checkpoint, so there is nothing to go on from.", field="resume",
+            f"Job {folder.id} saved no checkpoint, so there is nothing to go on from.",
+            code="resume-without-checkpoint",
+            field="resume",
             hint="Rerun it from its start; a job goes on from what its ranks save in distdl_jupyter.checkpoint_dir().",
-        )  # fmt: skip
+        )
     return _continued(folder, id_, options, None)
 
 
@@ -214,8 +220,12 @@ def _check_can_go_on(folder: JobFolder, spec: JobSpec) -> None:
     """Raise InvalidSpec where a job that begins cannot be given checkpoints."""
     cluster = registry.get("clusters", spec.cluster)
     if not cluster.can_restart:
-        raise InvalidSpec(f"{cluster.title or cluster.name} cannot lay out checkpoints for a job.", field="resume",
-                          hint=f"Rerun it, and let it read {folder.checkpoints} as a data source.")  # fmt: skip
+        raise InvalidSpec(
+            f"{cluster.title or cluster.name} cannot lay out checkpoints for a job.",
+            code="resume-unsupported",
+            field="resume",
+            hint=f"Rerun it, and let it read {folder.checkpoints} as a data source.",
+        )
 
 
 def _as_own(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
@@ -229,9 +239,11 @@ def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})
     missing = [name for name in earlier.secret_variables if name not in given and name not in os.environ]
     if missing:
         raise InvalidSpec(
-            f"{', '.join(missing)} was given to job {earlier.id} and is kept nowhere.", field="environment_variables",
+            f"{', '.join(missing)} was given to job {earlier.id} and is kept nowhere.",
+            code="rerun-secret-missing",
+            field="environment_variables",
             hint="Set it in the environment of this process, or submit the job from its notebook again.",
-        )  # fmt: skip
+        )
     return {name: str(given[name]) if name in given else os.environ[name] for name in earlier.secret_variables}
 
 
@@ -288,6 +300,7 @@ def _draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
 def _unreadable(folder: JobFolder, error: Exception, what: str = "code") -> JobNotFound:
     return JobNotFound(
         f"The {what} of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
+        code="rerun-unreadable",
         hint="Submit it from its notebook again.",
     )
 

@@ -59,6 +59,7 @@ def value(folder: JobFolder, rank: RankView) -> Any:
     except Exception as error:
         raise ResultUnavailable(
             f"The value in {path.name} cannot be opened here ({type(error).__name__}: {error}).",
+            code="result-not-loadable",
             hint="Return plain data such as numbers, dicts or a state_dict, or import the missing module first.",
         ) from error
 

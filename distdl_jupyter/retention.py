@@ -140,11 +140,16 @@ def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
 def _checked(older: Any, keep: Any) -> tuple[float | None, int | None]:
     """Return the age in seconds and the count. Raises InvalidSpec."""
     if older is None and keep is None:
-        raise InvalidSpec("It must be said which jobs may be deleted.", field="older",
-                          hint="Give an age (older, such as 30d), how many of the newest stay (keep, such as 50), or "
-                               "both.")  # fmt: skip
+        raise InvalidSpec(
+            "It must be said which jobs may be deleted.",
+            code="prune-nothing-chosen",
+            field="older",
+            hint="Give an age (older, such as 30d), how many of the newest stay (keep, such as 50), or both.",
+        )
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
-        raise InvalidSpec(f"keep is {keep!r}, but it takes a whole number from 0.", field="keep")
+        raise InvalidSpec(
+            f"keep is {keep!r}, but it takes a whole number from 0.", code="prune-keep-invalid", field="keep"
+        )
     return None if older is None else _seconds(older), keep
 
 
@@ -153,8 +158,11 @@ def _seconds(older: Any) -> float:
         return older.total_seconds()
     found = _AGE.fullmatch(older.strip()) if isinstance(older, str) else None
     if found is None:
-        raise InvalidSpec(f"older is {str(older)!r}, but it takes an age with its unit: 30d, 12h, 4w or 90min.",
-                          field="older")  # fmt: skip
+        raise InvalidSpec(
+            f"older is {str(older)!r}, but it takes an age with its unit: 30d, 12h, 4w or 90min.",
+            code="prune-age-invalid",
+            field="older",
+        )
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -188,8 +188,12 @@ def numbers(text: str) -> list[int]:
     try:
         return [int(word) for word in text.replace(" ", ",").split(",") if word]
     except ValueError:
-        raise InvalidSpec(f"{text!r} are no numbers of processes.", field="processes",
-                          hint="Example: 1,2,4.") from None  # fmt: skip
+        raise InvalidSpec(
+            f"{text!r} are no numbers of processes.",
+            code="scale-processes-unreadable",
+            field="processes",
+            hint="Example: 1,2,4.",
+        ) from None
 
 
 def _listed(given: Any) -> list[Any]:
@@ -206,24 +210,49 @@ def _check(
 ) -> None:  # fmt: skip
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
-            raise InvalidSpec(f"{name} has no place beside several numbers of processes.", field=name,
-                              hint=f"Give {_INSTEAD.get(primary, 'processes')}=.")  # fmt: skip
+            raise InvalidSpec(
+                f"{name} has no place beside several numbers of processes.",
+                code="scale-option-unsupported",
+                field=name,
+                hint=f"Give {_INSTEAD.get(primary, 'processes')}=.",
+            )
     if not counts or any(type(one) is not int or one < 1 for one in counts) or len(set(counts)) < len(counts):
-        raise InvalidSpec(f"processes is {counts}, but it takes different numbers from 1.", field="processes",
-                          hint="Example: processes=[1, 2, 4].")  # fmt: skip
+        raise InvalidSpec(
+            f"processes is {counts}, but it takes different numbers from 1.",
+            code="scale-processes-invalid",
+            field="processes",
+            hint="Example: processes=[1, 2, 4].",
+        )
     if len(nodes) != len(counts) or any(
         type(one) is not int or one < 1 or count % one for one, count in zip(nodes, counts, strict=False)
     ):
-        raise InvalidSpec(f"{counts} processes cannot be divided equally among {[*nodes]} nodes.", field="nodes",
-                          hint="Give one number of nodes, or one for each number of processes.")  # fmt: skip
+        raise InvalidSpec(
+            f"{counts} processes cannot be divided equally among {[*nodes]} nodes.",
+            code="scale-not-divisible",
+            field="nodes",
+            hint="Give one number of nodes, or one for each number of processes.",
+        )
     if not labels or not all(isinstance(one, str) for one in labels):
-        raise InvalidSpec(f"backends is {labels}, but it takes names.", field="backends",
-                          hint="'distdl doctor' lists them.")  # fmt: skip
+        raise InvalidSpec(
+            f"backends is {labels}, but it takes names.",
+            code="scale-backends-invalid",
+            field="backends",
+            hint="'distdl doctor' lists them.",
+        )
     if not _is_positive(seconds):
-        raise InvalidSpec("seconds takes a number above 0.", field="seconds", hint="Example: seconds=10.")
+        raise InvalidSpec(
+            "seconds takes a number above 0.",
+            code="scale-seconds-invalid",
+            field="seconds",
+            hint="Example: seconds=10.",
+        )
     if epoch_samples is not None and not _is_positive(epoch_samples):
-        raise InvalidSpec("epoch_samples takes a number above 0.", field="epoch_samples",
-                          hint="Example: epoch_samples=50_000.")  # fmt: skip
+        raise InvalidSpec(
+            "epoch_samples takes a number above 0.",
+            code="scale-epoch-samples-invalid",
+            field="epoch_samples",
+            hint="Example: epoch_samples=50_000.",
+        )
 
 
 def _flag_rate(draft: CapturedCode) -> float | None:

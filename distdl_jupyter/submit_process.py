@@ -55,8 +55,12 @@ def sweep_source(
 
     varied, rest = space.of_line(parameters)
     if rest.strip():
-        raise InvalidSpec(f"{rest.split()[0]} cannot be read.", field="parameters",
-                          hint="Write NAME=VALUES, such as width=64,128.")  # fmt: skip
+        raise InvalidSpec(
+            f"{rest.split()[0]} cannot be read.",
+            code="sweep-line-unreadable",
+            field="parameters",
+            hint="Write NAME=VALUES, such as width=64,128.",
+        )
     draft = _captured(code, space.sample(varied), notebook)
     given = {**(options or {}), **({"name": name} if name else {})}
     return sweeps.of_draft(draft, varied, **{key: one for key, one in plan.items() if one not in (None, "")}, **given)
@@ -66,11 +70,11 @@ def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCod
     from distdl_jupyter import capture
 
     if not code.strip():
-        raise InvalidSpec("There is no code to run.", field="code")
+        raise InvalidSpec("There is no code to run.", code="no-code", field="code")
     try:
         return capture.capture_cell(code, names, notebook=notebook, first_line=1)
     except SyntaxError as error:
-        raise InvalidSpec(f"Line {error.lineno} is no Python: {error.msg}.", field="code") from None
+        raise InvalidSpec(f"Line {error.lineno} is no Python: {error.msg}.", code="code-syntax", field="code") from None
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:

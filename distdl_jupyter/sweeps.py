@@ -97,7 +97,9 @@ class Sweep(SweepShown):
     def stop(self) -> Sweep:
         """Cancel the trials that run, and start no more; ``resume`` goes on. Raises JobNotRunning when it has ended."""
         if (state := self.state).ended and state is not State.LOST:
-            raise JobNotRunning(f"Sweep {self.id} has ended ({state.value}); there is nothing to stop.")
+            raise JobNotRunning(
+                f"Sweep {self.id} has ended ({state.value}); there is nothing to stop.", code="sweep-ended"
+            )
         folder = sweep_study.folder(self.id)
         lock = JobLock.acquire(folder.lock) if folder.path.exists() else None
         if lock is None and folder.path.exists():
@@ -118,7 +120,9 @@ class Sweep(SweepShown):
         """Delete the sweep with its trials, their logs and values. Raises JobStillRunning, DiskRefused."""
         study, folder = self.study, sweep_study.folder(self.id)
         if study.state is State.RUNNING or any(not one.has_ended for one in study.trials):
-            raise JobStillRunning(f"Sweep {self.id} still is running.", hint="Stop it before removing it.")
+            raise JobStillRunning(
+                f"Sweep {self.id} still is running.", code="sweep-still-running", hint="Stop it before removing it."
+            )
         for row in sweep_study.rows_of(self.id):
             client.attach(row.id).remove()
         if folder.path.exists():
@@ -137,10 +141,12 @@ class Sweep(SweepShown):
         wanted = study.plan.trials if trials is None else min(_count(trials, "trials"), most or MAX_PROCESSES)
         if study.state.ended and study.done >= wanted:
             more = "" if study.done == most else f"Give more: resume(trials={2 * study.done})."
-            raise JobNotRunning(f"All {study.done} trials of sweep {self.id} have ended.", hint=more)
+            raise JobNotRunning(
+                f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=more
+            )
         lock = JobLock.acquire(folder.lock)
         if lock is None:
-            raise JobStillRunning(f"Sweep {self.id} goes on already.")
+            raise JobStillRunning(f"Sweep {self.id} goes on already.", code="sweep-already-resumed")
         try:
             if trials is not None:
                 _extend(folder, wanted)
@@ -189,7 +195,9 @@ def sweep(
         return Sweep(sweep_study.find(str(function or "")))
     found = space.checked(parameters)
     if (function is None) == (entry_script is None):
-        raise InvalidSpec("sweep() takes either a function, or entry_script='train.py'.", field="function")
+        raise InvalidSpec(
+            "sweep() takes either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
+        )
     if function is not None:
         draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(found)})
     else:
@@ -208,8 +216,12 @@ def of_draft(
     plain = {name.lstrip("-").replace("-", "_"): one for name, one in parameters.items()}
     every = space.combinations(plain)
     if sampler == "grid" and every is None:
-        raise InvalidSpec("The sampler grid takes lists and integers only: what lies between two numbers has no end.",
-                          field="sampler", hint="Give lists, or another sampler.")  # fmt: skip
+        raise InvalidSpec(
+            "The sampler grid takes lists and integers only: what lies between two numbers has no end.",
+            code="sampler-grid",
+            field="sampler",
+            hint="Give lists, or another sampler.",
+        )
     wanted = trials if trials is not None else every if sampler == "grid" else TRIALS
     plan = Plan(
         parameters=plain, trials=min(_count(wanted, "trials"), every or MAX_PROCESSES) if sampler == "grid"
@@ -237,7 +249,9 @@ def _extend(folder: JobFolder, trials: int) -> None:
 
 def _count(value: Any, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PROCESSES:
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from 1.", field=field)
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes a whole number from 1.", code="sweep-number-invalid", field=field
+        )
     return value
 
 
@@ -245,22 +259,40 @@ def _check_plan(plan: Plan) -> None:
     """Refuse what Optuna would refuse, before anything is started. Raises InvalidSpec, PluginUnavailable."""
     for field, known in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
         if getattr(plan, field) not in known:
-            raise InvalidSpec(f"{field} is {getattr(plan, field)!r}, but there are {', '.join(known)}.", field=field)
+            raise InvalidSpec(
+                f"{field} is {getattr(plan, field)!r}, but there are {', '.join(known)}.",
+                code="sweep-choice-unknown",
+                field=field,
+            )
     given: Any = plan.metric
     if not isinstance(given, str) or not given:
-        raise InvalidSpec("metric takes the name of a metric that the training reports.", field="metric",
-                          hint='Example: metric="val_loss".')  # fmt: skip
+        raise InvalidSpec(
+            "metric takes the name of a metric that the training reports.",
+            code="sweep-metric-invalid",
+            field="metric",
+            hint='Example: metric="val_loss".',
+        )
     given = plan.prune_after
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise InvalidSpec(f"prune_after is {plan.prune_after!r}, but it takes a step from 0.", field="prune_after")
+        raise InvalidSpec(
+            f"prune_after is {plan.prune_after!r}, but it takes a step from 0.",
+            code="prune-after-invalid",
+            field="prune_after",
+        )
     if importlib.util.find_spec("optuna") is None:
-        raise PluginUnavailable("A sweep needs Optuna, which is not installed.",
-                                hint="Run pip install 'distdl-jupyter[sweep]'.")  # fmt: skip
+        raise PluginUnavailable(
+            "A sweep needs Optuna, which is not installed.",
+            code="optuna-missing",
+            hint="Run pip install 'distdl-jupyter[sweep]'.",
+        )
     try:
         made(plan, plan.seed)
     except ImportError as error:
-        raise PluginUnavailable(f"The sampler {plan.sampler} needs {error.name}, which is not installed.",
-                                hint=f"Run pip install {error.name}, or choose another sampler.") from None  # fmt: skip
+        raise PluginUnavailable(
+            f"The sampler {plan.sampler} needs {error.name}, which is not installed.",
+            code="sampler-package-missing",
+            hint=f"Run pip install {error.name}, or choose another sampler.",
+        ) from None
 
 
 def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
@@ -288,14 +320,26 @@ def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[st
     if known or name.startswith("-"):
         return name.lstrip("-").replace("-", "_"), (known or spellings)[0]
     if draft.kind == "script":
-        raise InvalidSpec(f"{draft.name}.py has no flag {spellings[0]}.", field="parameters",
-                          hint=f'Name the flag as the script takes it: "--{name}", with its dashes.')  # fmt: skip
+        raise InvalidSpec(
+            f"{draft.name}.py has no flag {spellings[0]}.",
+            code="parameter-not-a-flag",
+            field="parameters",
+            hint=f'Name the flag as the script takes it: "--{name}", with its dashes.',
+        )
     if stored is not None:
         line = stored + draft.source.first_line - 1
-        raise InvalidSpec(f"Line {line} of the cell sets {name} itself, whatever the trial's value is.",
-                          field="parameters", hint="Take that away: each trial has its own value.")  # fmt: skip
-    raise InvalidSpec(f"The cell does not use {name}.", field="parameters",
-                      hint=f"Use the name {name} in it: each trial gives it another value.")  # fmt: skip
+        raise InvalidSpec(
+            f"Line {line} of the cell sets {name} itself, whatever the trial's value is.",
+            code="parameter-set-in-cell",
+            field="parameters",
+            hint="Take that away: each trial has its own value.",
+        )
+    raise InvalidSpec(
+        f"The cell does not use {name}.",
+        code="parameter-not-used",
+        field="parameters",
+        hint=f"Use the name {name} in it: each trial gives it another value.",
+    )
 
 
 def stopped_hint(found: Sweep) -> str:

@@ -106,7 +106,12 @@ def _arguments(
 ) -> dict[str, Any]:
     """Return the arguments under their parameters' names."""
     if not callable(function):
-        raise InvalidSpec(f"{function!r} is no function.", field="function", hint="Give the function, not its result.")
+        raise InvalidSpec(
+            f"{function!r} is no function.",
+            code="not-a-function",
+            field="function",
+            hint="Give the function, not its result.",
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -116,6 +121,7 @@ def _arguments(
     except TypeError as error:
         raise InvalidSpec(
             f"{name}{signature} cannot be called this way: {error}.",
+            code="arguments-do-not-fit",
             field="args",
             hint="Give its arguments as args=(...) and kwargs={...}.",
         ) from None
@@ -134,6 +140,7 @@ def _refuse_async(function: Callable[..., Any], name: str) -> None:
     if inspect.iscoroutinefunction(function):
         raise InvalidSpec(
             f"{name} is an async function, but each rank makes a plain call.",
+            code="async-function",
             field="function",
             hint=f"Give a function that calls asyncio.run({name}()).",
         )

@@ -150,6 +150,7 @@ def _refuse_many(modules: Sequence[LocalModule]) -> None:
             f"The modules beside the notebook that would travel with this job have {humanize.size(total)} or more, "
             f"{largest.label} in {largest.root} alone {humanize.size(largest.size)}; "
             f"the most is {humanize.size(_LARGEST)}.",
+            code="modules-too-large",
             field=largest.name,
             hint=f"Install {largest.name} where the ranks run (pip install), or take it off sys.path.",
         )
@@ -176,9 +177,11 @@ def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
         return None
     if not top.exists():
         raise InvalidSpec(
-            f"The module {name} was imported from {top}, which is gone, so no rank could import it.", field=name,
+            f"The module {name} was imported from {top}, which is gone, so no rank could import it.",
+            code="module-source-gone",
+            field=name,
             hint="Put the file back, or import what the code needs from elsewhere.",
-        )  # fmt: skip
+        )
     files, left_out = _package_files(top) if is_package else ([top], [])
     return LocalModule(
         name=name,

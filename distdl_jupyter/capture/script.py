@@ -66,12 +66,16 @@ def capture_script(
 
 def _existing(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
     if not folder.is_dir():
-        raise InvalidSpec(f"source_directory {str(folder)!r} is no folder.", field="source_directory")
+        raise InvalidSpec(
+            f"source_directory {str(folder)!r} is no folder.", code="source-directory-missing", field="source_directory"
+        )
     script = (folder / Path(entry_script).expanduser()).resolve()
     if not script.is_file():
         near = ", ".join(sorted(p.name for p in folder.glob("*.py"))[:8])
         hint = f"There are {near}." if near else "There is no Python file in it."
-        raise InvalidSpec(f"No script {str(entry_script)!r} is in {folder}.", field="entry_script", hint=hint)
+        raise InvalidSpec(
+            f"No script {str(entry_script)!r} is in {folder}.", code="script-missing", field="entry_script", hint=hint
+        )
     return script
 
 
@@ -80,11 +84,15 @@ def _checked(script: Path) -> str:
         text = script.read_text(encoding="utf-8")
         parse(text)
     except UnicodeDecodeError as error:
-        raise InvalidSpec(f"{script.name} is no text in UTF-8: {error}.", field="entry_script") from None
+        raise InvalidSpec(
+            f"{script.name} is no text in UTF-8: {error}.", code="script-not-utf-8", field="entry_script"
+        ) from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f"Line {line} of {script.name}" if line else script.name
-        raise InvalidSpec(f"{where} is no Python: {getattr(error, 'msg', error)}.", field="entry_script") from None
+        raise InvalidSpec(
+            f"{where} is no Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
+        ) from None
     return text
 
 
@@ -100,6 +108,7 @@ def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
     if isinstance(parameters, str) or not isinstance(parameters, Mapping | Sequence):
         raise InvalidSpec(
             f"script_params is {type(parameters).__name__}, but it takes a dict.",
+            code="script-params-not-a-dict",
             field="script_params",
             hint='Example: {"--epochs": 3}.',
         )

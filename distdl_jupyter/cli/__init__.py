@@ -297,7 +297,11 @@ def _environment(chosen: argparse.Namespace) -> int:
     if not chosen.diff:
         print(found, end="")
     elif found.git is None:
-        raise JobNotFound("Nothing is known of git for this job.", hint="It ran outside a repository, or is older.")
+        raise JobNotFound(
+            "Nothing is known of git for this job.",
+            code="git-unknown",
+            hint="It ran outside a repository, or is older.",
+        )
     else:
         print(found.git.diff, end="")
     return 0
@@ -329,8 +333,11 @@ def _submit(chosen: argparse.Namespace) -> int:
 
     _understand_launchers(chosen)
     if (chosen.script is None) == (chosen.batchai_job is None):
-        raise InvalidSpec("distdl submit takes either a script or --batchai-job.",
-                          hint="Example: distdl submit -p 2 train.py")  # fmt: skip
+        raise InvalidSpec(
+            "distdl submit takes either a script or --batchai-job.",
+            code="submit-script-missing",
+            hint="Example: distdl submit -p 2 train.py",
+        )
     options = _options(chosen)
     if chosen.script is not None:
         draft = capture.capture_script(chosen.script, None, chosen.arguments)
@@ -366,7 +373,11 @@ def _measured(chosen: argparse.Namespace) -> ScalingShown:
             return scaling.resume(chosen.resume)
         _understand_launchers(chosen)
         if chosen.script is None:
-            raise InvalidSpec("distdl scale takes a script.", hint="Example: distdl scale --processes 1,2,4 train.py")
+            raise InvalidSpec(
+                "distdl scale takes a script.",
+                code="scale-script-missing",
+                hint="Example: distdl scale --processes 1,2,4 train.py",
+            )
         options = _options(chosen)
         draft = capture.capture_script(chosen.script, None, chosen.arguments)
         return scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds,
@@ -381,7 +392,11 @@ def _check(chosen: argparse.Namespace) -> int:
 
     _understand_launchers(chosen)
     if chosen.script is None:
-        raise InvalidSpec("distdl check takes a script, or a job's id.", hint="Example: distdl check -p 2 train.py")
+        raise InvalidSpec(
+            "distdl check takes a script, or a job's id.",
+            code="check-script-missing",
+            hint="Example: distdl check -p 2 train.py",
+        )
     if Path(chosen.script).suffix or Path(chosen.script).exists():
         draft = capture.capture_script(chosen.script, None, chosen.arguments)
         found = correctness.of_draft(draft, steps=chosen.steps, **_options(chosen))
@@ -398,13 +413,21 @@ def _understand_launchers(chosen: argparse.Namespace) -> None:
         chosen.script, *chosen.arguments = chosen.arguments
     if chosen.module or chosen.script == "-m":
         module = chosen.module or next(iter(chosen.arguments), "train")
-        raise InvalidSpec("distdl submit takes a script's file and no module.", field="script",
-                          hint=f"Write: distdl submit -p 2 {module.replace('.', '/')}.py")  # fmt: skip
+        raise InvalidSpec(
+            "distdl submit takes a script's file and no module.",
+            code="submit-module",
+            field="script",
+            hint=f"Write: distdl submit -p 2 {module.replace('.', '/')}.py",
+        )
     replaced = {} if program.endswith(".py") else _replaced_programs()
     if backend := replaced.get(program):
         script = next((word for word in chosen.arguments if word.endswith(".py")), "train.py")
-        raise InvalidSpec(f"distdl submit starts the processes itself, so {program} has no place in it.",
-                          field="script", hint=f"Write: distdl submit -p 2 -b {backend} {script}")  # fmt: skip
+        raise InvalidSpec(
+            f"distdl submit starts the processes itself, so {program} has no place in it.",
+            code="submit-launcher",
+            field="script",
+            hint=f"Write: distdl submit -p 2 -b {backend} {script}",
+        )
 
 
 def _replaced_programs() -> dict[str, str]:

@@ -104,8 +104,12 @@ def _subscriptions(chosen: argparse.Namespace) -> int:
     if chosen.use:
         one = next((one for one in found if chosen.use in (one.id, one.name)), None)
         if one is None:
-            raise InvalidSpec(f"The account sees no subscription {chosen.use!r}.", field="subscription_id",
-                              hint="distdl azure subscriptions lists them.")  # fmt: skip
+            raise InvalidSpec(
+                f"The account sees no subscription {chosen.use!r}.",
+                code="subscription-unknown",
+                field="subscription_id",
+                hint="distdl azure subscriptions lists them.",
+            )
         settings.change(subscription_id=one.id)
     own = settings.read().subscription_id
     rows = [("*" if one.id == own else "", one.name, one.id, one.state) for one in found]

@@ -106,10 +106,12 @@ def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
     """Return the options of a kind that the words of a command line give. Raises InvalidSpec."""
     kinds = registry.names("clusters")
     if kind not in kinds:
-        raise InvalidSpec(unknown(kind, kinds, "kind of cluster"), field="kind")
+        raise InvalidSpec(unknown(kind, kinds, "kind of cluster"), code="cluster-kind-unknown", field="kind")
     fields = registry.options("clusters", kind)
     if words and not fields:
-        raise InvalidSpec(f"A cluster of the kind {kind} has no options.", field="options")
+        raise InvalidSpec(
+            f"A cluster of the kind {kind} has no options.", code="cluster-kind-without-options", field="options"
+        )
     parser = Parser(call, f"The options of a cluster of the kind {kind}.")
     parser.argument_default = argparse.SUPPRESS
     for field in fields:

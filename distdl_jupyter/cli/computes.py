@@ -123,7 +123,12 @@ def _scale(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.views.clusters import idle_cost_warning
 
     if chosen.max_nodes is None and chosen.min_nodes is None:
-        raise InvalidSpec("Nothing is to be changed.", field="max_nodes", hint="Give --max-nodes or --min-nodes.")
+        raise InvalidSpec(
+            "Nothing is to be changed.",
+            code="compute-nothing-to-change",
+            field="max_nodes",
+            hint="Give --max-nodes or --min-nodes.",
+        )
     place = _place(chosen.name)
     if warning := idle_cost_warning(chosen.min_nodes or 0):
         print(warning)
@@ -150,12 +155,16 @@ def _place(name: str) -> ClusterHandle:
 
     place = ClusterHandle(name)
     if not registry.get("clusters", place.kind).can_create:
-        raise InvalidSpec(f"The machines of {name} are neither made nor unmade from here.", field="name")
+        raise InvalidSpec(
+            f"The machines of {name} are neither made nor unmade from here.", code="machines-not-managed", field="name"
+        )
     return place
 
 
 def _agreed(question: str) -> bool:
     """Ask at the terminal; where nobody can answer, the flag --yes must have said it."""
     if not sys.stdin.isatty():
-        raise InvalidSpec(f"{question.rstrip('?')} has to be agreed to.", field="yes", hint="Add --yes.")
+        raise InvalidSpec(
+            f"{question.rstrip('?')} has to be agreed to.", code="confirmation-missing", field="yes", hint="Add --yes."
+        )
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

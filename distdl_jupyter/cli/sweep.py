@@ -73,12 +73,19 @@ def _started(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
     from distdl_jupyter.core import space
 
     if chosen.script is None or not chosen.param:
-        raise InvalidSpec("distdl sweep takes a script and what its flags may be.", hint=_EXAMPLE)
+        raise InvalidSpec(
+            "distdl sweep takes a script and what its flags may be.", code="sweep-script-missing", hint=_EXAMPLE
+        )
     parameters: dict[str, Any] = {}
     for text in chosen.param:
         name, equals, values = text.partition("=")
         if not equals or not name:
-            raise InvalidSpec(f"--param {text} names no values.", field="parameters", hint=_EXAMPLE)
+            raise InvalidSpec(
+                f"--param {text} names no values.",
+                code="sweep-parameter-without-values",
+                field="parameters",
+                hint=_EXAMPLE,
+            )
         parameters[name.strip()] = space.parsed(name.strip(), values)
     draft = capture.capture_script(chosen.script, None, chosen.arguments)
     plan = {name: getattr(chosen, name) for name in arguments.SWEEP if hasattr(chosen, name)}

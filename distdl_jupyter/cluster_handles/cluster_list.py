@@ -30,20 +30,28 @@ def find(name: str) -> ClusterConfig:
     if name in registry.names("clusters"):
         raise ClusterNotFound(
             f"{name} is a kind of cluster, not a cluster.",
+            code="kind-is-not-a-cluster",
             hint=f'Make one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.',
         )
     names = [target.name for target in known]
-    raise ClusterNotFound(f"No cluster is named {name!r}.", hint=unknown(name, names, "cluster").partition(". ")[2])
+    raise ClusterNotFound(
+        f"No cluster is named {name!r}.",
+        code="cluster-not-in-list",
+        hint=unknown(name, names, "cluster").partition(". ")[2],
+    )
 
 
 def remove(name: str, active: Sequence[object]) -> None:
     """Forget a named cluster on which none of the jobs ``active`` runs. Raises ClusterNotFound, ClusterRefused."""
     if not find(name).named:
-        raise ClusterRefused(f"{name} is there by itself and cannot be removed.")
+        raise ClusterRefused(f"{name} is there by itself and cannot be removed.", code="cluster-built-in")
     if active:
         have, them, their = ("has", "it", "its") if len(active) == 1 else ("have", "them", "their")
-        raise ClusterRefused(f"{plural(len(active), 'job')} of {name} {have} not ended.",
-                             hint=f"Cancel {them} first, or wait for {their} end.")  # fmt: skip
+        raise ClusterRefused(
+            f"{plural(len(active), 'job')} of {name} {have} not ended.",
+            code="cluster-has-jobs",
+            hint=f"Cancel {them} first, or wait for {their} end.",
+        )
     cluster_configs.remove(name)
 
 

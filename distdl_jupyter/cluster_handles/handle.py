@@ -97,7 +97,11 @@ class ClusterHandle:
         """Change these options; None takes one back to its default. Raises InvalidSpec, ClusterNotFound."""
         target = self.target
         if not target.named:
-            raise InvalidSpec(f"{self.name} is there by itself and has no options to change.", field="name")
+            raise InvalidSpec(
+                f"{self.name} is there by itself and has no options to change.",
+                code="cluster-without-options",
+                field="name",
+            )
         later = {name: value for name, value in {**target.options, **options}.items() if value is not None}
         cluster_configs.change(self.name, later)
         return self

@@ -26,7 +26,11 @@ def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
     """Return what an option of a kind, or of the machines that it makes, may be. Raises InvalidSpec, DistDLError."""
     cluster: Cluster = registry.get("clusters", kind)
     if option not in cluster.asks:
-        raise InvalidSpec(f"Nobody can be asked what {option} of a cluster of the kind {kind} may be.", field=option)
+        raise InvalidSpec(
+            f"Nobody can be asked what {option} of a cluster of the kind {kind} may be.",
+            code="choices-unavailable",
+            field=option,
+        )
     return cluster.choices(option, options)
 
 
@@ -49,8 +53,12 @@ def scale(target: ClusterConfig, node_count: int | None, min_nodes: int | None =
     """
     cluster, options = status.plugin(target)
     if min_nodes is not None and node_count is not None and min_nodes > node_count:
-        raise InvalidSpec(f"min_nodes is {min_nodes}, but there may be {plural(node_count, 'node')} at most.",
-                          field="min_nodes", hint="Keep fewer nodes up, or allow more.")  # fmt: skip
+        raise InvalidSpec(
+            f"min_nodes is {min_nodes}, but there may be {plural(node_count, 'node')} at most.",
+            code="min-nodes-too-large",
+            field="min_nodes",
+            hint="Keep fewer nodes up, or allow more.",
+        )
     later = options if node_count is None else cluster.scale(options, node_count)
     if min_nodes is not None:
         cluster.keep_up(later, min_nodes)
@@ -74,8 +82,11 @@ def delete(target: ClusterConfig, active: Sequence[object]) -> None:
     """
     if active:
         have = "has" if len(active) == 1 else "have"
-        raise ClusterRefused(f"{plural(len(active), 'job')} of {target.name} {have} not ended.",
-                             hint="Cancel them first, or wait for their end.")  # fmt: skip
+        raise ClusterRefused(
+            f"{plural(len(active), 'job')} of {target.name} {have} not ended.",
+            code="machines-have-jobs",
+            hint="Cancel them first, or wait for their end.",
+        )
     cluster, options = status.plugin(target)
     cluster.delete(options)
 

@@ -58,8 +58,12 @@ def rule(text: str, field: str = "notify_when") -> Rule:
     """Return the rule in a text. Raises InvalidSpec."""
     said = _RULE.fullmatch(text)
     if said is None:
-        raise InvalidSpec(f"{field} is {text!r}, but it compares a metric with a number.", field=field,
-                          hint='Example: "val_acc > 0.9".')  # fmt: skip
+        raise InvalidSpec(
+            f"{field} is {text!r}, but it compares a metric with a number.",
+            code="alert-rule-invalid",
+            field=field,
+            hint='Example: "val_acc > 0.9".',
+        )
     return Rule(said["metric"], said["how"], float(said["limit"]))
 
 
@@ -69,8 +73,12 @@ def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
         return None
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or len(given) > _MOST_RULES:
-        raise InvalidSpec(f"{field} takes a rule, or a list of {_MOST_RULES} at most.", field=field,
-                          hint='Example: ["val_acc > 0.9", "loss < 0.1"].')  # fmt: skip
+        raise InvalidSpec(
+            f"{field} takes a rule, or a list of {_MOST_RULES} at most.",
+            code="alert-rules-invalid",
+            field=field,
+            hint='Example: ["val_acc > 0.9", "loss < 0.1"].',
+        )
     return tuple(str(rule(str(one), field)) for one in given)
 
 

@@ -50,10 +50,11 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
             continue
         primary = ALIASES.get(name, name)
         if primary not in allowed:
-            raise InvalidSpec(unknown(name, allowed, common=common), field=name)
+            raise InvalidSpec(unknown(name, allowed, common=common), code="option-unknown", field=name)
         if primary in found and found[primary] != value:
             raise InvalidSpec(
                 f"{spelled[primary]} and {name} mean the same and differ: {found[primary]!r} and {value!r}.",
+                code="option-given-twice",
                 field=primary,
                 hint="Give one of them.",
             )
@@ -65,11 +66,16 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
 def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[str, str]) -> None:
     for name, total in totals.items():
         if isinstance(total, bool) or not isinstance(total, int) or total == 0:
-            raise InvalidSpec(f"{name} is {total!r}, but it takes a whole number of processes.", field=name)
+            raise InvalidSpec(
+                f"{name} is {total!r}, but it takes a whole number of processes.",
+                code="process-total-invalid",
+                field=name,
+            )
         if total < 0:
             if found.get("compute_target", "local") != "local":
                 raise InvalidSpec(
                     f"{name} below zero means processes on this machine.",
+                    code="negative-process-count",
                     field=name,
                     hint="Leave compute_target out or give a positive number.",
                 )
@@ -78,6 +84,7 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
         if not isinstance(nodes, int) or nodes < 1 or abs(total) % nodes:
             raise InvalidSpec(
                 f"{name}={total} processes cannot be divided equally among {nodes} nodes.",
+                code="processes-not-divisible",
                 field=name,
                 hint="Give process_count_per_node instead.",
             )
@@ -86,6 +93,7 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
             raise InvalidSpec(
                 f"{name}={total} and {spelled.get('process_count_per_node', 'process_count_per_node')}="
                 f"{found['process_count_per_node']} contradict each other.",
+                code="process-counts-differ",
                 field=name,
                 hint="Give one of them.",
             )

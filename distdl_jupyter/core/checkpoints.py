@@ -237,9 +237,11 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
     """Return the newest checkpoint, or the one of a step or path. Raises InvalidSpec, which says which there are."""
     if not known:
         raise InvalidSpec(
-            "The job has no checkpoint.", field="step",
+            "The job has no checkpoint.",
+            code="no-checkpoint",
+            field="step",
             hint="Training code saves them in distdl_jupyter.checkpoint_dir().",
-        )  # fmt: skip
+        )
     fitting = [
         one for one in known if (step is None or one.step == step) and (path is None or one.path == path.rstrip("/"))
     ]
@@ -247,8 +249,15 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
         steps = sorted({one.step for one in known if one.step is not None})
         hint = f"There are those of steps {listing([count(one) for one in steps[-20:]])}." if steps else ""
         if step is not None:
-            raise InvalidSpec(f"The job has no checkpoint of step {count(step)}.", field="step", hint=hint)
-        raise InvalidSpec(f"The job has no checkpoint {path!r}.", field="path", hint=hint)
+            raise InvalidSpec(
+                f"The job has no checkpoint of step {count(step)}.",
+                code="checkpoint-step-unknown",
+                field="step",
+                hint=hint,
+            )
+        raise InvalidSpec(
+            f"The job has no checkpoint {path!r}.", code="checkpoint-path-unknown", field="path", hint=hint
+        )
     return next((one for one in fitting if not one.is_alias), fitting[0])
 
 
@@ -375,8 +384,12 @@ def keep(text: str, field_: str = "keep_checkpoints") -> Keep:
     """Return what ``last 3, best 2 of val_loss`` says. Raises InvalidSpec."""
     said = _KEEP.fullmatch(text.strip())
     if said is None or not int(said["last"]):
-        raise InvalidSpec(f"{field_} is {text!r}, but it says how many of the newest ones, and of the best ones.",
-                          field=field_, hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".')  # fmt: skip
+        raise InvalidSpec(
+            f"{field_} is {text!r}, but it says how many of the newest ones, and of the best ones.",
+            code="keep-checkpoints-invalid",
+            field=field_,
+            hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".',
+        )
     metric = (said["metric"] or "").strip()
     highest = said["way"] == "highest" or (said["way"] is None and more_is_better(metric))
     return Keep(int(said["last"]), int(said["best"] or 0), metric, highest)

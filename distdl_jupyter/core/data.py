@@ -100,8 +100,12 @@ def sources(given: Any) -> tuple[DataSource, ...]:
     names = [one.name.upper() for one in found]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidSpec(f"Two data sources are named {name.lower()}.", field="data",
-                              hint="Names differ by more than capitals.")  # fmt: skip
+            raise InvalidSpec(
+                f"Two data sources are named {name.lower()}.",
+                code="data-name-twice",
+                field="data",
+                hint="Names differ by more than capitals.",
+            )
     return found
 
 
@@ -117,8 +121,12 @@ def pairs(given: Any) -> list[tuple[str, Any]]:
         given = given.split()
     if isinstance(given, list | tuple):
         return [(one.name, one) if isinstance(one, DataSource) else _named(one) for one in given]
-    raise InvalidSpec(f"data is {given!r:.80}, but it takes a dict of names and places.", field="data",
-                      hint='Example: {"train": "blob://account/container/cifar10"}.')  # fmt: skip
+    raise InvalidSpec(
+        f"data is {given!r:.80}, but it takes a dict of names and places.",
+        code="data-not-a-dict",
+        field="data",
+        hint='Example: {"train": "blob://account/container/cifar10"}.',
+    )
 
 
 def _named(text: Any) -> tuple[str, str]:
@@ -129,8 +137,12 @@ def _named(text: Any) -> tuple[str, str]:
 def source(name: str, where: Any) -> DataSource:
     """Return one source from its name and place. Raises InvalidSpec that says what a place looks like."""
     if not _NAME.fullmatch(name):
-        raise InvalidSpec(f"{name!r} cannot be the name of a data source.", field="data",
-                          hint="Take letters, digits and underscores, a letter first.")  # fmt: skip
+        raise InvalidSpec(
+            f"{name!r} cannot be the name of a data source.",
+            code="data-name-invalid",
+            field="data",
+            hint="Take letters, digits and underscores, a letter first.",
+        )
     if isinstance(where, DataSource):
         return where
     if isinstance(where, Mapping):
@@ -143,14 +155,21 @@ def source(name: str, where: Any) -> DataSource:
 
 def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
     if any(_SECRETS.fullmatch(word) for word in words):
-        raise InvalidSpec("A data source takes no shared access signature: it would stay in the job's record.",
-                          field="data", hint="Leave out everything after the ? and sign in to Azure, or give the nodes "
-                          "credentials of their own.")  # fmt: skip
+        raise InvalidSpec(
+            "A data source takes no shared access signature: it would stay in the job's record.",
+            code="data-signature-in-address",
+            field="data",
+            hint="Leave out everything after the ? and sign in to Azure, or give the nodes credentials of their own.",
+        )
     mode, shard = str(words.pop("mode", "download")), words.pop("shard", False)
     if mode not in get_args(Mode):
-        raise InvalidSpec(f"mode is {mode!r}, but a data source takes download or mount.", field="data")
+        raise InvalidSpec(
+            f"mode is {mode!r}, but a data source takes download or mount.", code="data-mode-invalid", field="data"
+        )
     if words:
-        raise InvalidSpec(f"A data source takes shard and mode, not {next(iter(words))}.", field="data")
+        raise InvalidSpec(
+            f"A data source takes shard and mode, not {next(iter(words))}.", code="data-option-unknown", field="data"
+        )
     kept: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
         blob = blob_place(text, "data")
@@ -161,31 +180,60 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
-            raise InvalidSpec(f"{text!r} needs a path that begins with a slash.", field="data", hint=_REMEDY)
+            raise InvalidSpec(
+                f"{text!r} needs a path that begins with a slash.",
+                code="data-path-not-absolute",
+                field="data",
+                hint=_REMEDY,
+            )
         return DataSource(scheme="shared", path=path, **kept)
     if "://" in text or not text.strip():
-        raise InvalidSpec(f"{text!r} is no place that data can be taken from.", field="data", hint=_hint(text))
+        raise InvalidSpec(
+            f"{text!r} is no place that data can be taken from.",
+            code="data-address-invalid",
+            field="data",
+            hint=_hint(text),
+        )
     return DataSource(scheme="path", path=text, **kept)
 
 
 def _stored(scheme: Literal["s3", "gs", "https"], text: str, kept: dict[str, Any]) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
-        raise InvalidSpec(f"{scheme}:// takes no user and no password: they would stay in the job's record.",
-                          field="data", hint="Leave out what is before the @.")  # fmt: skip
+        raise InvalidSpec(
+            f"{scheme}:// takes no user and no password: they would stay in the job's record.",
+            code="data-password-in-address",
+            field="data",
+            hint="Leave out what is before the @.",
+        )
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
         what = "host" if scheme == "https" else "bucket"
-        raise InvalidSpec(f"{container!r} is no name of a {what}.", field="data", hint=_REMEDY)
+        raise InvalidSpec(
+            f"{container!r} is no name of a {what}.", code="data-container-name-invalid", field="data", hint=_REMEDY
+        )
     if scheme == "https":
         if _hint(text, ""):
-            raise InvalidSpec(f"{text!r} is the web address of a place in Azure Blob.", field="data", hint=_hint(text))
+            raise InvalidSpec(
+                f"{text!r} is the web address of a place in Azure Blob.",
+                code="blob-web-address",
+                field="data",
+                hint=_hint(text),
+            )
         prefix = unquote(prefix)
         if not prefix or prefix.endswith("/"):
-            raise InvalidSpec(f"{text!r} names no file, and a web server lists none.", field="data",
-                              hint="Name each file as https://host/path, or take s3://, gs:// or blob://.")  # fmt: skip
+            raise InvalidSpec(
+                f"{text!r} names no file, and a web server lists none.",
+                code="https-without-file",
+                field="data",
+                hint="Name each file as https://host/path, or take s3://, gs:// or blob://.",
+            )
         if kept["shard"]:
-            raise InvalidSpec(f"{kept['name']} asks for ?shard, but https:// is one file.", field="data",
-                              hint="Leave it out: every node gets the file.")  # fmt: skip
+            raise InvalidSpec(
+                f"{kept['name']} asks for ?shard, but https:// is one file.",
+                code="https-shard",
+                field="data",
+                hint="Leave it out: every node gets the file.",
+            )
     return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **kept)
 
 
@@ -201,14 +249,26 @@ def _hint(text: str, otherwise: str = _REMEDY) -> str:
 def blob_place(text: str, field: str) -> BlobPlace:
     """Return account, container and prefix of ``blob://account/container/prefix``. Raises InvalidSpec."""
     if not text.startswith("blob://"):
-        raise InvalidSpec(f"{text!r} is no place in Azure Blob.", field=field,
-                          hint=_hint(text, f"It is written {_FORM}."))  # fmt: skip
+        raise InvalidSpec(
+            f"{text!r} is no place in Azure Blob.",
+            code="blob-address-invalid",
+            field=field,
+            hint=_hint(text, f"It is written {_FORM}."),
+        )
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
     if not _ACCOUNT.fullmatch(account):
-        raise InvalidSpec(f"{account!r} is no name of a storage account.", field=field,
-                          hint=f"It has 3 to 24 small letters and digits: {_FORM}.")  # fmt: skip
+        raise InvalidSpec(
+            f"{account!r} is no name of a storage account.",
+            code="storage-account-name-invalid",
+            field=field,
+            hint=f"It has 3 to 24 small letters and digits: {_FORM}.",
+        )
     if not _CONTAINER.fullmatch(container):
-        raise InvalidSpec(f"{container!r} is no name of a container.", field=field,
-                          hint=f"It has 3 to 63 small letters, digits and single dashes: {_FORM}.")  # fmt: skip
+        raise InvalidSpec(
+            f"{container!r} is no name of a container.",
+            code="blob-container-name-invalid",
+            field=field,
+            hint=f"It has 3 to 63 small letters, digits and single dashes: {_FORM}.",
+        )
     return BlobPlace(account=account, container=container, prefix=prefix.strip("/"))

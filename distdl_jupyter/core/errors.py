@@ -231,6 +231,8 @@ def docs_address() -> str:
     if address and not re.fullmatch(r"https?://\S+", address, re.IGNORECASE):
         raise InvalidSpec(
             f"DISTDL_DOCS is {address!r}, but it takes the address of the documentation.",
-            field="DISTDL_DOCS", hint="It begins with https:// or http://; without one, no message has a link.",
-        )  # fmt: skip
+            code="docs-address-invalid",
+            field="DISTDL_DOCS",
+            hint="It begins with https:// or http://; without one, no message has a link.",
+        )
     return address

@@ -91,5 +91,9 @@ def _number(text: str, whole: str, *, zero: bool = False) -> float:
 
 
 def _unreadable(text: str) -> InvalidSpec:
-    return InvalidSpec(f"{text!r} is no link: it takes a rate, or a VM size, and a latency behind a comma.",
-                       field="rehearse", hint=EXAMPLE)  # fmt: skip
+    return InvalidSpec(
+        f"{text!r} is no link: it takes a rate, or a VM size, and a latency behind a comma.",
+        code="link-invalid",
+        field="rehearse",
+        hint=EXAMPLE,
+    )

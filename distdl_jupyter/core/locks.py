@@ -130,5 +130,6 @@ def prove(path: Path) -> None:
         raise DiskRefused(
             f"{path.parent.parent} is on a file system where files cannot be locked ({disk.file_system(path)}), so it "
             "could not be told whether a job lives.",
+            code="no-file-locks",
             hint="Let DISTDL_HOME name a folder on a local disk, or have that file system mounted with flock.",
         )

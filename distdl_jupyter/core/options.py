@@ -36,9 +36,15 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 def check_count(value: Any, field: str) -> int:
     """Return a count of nodes or processes. Raises InvalidSpec (a whole number from 1 to MAX_PROCESSES)."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from 1.", field=field)
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes a whole number from 1.",
+            code="option-not-a-positive-integer",
+            field=field,
+        )
     if value > MAX_PROCESSES:
-        raise InvalidSpec(f"{field} is {value:,}, but the most is {MAX_PROCESSES:,}.", field=field)
+        raise InvalidSpec(
+            f"{field} is {value:,}, but the most is {MAX_PROCESSES:,}.", code="too-many-processes", field=field
+        )
     return value
 
 
@@ -53,7 +59,7 @@ def _count(value: Any, field: str) -> int | None:
 def check_name(name: str) -> str:
     """Return the job's name. Raises InvalidSpec (1 to 120 printable characters)."""
     if not _NAME.fullmatch(name):
-        raise InvalidSpec("A job's name has 1 to 120 printable characters.", field="name")
+        raise InvalidSpec("A job's name has 1 to 120 printable characters.", code="job-name-invalid", field="name")
     return name
 
 
@@ -73,7 +79,9 @@ def _positive(value: Any, field: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a number above zero.", field=field)
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes a number above zero.", code="option-not-a-positive-number", field=field
+        )
     return float(value)
 
 
@@ -86,8 +94,11 @@ def _most(most: int, fewest: int = 0) -> Check:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value <= most:
-            raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from {fewest} to {most:,}.",
-                              field=field)  # fmt: skip
+            raise InvalidSpec(
+                f"{field} is {value!r}, but it takes a whole number from {fewest} to {most:,}.",
+                code="option-out-of-range",
+                field=field,
+            )
         return value
 
     return check
@@ -101,7 +112,9 @@ def _memory(value: Any, field: str) -> int | None:
     if found:
         value = float(found[1]) * (1024 if found[3] else 1000) ** "bkmgt".index((found[2] or "b").lower())
     elif isinstance(value, str):
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a size.", field=field, hint='Example: "24 GB".')
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes a size.", code="size-invalid", field=field, hint='Example: "24 GB".'
+        )
     return _bytes(value, field)
 
 
@@ -119,7 +132,11 @@ def _restarts(value: Any, field: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RESTARTS:
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a whole number from 0 to {MOST_RESTARTS}.", field=field)
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes a whole number from 0 to {MOST_RESTARTS}.",
+            code="max-restarts-invalid",
+            field=field,
+        )
     return value
 
 
@@ -127,14 +144,20 @@ def _steps(value: Any, field: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a number of steps, 0 for never.", field=field)
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes a number of steps, 0 for never.",
+            code="check-weights-invalid",
+            field=field,
+        )
     return value
 
 
 def _yes_or_no(value: Any, field: str) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
-    raise InvalidSpec(f"{field} is {value!r}, but it takes True, False or None (automatic).", field=field)
+    raise InvalidSpec(
+        f"{field} is {value!r}, but it takes True, False or None (automatic).", code="option-not-a-boolean", field=field
+    )
 
 
 def _variables(value: Any, field: str) -> dict[str, str] | None:
@@ -143,16 +166,26 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
     try:
         pairs = dict(value)
     except (TypeError, ValueError):
-        raise InvalidSpec(f"{field} takes a dict of names and values.", field=field,
-                          hint='Example: {"OMP_NUM_THREADS": "2"}.') from None  # fmt: skip
+        raise InvalidSpec(
+            f"{field} takes a dict of names and values.",
+            code="environment-not-a-dict",
+            field=field,
+            hint='Example: {"OMP_NUM_THREADS": "2"}.',
+        ) from None
     for name, text in pairs.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise InvalidSpec(f"{name!r} cannot be the name of an environment variable.", field=field)
+            raise InvalidSpec(
+                f"{name!r} cannot be the name of an environment variable.", code="environment-name-invalid", field=field
+            )
         if "\0" in str(text):
-            raise InvalidSpec(f"{name} cannot hold a null character.", field=field)
+            raise InvalidSpec(f"{name} cannot hold a null character.", code="environment-value-null", field=field)
         if name.startswith("DISTDL_"):
-            raise InvalidSpec(f"{name} is set by this package itself.", field=field,
-                              hint="Choose a name that does not begin with DISTDL_.")  # fmt: skip
+            raise InvalidSpec(
+                f"{name} is set by this package itself.",
+                code="environment-name-reserved",
+                field=field,
+                hint="Choose a name that does not begin with DISTDL_.",
+            )
     return {name: str(text) for name, text in pairs.items()}
 
 

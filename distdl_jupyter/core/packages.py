@@ -44,8 +44,12 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
         return None
     for one in found:
         if one.startswith("-") or "\n" in one:
-            raise InvalidSpec(f"{field} takes names of packages, not {one.splitlines()[0]!r}.", field=field,
-                              hint='Example: ["numpy>=2", "webdataset==1.0.2"].')  # fmt: skip
+            raise InvalidSpec(
+                f"{field} takes names of packages, not {one.splitlines()[0]!r}.",
+                code="package-name-invalid",
+                field=field,
+                hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
+            )
         _check_reachable(one, field)
     return found
 
@@ -54,8 +58,12 @@ def _words(value: Any, field: str) -> tuple[str, ...]:
     if isinstance(value, str):  # as it is typed on a line
         return tuple(word for part in value.split(",") for word in part.split())
     if not isinstance(value, (list, tuple)) or any(not isinstance(one, str) for one in value):
-        raise InvalidSpec(f"{field} is {value!r}, but it takes a list of packages.", field=field,
-                          hint='Example: ["numpy>=2", "webdataset==1.0.2"].')  # fmt: skip
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes a list of packages.",
+            code="packages-not-a-list",
+            field=field,
+            hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
+        )
     return tuple(one.strip() for one in value if one.strip())
 
 
@@ -67,7 +75,12 @@ def check_requirements(value: Any, field: str) -> str | None:
     if value in (None, ""):
         return None
     if not isinstance(value, (str, Path)):
-        raise InvalidSpec(f"{field} is {value!r}, but it takes the path of a file.", field=field, hint=_TAKES)
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes the path of a file.",
+            code="requirements-not-a-path",
+            field=field,
+            hint=_TAKES,
+        )
     return str(value)
 
 
@@ -82,7 +95,12 @@ def requirements(given: str, folder: Path, field: str = "requirements") -> str:
 
     text = given if given.endswith("\n") else _text_of(folder / Path(given).expanduser(), field)
     if len(text) > _LARGEST:
-        raise InvalidSpec(f"{field} is longer than 1 MB.", field=field, hint="Leave out what is not needed.")
+        raise InvalidSpec(
+            f"{field} is longer than 1 MB.",
+            code="requirements-too-long",
+            field=field,
+            hint="Leave out what is not needed.",
+        )
     if is_lock(text):
         _check_reachable(text, field)
         return text
@@ -102,13 +120,19 @@ def _text_of(path: Path, field: str) -> str:
 def _read(path: Path, field: str) -> str:
     if (command := _OTHER_LOCKS.get(path.name)) is not None:
         hint = f"Make a file that pip reads: {command}." if command else "Name its packages in conda_packages."
-        raise InvalidSpec(f"{field} takes no {path.name}, which only another tool reads.", field=field, hint=hint)
+        raise InvalidSpec(
+            f"{field} takes no {path.name}, which only another tool reads.",
+            code="requirements-file-of-other-tool",
+            field=field,
+            hint=hint,
+        )
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
-        raise InvalidSpec(f"{field}: {path} cannot be read ({why}).", field=field,
-                          hint=_TAKES) from None  # fmt: skip
+        raise InvalidSpec(
+            f"{field}: {path} cannot be read ({why}).", code="requirements-unreadable", field=field, hint=_TAKES
+        ) from None
 
 
 def states_packages(script: str) -> bool:
@@ -121,8 +145,12 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
     found = [match["content"] for match in _SCRIPT.finditer(text)]
     example = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
     if len(found) != 1:
-        raise InvalidSpec(f"{field}: {name} states {'no' if not found else 'more than one set of'} dependencies "
-                          "(PEP 723).", field=field, hint=example)  # fmt: skip
+        raise InvalidSpec(
+            f"{field}: {name} states {'no' if not found else 'more than one set of'} dependencies (PEP 723).",
+            code="script-without-dependencies",
+            field=field,
+            hint=example,
+        )
     import tomllib  # few jobs need it
 
     try:
@@ -130,8 +158,12 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
         stated = tomllib.loads("\n".join(lines))
         dependencies = [str(one) for one in stated.get("dependencies", [])]
     except (tomllib.TOMLDecodeError, TypeError) as error:
-        raise InvalidSpec(f"{field}: the metadata of {name} cannot be read ({error}).", field=field,
-                          hint=example) from None  # fmt: skip
+        raise InvalidSpec(
+            f"{field}: the metadata of {name} cannot be read ({error}).",
+            code="script-metadata-invalid",
+            field=field,
+            hint=example,
+        ) from None
     _check_python(str(stated.get("requires-python") or ""), name, field)
     return "".join(f"{one}\n" for one in dependencies)
 
@@ -147,8 +179,12 @@ def _check_python(wanted: str, name: str, field: str) -> None:
     except InvalidSpecifier:
         fits = False
     if not fits:
-        raise InvalidSpec(f"{field}: {name} asks for Python {wanted}, and this one is {here}.", field=field,
-                          hint="Submit it from a kernel of that Python: ranks run the same.")  # fmt: skip
+        raise InvalidSpec(
+            f"{field}: {name} asks for Python {wanted}, and this one is {here}.",
+            code="requirements-python-version",
+            field=field,
+            hint="Submit it from a kernel of that Python: ranks run the same.",
+        )
 
 
 def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
@@ -160,8 +196,12 @@ def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
             lines.append(re.sub(r"(^|\s)#.*$", "", line))
             continue
         if flag in _INCLUDES[2:]:
-            raise InvalidSpec(f"{field}: {path.name} names a file of constraints, which no node has.", field=field,
-                              hint="Pin the versions in the file itself, or give a lock (pylock.toml).")  # fmt: skip
+            raise InvalidSpec(
+                f"{field}: {path.name} names a file of constraints, which no node has.",
+                code="requirements-constraints",
+                field=field,
+                hint="Pin the versions in the file itself, or give a lock (pylock.toml).",
+            )
         other = (path.parent / rest.strip()).resolve()
         if other not in seen:
             seen.add(other)
@@ -172,7 +212,12 @@ def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
 def _check_line(line: str, field: str) -> None:
     first = line.split(maxsplit=1)[0]
     if first in ("-e", "--editable") or first.startswith((".", "/", "~", "file:")):
-        raise InvalidSpec(f"{field} names {line!r}, which other machines do not have.", field=field, hint=_TRAVELS)
+        raise InvalidSpec(
+            f"{field} names {line!r}, which other machines do not have.",
+            code="requirements-local-path",
+            field=field,
+            hint=_TRAVELS,
+        )
     _check_reachable(line, field)
 
 
@@ -182,11 +227,16 @@ def _check_reachable(text: str, field: str) -> None:
         try:
             split = urlsplit(address)
         except ValueError:  # which may quote a password
-            raise InvalidSpec(f"{field} has an address that cannot be read.", field=field,
-                              hint="Correct what stands behind its ://.") from None  # fmt: skip
+            raise InvalidSpec(
+                f"{field} has an address that cannot be read.",
+                code="requirements-address-invalid",
+                field=field,
+                hint="Correct what stands behind its ://.",
+            ) from None
         if split.password or (split.username and not split.scheme.endswith("ssh")) or mask(address) != address:
             raise InvalidSpec(
                 f"{field}: the address at {split.hostname} holds a password, and what a job asks for is kept with it.",
+                code="requirements-password",
                 field=field,
                 hint="Give it as the environment variable CONDA_CHANNELS, or in .condarc of the nodes."
                 if field == "conda_packages"

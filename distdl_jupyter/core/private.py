@@ -30,11 +30,18 @@ def check(folder: Path) -> None:
     seen, me = folder.stat(), os.geteuid()
     # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
     if me != 0 and seen.st_uid not in (me, 0):
-        raise DiskRefused(f"{folder} belongs to the user with number {seen.st_uid} and not to you.", hint=_ELSEWHERE)
+        raise DiskRefused(
+            f"{folder} belongs to the user with number {seen.st_uid} and not to you.",
+            code="folder-of-another-user",
+            hint=_ELSEWHERE,
+        )
     if permissions.is_open(seen):
         who = "everybody" if seen.st_mode & 0o002 else f"the group with number {seen.st_gid}"
-        raise DiskRefused(f"{folder} may be written by {who}, who could put code into your jobs.",
-                          hint=f"Take that back with chmod go-w '{folder}'.")  # fmt: skip
+        raise DiskRefused(
+            f"{folder} may be written by {who}, who could put code into your jobs.",
+            code="folder-writable-by-others",
+            hint=f"Take that back with chmod go-w '{folder}'.",
+        )
 
 
 _ELSEWHERE = "Let DISTDL_HOME name a folder of your own."

@@ -117,7 +117,9 @@ def rank_numbers(text: str) -> list[int] | None:
     try:
         return [int(one) for one in text.split(",")] if text else None
     except ValueError:
-        raise InvalidSpec(f"--ranks takes numbers such as 0,1, but got {text!r}.", field="ranks") from None
+        raise InvalidSpec(
+            f"--ranks takes numbers such as 0,1, but got {text!r}.", code="ranks-unreadable", field="ranks"
+        ) from None
 
 
 def folder_of(folder: JobFolder, number: int) -> Path:

@@ -159,4 +159,4 @@ def was_moved(reason: str) -> bool:
 
 def waits_no_more(id_: str, state: State) -> JobNotRunning:
     """Return the exception for a job that was asked to do what only one that waits can."""
-    return JobNotRunning(f"Job {id_} waits for nothing any more: it is {state.value}.")
+    return JobNotRunning(f"Job {id_} waits for nothing any more: it is {state.value}.", code="job-not-queued")

@@ -57,8 +57,12 @@ def refuse(options: Mapping[str, Any]) -> None:
     """Raise InvalidSpec where an option of a cluster or backend holds a secret: they are kept, and shown."""
     for name, value in options.items():
         if isinstance(value, str) and text(value) != value:
-            raise InvalidSpec(f"{name} holds a secret ({_around(text(value))}), and options are kept.", field=name,
-                              hint="Take it out, and give it as an environment variable.")  # fmt: skip
+            raise InvalidSpec(
+                f"{name} holds a secret ({_around(text(value))}), and options are kept.",
+                code="option-holds-secret",
+                field=name,
+                hint="Take it out, and give it as an environment variable.",
+            )
 
 
 def _around(masked: str) -> str:

@@ -209,8 +209,12 @@ class Scaling:
         """
         known = self.of(backend or self.backends[0]) if self.points else []
         if len(known) < 2:
-            raise InvalidSpec("A forecast needs runs on two numbers of processes at least.", field="processes",
-                              hint="Measure more of them: scale(train, processes=[1, 2, 4]).")  # fmt: skip
+            raise InvalidSpec(
+                "A forecast needs runs on two numbers of processes at least.",
+                code="forecast-needs-two-points",
+                field="processes",
+                hint="Measure more of them: scale(train, processes=[1, 2, 4]).",
+            )
         model = _Model.of(known)
         own, communication, of_link = model.own, model.communication(processes), 0.0
         if link is not None:
@@ -244,8 +248,10 @@ def _over(link: Link, points: Sequence[Point], processes: int, nodes: int) -> _O
     if not seen:
         raise InvalidSpec(
             "The bytes of the gradients were not seen in these runs, so nothing is known of another link.",
-            field="link", hint="They are seen with DistributedDataParallel and Horovod's optimizer on two processes.",
-        )  # fmt: skip
+            code="forecast-without-gradients",
+            field="link",
+            hint="They are seen with DistributedDataParallel and Horovod's optimizer on two processes.",
+        )
     last = seen[-1]
     whole = _ring_over(link, last.gradients, processes)
     if last.backend.startswith("horovod"):

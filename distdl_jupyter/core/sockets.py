@@ -45,7 +45,11 @@ def secured(folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise DistDLError(f"{folder} belongs to somebody else.", hint="Set JUPYTER_RUNTIME_DIR to a folder of yours.")
+        raise DistDLError(
+            f"{folder} belongs to somebody else.",
+            code="socket-folder-of-another-user",
+            hint="Set JUPYTER_RUNTIME_DIR to a folder of yours.",
+        )
     if stat.S_IMODE(found.st_mode) != 0o700:
         folder.chmod(0o700)
     return folder

@@ -63,51 +63,91 @@ def choice(values: Sequence[Any]) -> Choice:
 
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise InvalidSpec(f"{name} takes two numbers, and {value!r:.40} is none.", field="parameters",
-                          hint=f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).")  # fmt: skip
+        raise InvalidSpec(
+            f"{name} takes two numbers, and {value!r:.40} is none.",
+            code="distribution-bounds-not-numbers",
+            field="parameters",
+            hint=f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).",
+        )
     return value
 
 
 def _checked(one: Range, name: str) -> Range:
     said = f"{name}({one.low:g}, {one.high:g})"
     if one.low >= one.high:
-        raise InvalidSpec(f"{said} holds no numbers: the first has to be below the second.", field="parameters")
+        raise InvalidSpec(
+            f"{said} holds no numbers: the first has to be below the second.",
+            code="distribution-empty",
+            field="parameters",
+        )
     if one.log and one.low <= 0:
-        raise InvalidSpec(f"{said} begins at {one.low:g}, but a logarithm needs numbers above 0.", field="parameters",
-                          hint="Begin above 0, or use uniform.")  # fmt: skip
+        raise InvalidSpec(
+            f"{said} begins at {one.low:g}, but a logarithm needs numbers above 0.",
+            code="distribution-logarithm",
+            field="parameters",
+            hint="Begin above 0, or use uniform.",
+        )
     if one.whole and (one.low % 1 or one.high % 1):
-        raise InvalidSpec(f"{said}: integers takes whole numbers.", field="parameters", hint="Example: integers(1, 8).")
+        raise InvalidSpec(
+            f"{said}: integers takes whole numbers.",
+            code="distribution-integers",
+            field="parameters",
+            hint="Example: integers(1, 8).",
+        )
     return one
 
 
 def _choice(values: Any, name: str) -> Choice:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidSpec(f"{name} is {values!r}, which is no list.", field="parameters", hint=_EXAMPLE)
+        raise InvalidSpec(
+            f"{name} is {values!r}, which is no list.",
+            code="parameter-values-not-a-list",
+            field="parameters",
+            hint=_EXAMPLE,
+        )
     found = tuple(values)
     if not 1 <= len(found) <= MOST:
-        raise InvalidSpec(f"{name} has {len(found)} values, but it takes 1 to {MOST}.", field="parameters")
+        raise InvalidSpec(
+            f"{name} has {len(found)} values, but it takes 1 to {MOST}.",
+            code="parameter-value-count",
+            field="parameters",
+        )
     for value in found:
         if not isinstance(value, str | int | float | bool | None):
-            raise InvalidSpec(f"{name} has {type(value).__name__} among its values.", field="parameters",
-                              hint="Give numbers, texts, True, False or None, and choose the object in the training "
-                              "code by them.")  # fmt: skip
+            raise InvalidSpec(
+                f"{name} has {type(value).__name__} among its values.",
+                code="parameter-value-type",
+                field="parameters",
+                hint="Give numbers, texts, True, False or None, and choose the object in the training code by them.",
+            )
         if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidSpec(f"{name} has {value} among its values.", field="parameters",
-                              hint="Give finite numbers.")  # fmt: skip
+            raise InvalidSpec(
+                f"{name} has {value} among its values.",
+                code="parameter-value-not-finite",
+                field="parameters",
+                hint="Give finite numbers.",
+            )
     kept: dict[Any, Any] = {}
     for value in found:
         if type(same := kept.setdefault(value, value)) is not type(value):
-            raise InvalidSpec(f"{name} has {same!r} and {value!r} among its values, which Optuna takes for one and the "
-                              "same.", field="parameters", hint="Give one of them, or texts by which the training code "
-                              "chooses.")  # fmt: skip
+            raise InvalidSpec(
+                f"{name} has {same!r} and {value!r} among its values, which Optuna takes for one and the same.",
+                code="parameter-values-equal",
+                field="parameters",
+                hint="Give one of them, or texts by which the training code chooses.",
+            )
     return Choice(tuple(kept))
 
 
 def checked(given: Any) -> Space:
     """Return what is varied, by the parameter's name. Raises InvalidSpec."""
     if not isinstance(given, Mapping) or not 1 <= len(given) <= MOST:
-        raise InvalidSpec("A sweep takes a dict from parameters to what they may be.", field="parameters",
-                          hint=_EXAMPLE)  # fmt: skip
+        raise InvalidSpec(
+            "A sweep takes a dict from parameters to what they may be.",
+            code="parameters-not-a-dict",
+            field="parameters",
+            hint=_EXAMPLE,
+        )
     return {str(name): _understood(str(name), one) for name, one in given.items()}
 
 
@@ -123,10 +163,19 @@ def _understood(name: str, one: Any) -> Range | Choice:
         make = integers if kind == "IntDistribution" else loguniform if one.log else uniform
         return make(one.low, one.high, log=one.log) if make is integers else make(one.low, one.high)
     if isinstance(one, str | int | float | bool | None):
-        raise InvalidSpec(f"{name} is {one!r}, which is no range and no list.", field="parameters",
-                          hint="What is the same in all trials stands in the code, or in kwargs=.")  # fmt: skip
+        raise InvalidSpec(
+            f"{name} is {one!r}, which is no range and no list.",
+            code="parameter-not-a-range",
+            field="parameters",
+            hint="What is the same in all trials stands in the code, or in kwargs=.",
+        )
     hint = "Give loguniform(1e-4, 1e-1), uniform(0, 1), integers(1, 8) or a list of values."
-    raise InvalidSpec(f"{name} is {kind}, which is no distribution that a sweep knows.", field="parameters", hint=hint)
+    raise InvalidSpec(
+        f"{name} is {kind}, which is no distribution that a sweep knows.",
+        code="distribution-unknown",
+        field="parameters",
+        hint=hint,
+    )
 
 
 _MAKERS: dict[str, Callable[..., Range | Choice]] = {
@@ -149,20 +198,32 @@ def parsed(name: str, text: str) -> Range | Choice:
     if isinstance(tree, ast.Call):
         called = ast.unparse(tree.func)
         if called not in _MAKERS:
-            raise InvalidSpec(f"{called} is no distribution that a sweep knows.", field="parameters",
-                              hint=f"There are {', '.join(_MAKERS)}, and lists: {name}=64,128.")  # fmt: skip
+            raise InvalidSpec(
+                f"{called} is no distribution that a sweep knows.",
+                code="distribution-name-unknown",
+                field="parameters",
+                hint=f"There are {', '.join(_MAKERS)}, and lists: {name}=64,128.",
+            )
         try:
             positional = [ast.literal_eval(one) for one in tree.args]
             named = {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords}
             return _MAKERS[called](*positional, **named)
         except (TypeError, ValueError):
-            raise InvalidSpec(f"{text} cannot be read.", field="parameters",
-                              hint="Example: loguniform(1e-4, 1e-1).") from None  # fmt: skip
+            raise InvalidSpec(
+                f"{text} cannot be read.",
+                code="parameters-unreadable",
+                field="parameters",
+                hint="Example: loguniform(1e-4, 1e-1).",
+            ) from None
     words = text.strip().removeprefix("[").removesuffix("]").split(",")
     values = [_word(word.strip()) for word in words if word.strip()]
     if len(values) < 2:
-        raise InvalidSpec(f"{name}={text} leaves nothing to choose.", field="parameters",
-                          hint=f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.")  # fmt: skip
+        raise InvalidSpec(
+            f"{name}={text} leaves nothing to choose.",
+            code="parameter-single-value",
+            field="parameters",
+            hint=f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.",
+        )
     return _choice(values, name)
 
 
@@ -177,8 +238,12 @@ def of_line(line: str) -> tuple[Space, str]:
         found[said[1]] = parsed(said[1], said[2].strip("'\""))
         line = line[said.end() :]
     if not found:
-        raise InvalidSpec("A sweep says first what is varied.", field="parameters",
-                          hint="Example: lr=loguniform(1e-4,1e-1) width=64,128.")  # fmt: skip
+        raise InvalidSpec(
+            "A sweep says first what is varied.",
+            code="parameters-missing",
+            field="parameters",
+            hint="Example: lr=loguniform(1e-4,1e-1) width=64,128.",
+        )
     return checked(found), line
 
 

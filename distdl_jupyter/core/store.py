@@ -143,8 +143,12 @@ class JobFolder:
             raise gone(self.id) from None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, OSError) and (remedy := limits.remedy(error)):
-                raise DiskRefused(f"{self.spec_file} cannot be read: {error.strerror}.", hint=remedy) from error
-            raise JobNotFound(f"No job {self.id} is here: its spec cannot be read ({error}).") from error
+                raise DiskRefused(
+                    f"{self.spec_file} cannot be read: {error.strerror}.", code="job-spec-unreadable", hint=remedy
+                ) from error
+            raise JobNotFound(
+                f"No job {self.id} is here: its spec cannot be read ({error}).", code="job-spec-invalid"
+            ) from error
 
     @property
     def log(self) -> Path:
@@ -176,7 +180,7 @@ class JobFolder:
 
 def gone(id_: str) -> JobNotFound:
     """Return what is told of a job that is not there."""
-    return JobNotFound(f"No job {id_!r} is here.", hint="%dist_jobs or 'distdl ls' lists the jobs.")
+    return JobNotFound(f"No job {id_!r} is here.", code="job-unknown", hint="%dist_jobs or 'distdl ls' lists the jobs.")
 
 
 class JobStore:
@@ -264,7 +268,11 @@ class JobStore:
         if len(matches) == 1:
             return JobFolder(self.jobs / matches[0])
         if matches:
-            raise JobNotFound(f"{len(matches)} jobs end in {id_!r}: {', '.join(matches)}.", hint="Give the whole id.")
+            raise JobNotFound(
+                f"{len(matches)} jobs end in {id_!r}: {', '.join(matches)}.",
+                code="job-id-ambiguous",
+                hint="Give the whole id.",
+            )
         raise gone(id_)
 
     def remove(self, folder: JobFolder) -> None:
@@ -280,8 +288,11 @@ class JobStore:
         except OSError as error:
             raise disk.refusal(error, self.jobs) from error
         if left := _delete(doomed):
-            raise DiskRefused(f"Job {folder.id} is deleted, but not all of its files: {left}.",
-                              hint=f"They are in {doomed}.")  # fmt: skip
+            raise DiskRefused(
+                f"Job {folder.id} is deleted, but not all of its files: {left}.",
+                code="job-not-fully-deleted",
+                hint=f"They are in {doomed}.",
+            )
 
 
 def _delete(folder: Path) -> str:

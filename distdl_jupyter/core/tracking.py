@@ -30,8 +30,11 @@ def check(value: Any, field: str) -> str | None:
     words = value.split(",") if isinstance(value, str) else value or ()
     found = tuple(dict.fromkeys(str(word).strip().lower() for word in words if str(word).strip()))
     if any(word not in (*TITLES, OFF) for word in found) or (OFF in found and len(found) > 1):
-        raise InvalidSpec(f"{field} is {value!r}, but it takes {', '.join(TITLES)}, several of them, or {OFF}.",
-                          field=field)  # fmt: skip
+        raise InvalidSpec(
+            f"{field} is {value!r}, but it takes {', '.join(TITLES)}, several of them, or {OFF}.",
+            code="tracker-unknown",
+            field=field,
+        )
     return ",".join(found) or None
 
 

@@ -97,16 +97,18 @@ class Parser(argparse.ArgumentParser):
         """Raise InvalidSpec."""
         text = message[:1].upper() + message[1:]
         lists = f"{self.call}? lists all flags." if self._magic else f"{self.call} --help lists them."
-        raise InvalidSpec(f"{text}.", field="flag", hint=lists)
+        raise InvalidSpec(f"{text}.", code="flag-invalid", field="flag", hint=lists)
 
     def parse(self, line: str) -> argparse.Namespace:
         """Return what the words of a magic line mean. Raises InvalidSpec."""
         try:
             words = shlex.split(line)
         except ValueError as error:
-            raise InvalidSpec(f"The magic line cannot be read: {error}.", hint="Close every quote.") from None
+            raise InvalidSpec(
+                f"The magic line cannot be read: {error}.", code="magic-line-unreadable", hint="Close every quote."
+            ) from None
         if {"-h", "--help"} & set(words):
-            raise InvalidSpec(f"{self.call}? shows the help.", field="flag")
+            raise InvalidSpec(f"{self.call}? shows the help.", code="flag-help", field="flag")
         return self._parsed(words)
 
     def read(self, words: list[str]) -> dict[str, Any]:
@@ -139,7 +141,7 @@ class Parser(argparse.ArgumentParser):
         if rest and self.complete():
             return self._parsed(words)
         if rest:
-            raise InvalidSpec(self._stray(rest[0]), field="flag")
+            raise InvalidSpec(self._stray(rest[0]), code="flag-stray", field="flag")
         return chosen
 
     def _stray(self, word: str) -> str:
@@ -340,6 +342,7 @@ def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.g
         if not name or known is None:
             raise InvalidSpec(
                 "--env takes NAME=VALUE, or the NAME of a variable that this kernel's environment has.",
+                code="env-flag-invalid",
                 field="environment_variables",
                 hint="Example: --env OMP_NUM_THREADS=2.",
             )

@@ -88,7 +88,12 @@ def _refuse_second(rows: Sequence[DataRow], number: int) -> None:
     name = datarows.name(rows[number])
     before = [datarows.name(one).upper() for one in rows[:number] if not datarows.is_blank(one)]
     if name.upper() in before:
-        raise InvalidSpec(f"Another row is named {name} too.", field="data", hint="Names differ by more than capitals.")
+        raise InvalidSpec(
+            f"Another row is named {name} too.",
+            code="data-row-twice",
+            field="data",
+            hint="Names differ by more than capitals.",
+        )
 
 
 def _ask(source: DataSource, where: Where) -> Callable[[], Found]:

@@ -78,7 +78,10 @@ def source(one: DataRow) -> DataSource:
     """Return the source that a row means. Raises InvalidSpec."""
     if not one.place.strip():
         raise InvalidSpec(
-            f"It is not said where {name(one)} is.", field="data", hint="Give its place or remove the row."
+            f"It is not said where {name(one)} is.",
+            code="data-row-without-place",
+            field="data",
+            hint="Give its place or remove the row.",
         )
     return data.source(name(one), place(one))
 

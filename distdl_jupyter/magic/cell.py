@@ -112,6 +112,7 @@ class CellMagic:
         if more:
             raise InvalidSpec(
                 f"--on-ranks takes the ranks as they are, so --{more[0].replace('_', '-')} has no meaning beside it.",
+                code="option-of-kept-ranks",
                 field=more[0],
                 hint="Leave it out, or start other ranks with %dist_ranks start.",
             )
@@ -141,7 +142,9 @@ def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedC
 def identifier(name: str | None) -> str | None:
     """Return the name of a variable. Raises InvalidSpec for what cannot be one."""
     if name is not None and not name.isidentifier():
-        raise InvalidSpec(f"--out takes a variable's name, but {name!r} cannot be one.", field="out")
+        raise InvalidSpec(
+            f"--out takes a variable's name, but {name!r} cannot be one.", code="out-name-invalid", field="out"
+        )
     return name
 
 

@@ -67,7 +67,11 @@ class LineMagics:
         if chosen.out is None:
             return job
         if not chosen.out.isidentifier():
-            raise InvalidSpec(f"--out takes a variable's name, but {chosen.out!r} cannot be one.", field="out")
+            raise InvalidSpec(
+                f"--out takes a variable's name, but {chosen.out!r} cannot be one.",
+                code="out-name-invalid",
+                field="out",
+            )
         self._session.keep(chosen.out, job)
         return None
 
@@ -254,7 +258,7 @@ def pairs(words: list[str]) -> dict[str, str]:
     """Return NAME=VALUE words as a dict. Raises InvalidSpec."""
     for word in words:
         if "=" not in word:
-            raise InvalidSpec(f"{word!r} sets nothing; write NAME=VALUE.", field=word)
+            raise InvalidSpec(f"{word!r} sets nothing; write NAME=VALUE.", code="setting-without-value", field=word)
     return dict(word.split("=", 1) for word in words)
 
 

@@ -79,6 +79,7 @@ class RankLines:
         if action not in self._actions:
             raise InvalidSpec(
                 f"%dist_ranks cannot {action!r}; it can {', '.join(ACTIONS)}, and alone it shows the ranks.",
+                code="ranks-action-unknown",
                 field="action",
             )
         return self._actions[action](rest.strip())
@@ -94,6 +95,7 @@ class RankLines:
         if (own := self._session.ranks.own()) is not None:
             raise InvalidSpec(
                 f"{plural(own.size, 'rank')} of this kernel are alive already ({short_id(own.id)}).",
+                code="ranks-alive-already",
                 hint="%dist_ranks stop ends them, %dist_ranks restart starts them anew.",
             )
         chosen = job_parser(Parser("%dist_ranks", _DESCRIPTION)).parse(rest)
@@ -132,7 +134,7 @@ class RankLines:
         found = ranks.current(only=rest)
         if found is None:
             of = f" of job {rest}" if rest else ""
-            raise JobNotFound(f"No ranks{of} are alive.", hint="%dist_ranks start -p 2 starts two.")
+            raise JobNotFound(f"No ranks{of} are alive.", code="no-ranks", hint="%dist_ranks start -p 2 starts two.")
         self._session.ranks.choose(found)
         _say(f"Using {plural(found.size, 'rank')} of job {short_id(found.id)}.")
 
@@ -141,14 +143,16 @@ class RankLines:
         space = self._session.ip.user_ns
         unknown = [name for name in chosen.names if name not in space]
         if unknown:
-            raise InvalidSpec(f"The notebook has no variable {unknown[0]!r} to push.", field="names")
+            raise InvalidSpec(
+                f"The notebook has no variable {unknown[0]!r} to push.", code="push-name-unknown", field="names"
+            )
         ranks = self._session.ranks.get()
         ranks.push(_on(chosen, ranks), **{name: space[name] for name in chosen.names})
 
     def _pull(self, rest: str) -> Any:
         chosen = _names_parser().parse(rest)
         if len(chosen.names) != 1:
-            raise InvalidSpec("%dist_ranks pull takes one name.", field="names")
+            raise InvalidSpec("%dist_ranks pull takes one name.", code="pull-one-name", field="names")
         ranks = self._session.ranks.get()
         on = _on(chosen, ranks)
         values = ranks.pull(chosen.names[0], on=on)
@@ -176,7 +180,11 @@ def _on(chosen: argparse.Namespace, ranks: Ranks) -> list[int] | None:
 
 def _alone(rest: str, action: str) -> None:
     if rest:
-        raise InvalidSpec(f"%dist_ranks {action} takes nothing more, but {rest!r} follows.", field="action")
+        raise InvalidSpec(
+            f"%dist_ranks {action} takes nothing more, but {rest!r} follows.",
+            code="ranks-action-arguments",
+            field="action",
+        )
 
 
 def _say_wait(detail: str) -> None:

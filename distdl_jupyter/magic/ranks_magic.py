@@ -71,7 +71,11 @@ class RanksMagic:
         """Run one cell and return its values, None when there are none. Raises CellFailed."""
         chosen = self._parser.parse(line)
         if chosen.out is not None and not chosen.out.isidentifier():
-            raise InvalidSpec(f"--out takes a variable's name, but {chosen.out!r} cannot be one.", field="out")
+            raise InvalidSpec(
+                f"--out takes a variable's name, but {chosen.out!r} cannot be one.",
+                code="out-name-invalid",
+                field="out",
+            )
         ranks = self._session.ranks.get()
         on = None if chosen.on is None else ranks_of(chosen.on, ranks.size)
         place = capture.here()
@@ -158,9 +162,13 @@ def ranks_of(text: str, size: int) -> list[int]:
     for part in text.split(","):
         span = _SPAN.fullmatch(part.strip())
         if span is None:
-            raise InvalidSpec(f"{text!r} names no ranks; write them as 0,2 or 1-3.", field="on")
+            raise InvalidSpec(
+                f"{text!r} names no ranks; write them as 0,2 or 1-3.", code="ranks-selection-invalid", field="on"
+            )
         low, high = int(span[1]), int(span[2] or span[1])
         if low > high or high >= size:
-            raise InvalidSpec(f"There is no rank {part.strip()}: the ranks are 0 to {size - 1}.", field="on")
+            raise InvalidSpec(
+                f"There is no rank {part.strip()}: the ranks are 0 to {size - 1}.", code="rank-unknown", field="on"
+            )
         found.update(range(low, high + 1))
     return sorted(found)

@@ -63,7 +63,9 @@ def short_errors() -> Iterator[None]:
             shown_as(error, [f"{type(error).__name__}: {error}"])
         raise
     except SyntaxError as error:
-        shortened = InvalidSpec(f"Line {error.lineno} of the cell is no Python: {error.msg}.", field="cell")
+        shortened = InvalidSpec(
+            f"Line {error.lineno} of the cell is no Python: {error.msg}.", code="cell-syntax", field="cell"
+        )
         shown_as(shortened, "".join(traceback.format_exception_only(error)).splitlines())
         raise shortened from None
 

@@ -57,14 +57,16 @@ class ProfileShown(Profile):
         Raises JobNotFound when there is none, DiskRefused.
         """
         if self.trace is None or not self.trace.is_file():
-            raise JobNotFound("The trace of this profile is not there any more.")
+            raise JobNotFound("The trace of this profile is not there any more.", code="trace-gone")
         target = Path(path).expanduser()
         try:
             if target.is_dir():
                 target = target / f"profile-{self.number}-{self.trace.name}"
             return Path(shutil.copyfile(self.trace, target))
         except OSError as error:
-            raise DiskRefused(f"The trace cannot be saved as {target}: {error.strerror}.") from error
+            raise DiskRefused(
+                f"The trace cannot be saved as {target}: {error.strerror}.", code="trace-not-saved"
+            ) from error
 
 
 def displayable(of: Profile) -> ProfileShown:

@@ -27,7 +27,7 @@ def from_query(form: type[R], arguments: Mapping[str, list[bytes]]) -> R:
     try:
         given = {name: arguments[name][-1].decode() for name in form.__struct_fields__ if arguments.get(name)}
     except UnicodeDecodeError:
-        raise InvalidSpec("The query string is no text in UTF-8.") from None
+        raise InvalidSpec("The query string is no text in UTF-8.", code="query-not-utf-8") from None
     hints = typing.get_type_hints(form)
     found = {name: _parts(text) if typing.get_origin(hints[name]) is tuple else text for name, text in given.items()}
     return from_data(form, found, strict=False)
@@ -55,7 +55,7 @@ def from_json(form: type[R], data: bytes | bytearray) -> R:
     except msgspec.ValidationError as error:
         raise _invalid(form, error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidSpec("The request's body is no JSON.") from None
+        raise InvalidSpec("The request's body is no JSON.", code="request-not-json") from None
 
 
 #: msgspec's words for kinds of values, and ours.
@@ -69,12 +69,18 @@ def _invalid(form: type[Request], error: msgspec.ValidationError) -> InvalidSpec
     names = re.findall(r"\.(\w+)", path)
     if named := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL):
         if named[1] == "missing required":
-            return InvalidSpec(f"{named[2]} is missing.", field=named[2])
+            return InvalidSpec(f"{named[2]} is missing.", code="request-field-missing", field=named[2])
         inside = f"{named[2]!r} is no field of {names[-1]}." if names else ""
-        return InvalidSpec(inside or unknown(named[2], form.__struct_fields__, "field of this request"), field=named[2])
+        return InvalidSpec(
+            inside or unknown(named[2], form.__struct_fields__, "field of this request"),
+            code="request-field-unknown",
+            field=named[2],
+        )
     if not names:
-        return InvalidSpec("The request's body takes a JSON object.")
-    return InvalidSpec(f"{names[-1]} takes {_takes(form, names[-1], reason)}.", field=names[-1])
+        return InvalidSpec("The request's body takes a JSON object.", code="request-not-an-object")
+    return InvalidSpec(
+        f"{names[-1]} takes {_takes(form, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
+    )
 
 
 def _takes(form: type[Request], name: str, reason: str) -> str:

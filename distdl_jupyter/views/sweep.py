@@ -167,7 +167,11 @@ class SweepShown:
         """Return a plotly Figure: the ``curves`` of all trials, or the ``parameters`` with what came of them."""
         study = self.study
         if kind not in ("curves", "parameters"):
-            raise InvalidSpec(f"There is no figure {kind!r} of a sweep; there are curves and parameters.", field="kind")
+            raise InvalidSpec(
+                f"There is no figure {kind!r} of a sweep; there are curves and parameters.",
+                code="figure-unknown",
+                field="kind",
+            )
         return _curves(study, log=log) if kind == "curves" else _parameters(study)
 
 
