@@ -6,6 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import cell_lexer  # noqa: E402
 import figures  # noqa: E402
 import links  # noqa: E402
 import notebook_pages  # noqa: E402
@@ -58,6 +59,8 @@ notebook_pages.write(HERE / "notebooks", HERE / "_static" / "jobs")
 
 
 def setup(app):
-    """Show pictures of the reader's theme; check the links of the pages when all are written."""
+    """Color cells with magics, show pictures of the reader's theme, and check all links at the end."""
+    for language in ("python", "ipython", "ipython3"):
+        app.add_lexer(language, cell_lexer.CellLexer)
     app.add_transform(pictures.DarkPictures)
     app.connect("build-finished", links.check)

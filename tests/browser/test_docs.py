@@ -65,3 +65,25 @@ def test_a_launch_form_in_a_page_is_shown_and_nothing_in_it_can_be_pressed(site,
     assert page.locator(".distdl-form .distdl-kept").evaluate("element => element.inert")
     assert wrong == []
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("hang", "hangs"), ("deadlock", "hangs"), ("checkpoint", "checkpoints"), ("preemption", "slurm"), ("ssh", "ssh")],
+)
+def test_a_search_finds_the_page_on_the_subject_first(site, chromium, word, page):
+    window = chromium.new_page()
+    window.goto(f"{(site / 'search.html').as_uri()}?q={word}")
+    first = window.locator("#search-results li a").first
+    first.wait_for()
+    assert f"howto/{page}.html" in first.get_attribute("href")
+    window.close()
+
+
+@pytest.mark.parametrize("page", ["tutorial/first-job", "howto/ssh", "notebooks/quickstart"])
+def test_a_cell_with_a_magic_has_syntax_colors(site, chromium, page):
+    window = chromium.new_page()
+    window.goto((site / f"{page}.html").as_uri())
+    cell = window.locator(".highlight pre", has_text="%%distributed").first
+    assert cell.locator("span.kn", has_text="import").count() > 0
+    window.close()
