@@ -37,12 +37,13 @@ ERRORS = codes.error_classes()
 VARIABLES = {
     "DISTDL_DOCS": "the address of a copy of this site (`https://...`): messages in JupyterLab and in panels then link "
     "to their entry in [Troubleshooting](troubleshooting.md)",
-    "DISTDL_HOME": "the data directory, where jobs lie (default: `distdl` in Jupyter's data directory)",
-    "DISTDL_CACHE": "what can be made again: built wheels, environments, data (default: `~/.cache/distdl`)",
-    "DISTDL_DATA_CACHE_BYTES": "the most that fetched data may take (default: a tenth of the disk, at most `100GB`)",
+    "DISTDL_HOME": "the data directory, where jobs are stored (default: `distdl` in Jupyter's data directory)",
+    "DISTDL_CACHE": "the cache directory: built wheels, environments, data (default: `~/.cache/distdl`)",
+    "DISTDL_DATA_CACHE_BYTES": "the maximum size of downloaded data (default: a tenth of the disk, at most `100GB`)",
     "DISTDL_DATAFRAMES": "where Spark writes DataFrames for jobs",
-    "DISTDL_QUEUE": "the folder of this machine's queue, where several containers share its GPUs",
-    "DISTDL_STALL_SECONDS": "seconds without progress after which stacks are taken; `0`: never",
+    "DISTDL_QUEUE": "the folder of this machine's queue, for containers that share its GPUs",
+    "DISTDL_STALL_SECONDS": "seconds without progress after which stacks are captured; `0`: never. Set it in the "
+    "environment of the process that submits the job ([When training hangs](../howto/hangs.md))",
     "DISTDL_WARM": "`off` switches warm starts off",
 }
 #: Those that ranks find.
@@ -52,8 +53,8 @@ RANK_VARIABLES = ("DISTDL_RANK", "DISTDL_WORLD_SIZE", "DISTDL_LOCAL_RANK", "DIST
 SUBJECTS = {
     "azure": "Azure: sign-in, sizes and prices",
     "backends": "Backends",
-    "backends/checks": "Code that is checked before the start",
-    "preflight": "Code that is checked before the start",
+    "backends/checks": "Checks before the start",
+    "preflight": "Checks before the start",
     "clusters/azureml": "Azure ML",
     "clusters/ray": "Ray",
     "clusters/slurm": "Slurm",
@@ -76,8 +77,8 @@ SUBJECTS = {
     "form/datanow": "Data",
     "magic": "Options",
     "ranks": "Persistent ranks",
-    "capture": "What travels with a cell",
-    "compat": "Calls of other tools",
+    "capture": "Variables sent with a cell",
+    "compat": "Code for other launchers",
     "sweeps": "Sweeps",
     "core/sweep": "Sweeps",
     "magic/sweep": "Sweeps",
@@ -114,8 +115,8 @@ def options() -> str:
     """Return the page of the options that every job takes."""
     parts = [
         "# Job options",
-        "Every job takes these, as arguments of `submit()`, flags of `%%distributed` and of `distdl submit`, fields of "
-        "the form and settings of `%dist_config`. Names of other tools are taken too.",
+        "Every job accepts these, as arguments of `submit()`, flags of `%%distributed` and of `distdl submit`, fields "
+        "of the form and settings of `%dist_config`. The option names of other tools are accepted too.",
     ]
     names = {
         "clusters": ", ".join(registry.names("clusters")),
@@ -135,7 +136,7 @@ def plugins() -> str:
     """Return the page of the options of clusters and backends."""
     parts = [
         "# Options of clusters and backends",
-        'Given to `add_cluster("name", "kind", option=...)`, to `submit(...)` or as flags; `-o NAME=VALUE` in a '
+        'Arguments of `add_cluster("name", "kind", option=...)` and `submit(...)`, or flags; `-o NAME=VALUE` in a '
         "terminal.",
     ]
     for kind in ("clusters", "backends"):
@@ -143,7 +144,7 @@ def plugins() -> str:
             fields = [one for one in registry.options(kind, name) if not one.name.startswith("_")]
             parts += [f"({anchor(f'{kind[:-1]} {name}')})=", f"## {kind[:-1].capitalize()} `{name}`"]
             rows = [(f"`{one.name}`", _text(one.metadata.get("help", "")), _default(_made(one))) for one in fields]
-            parts.append(_table(("option", "what it is", "default"), rows) if rows else "It has no options.")
+            parts.append(_table(("option", "description", "default"), rows) if rows else "It has no options.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -234,7 +235,7 @@ def magics() -> str:
     shell = InteractiveShell()
     known = {kind: set(named) for kind, named in shell.magics_manager.magics.items()}
     load(shell)
-    parts = ["# Magics", "`%load_ext distdl_jupyter` brings them. `%%distributed?` shows the same in a notebook."]
+    parts = ["# Magics", "`%load_ext distdl_jupyter` loads them. `%%distributed?` shows the same in a notebook."]
     for kind, signs in (("cell", "%%"), ("line", "%")):
         for name, function in sorted(shell.magics_manager.magics[kind].items()):
             if name not in known[kind] and name != "distdl" and function.__doc__:  # an alias
@@ -265,7 +266,7 @@ def http() -> str:
             good = next((_schema(one) for status, one in call["responses"].items() if status.startswith("2")), "")
             refused = ", ".join(status for status in call["responses"] if not status.startswith("2"))
             rows.append((f"`{method.upper()}`", _text(call.get("summary", "")), body, good, refused))
-        parts.append(_table(("method", "what it does", "takes", "gives", "refuses with"), rows))
+        parts.append(_table(("method", "description", "request", "response", "errors"), rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -289,7 +290,7 @@ def settings() -> str:
         for name, one in schema["properties"].items()
         if "title" in one
     ]
-    head = ("setting", "what it is", "default")
+    head = ("setting", "description", "default")
     code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     if unknown := [name for name in (*VARIABLES, *RANK_VARIABLES) if f'"{name}"' not in code]:
         raise ValueError(f"The package knows no variable {', '.join(unknown)}; change docs/reference.py.")
@@ -298,7 +299,7 @@ def settings() -> str:
         "# Settings",
         "## The Jupyter server", "In `jupyter_server_config.py`.", _table(head, server),
         "## JupyterLab", "Settings → Settings Editor → Distributed training.", _table(head, lab),
-        "## Variables of the environment", _table(("variable", "what it is"), variables),
+        "## Environment variables", _table(("variable", "description"), variables),
         f"Ranks find {', '.join(f'`{name}`' for name in RANK_VARIABLES)} beside torchrun's own.",
     ]) + "\n"  # fmt: skip
 
