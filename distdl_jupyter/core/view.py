@@ -430,6 +430,18 @@ def _rank(view: JobView, event: Event) -> None:
             setattr(rank, name, event[name])
     if rank.status == "ended":
         rank.ended = event["t"]
+    if event.get("status") == "ready":
+        _withdraw(view, "backend-not-initialised")
+
+
+def _averaged(view: JobView, _event: Event) -> None:
+    """All ranks have trained with a wrapper that averages gradients, and have the same weights."""
+    _withdraw(view, "backend-not-initialised", "gradients-not-averaged", "no-common-start")
+
+
+def _withdraw(view: JobView, *codes: str) -> None:
+    """Remove notes read from the code that the running job has shown to be wrong."""
+    view.notes = [note for note in view.notes if note["code"] not in codes]
 
 
 def _log(view: JobView, event: Event) -> None:
@@ -603,6 +615,7 @@ _FOLDS = {
     "phase": _phase,
     "queue": _queue,
     "rank": _rank,
+    "averaged": _averaged,
     "log": _log,
     "count": _count,
     "metric": _metric,

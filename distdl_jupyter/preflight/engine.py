@@ -11,7 +11,12 @@ def report(draft: CapturedCode, spec: JobSpec) -> Report:
     """Return every check with what it saw."""
     code = reading.read(draft)
     backend = training.chosen(spec)
-    checks: list[Check | None] = [names.names(draft), names.captured_values(draft)]
+    checks: list[Check | None] = [
+        names.names(draft),
+        names.captured_values(draft),
+        training.called(draft),
+        training.processes(code, spec),
+    ]
     if backend is not None:
         checks += [
             training.backend(code, draft, spec, backend),

@@ -6,15 +6,22 @@ Full names come from the code's own imports and from what captured names refer t
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import warnings
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from distdl_jupyter.preflight.model import CapturedCode, Text
 
-_RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root", re.IGNORECASE)
+_RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root|is_main|is_primary", re.IGNORECASE)
+#: Names of calls in a test that tell nothing of the rank: builtins and common methods.
+_NOT_OF_RANK = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *dir(Path), "item", "mean", "sum", "norm",
+                          "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
+#: Calls of helpers outside torch that let ranks meet or average gradients, by full name.
+_HELPER = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
 #: Characters of modules beside the code that are read.
 _MOST_BESIDE = 400_000
 #: What a name is taken for when nothing in the code says where it comes from.
@@ -25,7 +32,8 @@ _USUAL = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np":
 class Call:
     """One call: ``name`` is dotted and full where known (``horovod.torch.init``), ``last`` its last word.
 
-    ``one_rank`` says that a test of the rank stands around it; ``line`` is the line that people see.
+    ``one_rank`` says that a test of the rank stands around it, or one that calls something unknown; ``line`` is the
+    line that people see.
     """
 
     name: str
@@ -69,6 +77,12 @@ class Code:
     def called(self, *last: str) -> Call | None:
         """Return the first call whose last word is one of these."""
         return next((call for call in self.calls if call.last in last), None)
+
+    def helper(self) -> Call | None:
+        """Return the first call of another library or an unread function that may set up distributed training."""
+        own = {call.function for call in self.calls}
+        return next((call for call in self.calls if _HELPER.search(call.name) and call.name not in own
+                     and not call.name.startswith(("torch.", "horovod.", "tensorflow.", "?"))), None)  # fmt: skip
 
     def uses(self, *words: str) -> bool:
         """Say whether one of these names or attributes occurs anywhere."""
@@ -171,6 +185,12 @@ def _parsed(text: str) -> ast.Module | None:
         return None
 
 
+def statements(text: str) -> list[ast.stmt]:
+    """Return the statements at the top of some source, none where it cannot be parsed."""
+    tree = _parsed(text)
+    return tree.body if tree is not None else []
+
+
 def _aliases(tree: ast.AST) -> dict[str, str]:
     """Return what the imports of the code bind: {"hvd": "horovod.torch", "DDP": "torch.nn.parallel.Dist..."}."""
     found: dict[str, str] = {}
@@ -259,7 +279,7 @@ class _Walk:
             self.node(statement, one_rank=one_rank, function=function)
             if (
                 isinstance(statement, ast.If)
-                and speaks_of_rank(statement.test, self._ranks)
+                and (speaks_of_rank(statement.test, self._ranks) or _calls_unknown(statement.test))
                 and _leaves(statement.body)
             ):
                 one_rank = True
@@ -271,8 +291,8 @@ class _Walk:
             self.calls.append(Call(name, node, self._label, node.lineno + self._shift, one_rank, function))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function = node.name
-        if isinstance(node, ast.If | ast.IfExp | ast.While) and speaks_of_rank(node.test, self._ranks):
-            one_rank = True
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            one_rank = one_rank or speaks_of_rank(node.test, self._ranks) or _calls_unknown(node.test)
         for _, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 self.body(value, one_rank=one_rank, function=function)
@@ -290,6 +310,12 @@ def speaks_of_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
         if _RANK.search(word) or word in names:
             return True
     return False
+
+
+def _calls_unknown(test: ast.expr) -> bool:
+    """Say whether a test calls a function of which nothing is known, so that it may ask for the rank."""
+    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
+    return any(dotted(call.func, {}).rpartition(".")[2] not in _NOT_OF_RANK for call in calls)
 
 
 def _leaves(body: list[ast.stmt]) -> bool:

@@ -14,11 +14,14 @@ from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import TIMES, count
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.preflight import reading
 from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
 from distdl_jupyter.preflight.reading import Call, Code
 
 _KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard",
                "ElasticSampler", "DistributedDataset", "cross_rank")  # fmt: skip
+#: Calls that start the processes of a training.
+_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes")
 _NOT_READ = "the code is not at hand, so it was not read"
 
 
@@ -43,7 +46,10 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, mine: Any) -> Check:
         return Check(name, f"{usage.written(call)} in {call.place}")
     if not usage.meets:
         return Check(name, f"{registry.backend_label(spec.distributed_backend)} makes the processes meet")
-    finding = _mismatch(code, spec, mine) or _never(usage, draft, spec, code)
+    finding = _mismatch(code, spec, mine)
+    if finding is None and (call := code.helper()) is not None:
+        return Check(name, f"{call.last}() in {call.place} may initialise it")
+    finding = finding or _never(usage, draft, spec, code)
     return Check(name, "not initialised", (finding,))
 
 
@@ -96,6 +102,40 @@ def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Findin
     )
 
 
+def called(draft: CapturedCode) -> Check | None:
+    """A cell runs what it defines; None for anything else, and for a cell that does more than to define."""
+    if draft.kind != "cell" or not draft.texts:
+        return None
+    body = reading.statements(draft.texts[0].text)
+    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if not functions or not all(_only_defines(node) for node in body):
+        return None
+    name = functions[-1].name
+    text = f"The cell defines {name}() but never calls it."
+    finding = Finding("warning", "never-called", text, f"Call {name}(...) at the end of the cell.")
+    return Check("Calls", "nothing is called", (finding,))
+
+
+def processes(code: Code, spec: JobSpec) -> Check | None:
+    """The job starts the ranks, not the code; None where the code starts no processes, or the job has one rank."""
+    call = next((call for call in code.calls if call.name in _SPAWNS and call.label in code.own), None)
+    if spec.process_count == 1 or call is None:
+        return None
+    text = f"{call.beginning} starts its own processes in each of the {spec.process_count} processes of the job."
+    remedy = "Use one process (-p 1), or call the worker function with the rank and world size of the job."
+    return Check("Processes", "started by the code", (Finding("warning", "own-processes", text, remedy),))
+
+
+def _only_defines(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return not node.decorator_list
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return not any(isinstance(part, ast.Call) for part in ast.walk(node))
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.Pass) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    )
+
+
 def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     """Gradients are averaged over ranks, and all ranks start from the same weights."""
     name = "Gradients"
@@ -109,6 +149,8 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     if trains is None:
         return Check(name, "no backward() in the code that was read")
     if not code.uses(*usage.averages):
+        if (call := code.helper()) is not None:
+            return Check(name, f"{call.last}() in {call.place} may average them")
         finding = Finding(
             "warning",
             "gradients-not-averaged",

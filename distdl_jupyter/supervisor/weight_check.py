@@ -54,6 +54,8 @@ class WeightCheck:
         usual = {device: counts.most_common(1)[0][0] for device, counts in sums.items()}
         apart = sorted(rank for rank, (device, total) in found.items() if total != usual[device])
         if not apart:
+            if not self._same:
+                self._recorder.write("averaged")
             self._same[optimizer] = step
         elif not self._reported:
             self._reported = True

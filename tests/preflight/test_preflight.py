@@ -452,3 +452,57 @@ def test_of_a_package_that_travels_the_modules_are_read_that_the_code_imports(tm
     read_there = {call.label for call in code.calls if call.name == "open"}
     assert read_there == {"package_of_mine/beginning.py", "package_of_mine/deeper.py"}
     assert "accelerate" not in code.imports
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import ignite.distributed as idist\n\ndef train(rank):\n    loss.backward()\n\n"
+        "with idist.Parallel(backend='gloo') as parallel:\n    parallel.run(train)",
+        "from timm import utils\ndevice = utils.init_distributed_device(args)\nloss.backward()",
+        "from mylib import setup_ddp\nmodel = setup_ddp(model)\nloss.backward()",
+    ],
+)
+def test_helpers_of_other_libraries_may_initialise_and_average(code):
+    found = problems(code, "torch")
+    assert not {"backend-not-initialised", "gradients-not-averaged"} & set(found)
+
+
+def test_a_helper_that_was_read_and_does_nothing_is_no_help():
+    code = "def setup_distributed():\n    print('hello')\n\nsetup_distributed()\nloss.backward()"
+    assert {"backend-not-initialised", "gradients-not-averaged"} <= set(problems(code, "torch"))
+
+
+@pytest.mark.parametrize(
+    "test", ["utils.is_primary(args)", "is_main()", "helper.leads() and best", "not skips()", "epoch > 3 and chief()"]
+)
+def test_a_write_below_an_unknown_test_gets_no_warning(test):
+    code = f"import torch\nif {test}:\n    torch.save(model, 'model.pt')"
+    assert "shared-file" not in problems(code, "torch")
+
+
+@pytest.mark.parametrize("test", ["loss.item() < best", "len(losses) > 3", "os.path.exists('model.pt')"])
+def test_a_write_below_a_test_that_is_the_same_on_all_ranks_is_found(test):
+    code = f"import os, torch\nif {test}:\n    torch.save(model, 'model.pt')"
+    assert "shared-file" in problems(code, "torch")
+
+
+def test_a_cell_that_only_defines_a_function_says_that_it_is_never_called():
+    code = "import torch\nEPOCHS = 3\n\ndef train():\n    torch.ones(1)\n"
+    assert "train()" in problems(code)["never-called"].text
+    for more in ("train()", "print(1)", "value = train()", "if __name__ == '__main__':\n    train()"):
+        assert "never-called" not in problems(code + more)
+    assert "never-called" not in problems("import torch\nEPOCHS = 3")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch.multiprocessing as mp\nmp.spawn(worker, nprocs=2)",
+        "from torch.multiprocessing import spawn\nspawn(worker, nprocs=2)",
+        "import torch\ntorch.multiprocessing.start_processes(worker, nprocs=2)",
+    ],
+)
+def test_code_that_starts_its_own_processes_is_told_before_the_start(code):
+    assert "-p 1" in problems(code, "torch", 2)["own-processes"].remedy
+    assert "own-processes" not in problems(code, "torch", 1)
