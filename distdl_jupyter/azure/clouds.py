@@ -79,16 +79,28 @@ def cloud(name: str) -> Cloud:
         return CLOUDS[name]
     path = Path(name).expanduser()
     if not path.is_absolute():
-        raise InvalidSpec(f"{name!r} is no cloud of Azure.", field="cloud",
-                          hint=f"There are: {', '.join(CLOUDS)}; or a JSON file with its addresses.")  # fmt: skip
+        raise InvalidSpec(
+            f"{name!r} is no cloud of Azure.",
+            code="azure-cloud-unknown",
+            field="cloud",
+            hint=f"There are: {', '.join(CLOUDS)}; or a JSON file with its addresses.",
+        )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         fields = {field.name for field in dataclasses.fields(Cloud)}
         found = Cloud(**{key: str(value).rstrip("/") for key, value in document.items() if key in fields})
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InvalidSpec(f"The cloud described in {path} cannot be read ({error}).", field="cloud") from None
+        raise InvalidSpec(
+            f"The cloud described in {path} cannot be read ({error}).",
+            code="azure-cloud-file-unreadable",
+            field="cloud",
+        ) from None
     for field in dataclasses.fields(found):
         value = getattr(found, field.name)
         if field.name != "name" and value and not value.startswith("https://"):
-            raise InvalidSpec(f"{field.name} of the cloud in {path} is not an https address.", field="cloud")
+            raise InvalidSpec(
+                f"{field.name} of the cloud in {path} is not an https address.",
+                code="azure-cloud-address",
+                field="cloud",
+            )
     return found

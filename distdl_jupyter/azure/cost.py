@@ -47,6 +47,10 @@ def own(given: Any) -> Rate:
     found = None if isinstance(given, bool) else _FORM.fullmatch(str(given).strip())
     amount = float(found.group(1).replace(",", ".")) if found else 0.0
     if found is None or amount <= 0:
-        raise InvalidSpec(f"price_per_hour is {given!r}, but it takes the price of one node and hour.",
-                          field="price_per_hour", hint='Examples: 3.5, "3.5 EUR".')  # fmt: skip
+        raise InvalidSpec(
+            f"price_per_hour is {given!r}, but it takes the price of one node and hour.",
+            code="price-invalid",
+            field="price_per_hour",
+            hint='Examples: 3.5, "3.5 EUR".',
+        )
     return Rate(amount, (found.group(2) or settings.read().currency).upper(), OWN)

@@ -196,6 +196,7 @@ def _environment(settings: AzureSettings) -> Any:
     if missing:
         raise NotSignedIn(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set where Jupyter runs.",
+            code="azure-variables-missing",
             hint=f"Set AZURE_TENANT_ID, AZURE_CLIENT_ID and {_SECRET} (or {_CERTIFICATE}) and restart Jupyter.",
         )
     tenant, client = os.environ["AZURE_TENANT_ID"], os.environ["AZURE_CLIENT_ID"]
@@ -205,8 +206,11 @@ def _environment(settings: AzureSettings) -> Any:
     try:
         return CertificateCredential(tenant, client, os.environ[_CERTIFICATE], password=password, **_place(settings))
     except (OSError, ValueError) as error:
-        raise NotSignedIn(f"The certificate in {_CERTIFICATE} cannot be read ({type(error).__name__}).",
-                          hint="It has to be a PEM or PKCS12 file with its private key.") from None  # fmt: skip
+        raise NotSignedIn(
+            f"The certificate in {_CERTIFICATE} cannot be read ({type(error).__name__}).",
+            code="azure-certificate-unreadable",
+            hint="It has to be a PEM or PKCS12 file with its private key.",
+        ) from None
 
 
 def _managed_identity(settings: AzureSettings) -> Any:

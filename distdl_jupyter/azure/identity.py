@@ -76,7 +76,11 @@ def _check(found: SignIn | None, settled: AzureSettings) -> None:
         problem = (asked and asked.problem) or Problem(message="Nobody is signed in to Azure.", hint=HOW)
         raise NotSignedIn(problem.message, code=problem.code, hint=problem.hint or HOW)
     if not found.is_of(settled):
-        raise NotSignedIn("The settings for Azure were changed after the sign-in.", hint="Sign in again.")
+        raise NotSignedIn(
+            "The settings for Azure were changed after the sign-in.",
+            code="azure-settings-changed",
+            hint="Sign in again.",
+        )
 
 
 def _silent(found: SignIn) -> Any:
@@ -161,8 +165,12 @@ def sign_in(kind: str = "", **changes: Any) -> Status:
     """
     settled = settings.change(**({"credential": kind} if kind else {}), **changes)
     if not settled.credential:
-        raise InvalidSpec("It is not said how to sign in.", field="credential",
-                          hint="There are: cli, device_code, browser, managed_identity, environment.")  # fmt: skip
+        raise InvalidSpec(
+            "It is not said how to sign in.",
+            code="azure-sign-in-kind-missing",
+            field="credential",
+            hint="There are: cli, device_code, browser, managed_identity, environment.",
+        )
     forget()
     if settled.credential in credentials.INTERACTIVE:
         attempt.begin(settled)

@@ -53,7 +53,11 @@ def ask(size: str = "", region: str = "", currency: str = "") -> list[Price]:
     region, currency = place(region, currency)
     address = settings.read().endpoints.prices
     if not address:
-        raise AzureRefused("This cloud has no Retail Prices API.", hint="Give the price yourself: price_per_hour.")
+        raise AzureRefused(
+            "This cloud has no Retail Prices API.",
+            code="azure-no-retail-prices",
+            hint="Give the price yourself: price_per_hour.",
+        )
     which = f"armSkuName eq '{_arm(size)}'" if size else f"contains(armSkuName, '{PREFIX}N')"
     wanted = (
         f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and priceType eq 'Consumption' and {which}"
@@ -81,10 +85,19 @@ def place(region: str = "", currency: str = "") -> tuple[str, str]:
     own = settings.read()
     region, currency = (region or own.region).lower().replace(" ", ""), (currency or own.currency).upper()
     if not region.isalnum():
-        raise InvalidSpec("No region of Azure is set, and prices differ from region to region.", field="region",
-                          hint="Example: %dist_config azure region=westeurope.")  # fmt: skip
+        raise InvalidSpec(
+            "No region of Azure is set, and prices differ from region to region.",
+            code="price-region-missing",
+            field="region",
+            hint="Example: %dist_config azure region=westeurope.",
+        )
     if not (currency.isalpha() and len(currency) == 3):
-        raise InvalidSpec(f"{currency!r} is no currency's code.", field="currency", hint="Examples: USD, EUR, JPY.")
+        raise InvalidSpec(
+            f"{currency!r} is no currency's code.",
+            code="currency-invalid",
+            field="currency",
+            hint="Examples: USD, EUR, JPY.",
+        )
     return region, currency
 
 

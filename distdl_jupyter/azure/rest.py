@@ -88,16 +88,22 @@ class Rest:
 
         url = path if path.startswith("https://") else self.address + path
         if _host(url) != _host(self.address):
-            raise AzureRefused(f"{_host(self.address)} pointed to {_host(url)}, which gets no token from here.")
+            raise AzureRefused(
+                f"{_host(self.address)} pointed to {_host(url)}, which gets no token from here.", code="azure-redirect"
+            )
         query = {**({"api-version": api_version} if api_version else {}), **(parameters or {})}
         request = HttpRequest(method, url, params=query, json=body, headers=dict(headers or {}))
         try:
             response = self._client.send_request(request)
             response.read()
         except ClientAuthenticationError as error:
-            raise NotSignedIn(f"Azure gave no token. {_first_line(error)}", hint="Sign in to Azure again.") from None
+            raise NotSignedIn(
+                f"Azure gave no token. {_first_line(error)}", code="azure-no-token", hint="Sign in to Azure again."
+            ) from None
         except AzureError as error:
-            raise AzureRefused(f"{_host(url)} could not be asked: {_first_line(error)}", hint=_SILENT) from None
+            raise AzureRefused(
+                f"{_host(url)} could not be asked: {_first_line(error)}", code="azure-unreachable", hint=_SILENT
+            ) from None
         if response.status_code >= 400:
             raise refused(response)
         return response

@@ -83,8 +83,11 @@ def read() -> AzureSettings:
     except FileNotFoundError:
         return AzureSettings()
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DistDLError(f"The settings for Azure in {file()} cannot be read ({type(error).__name__}).",
-                          hint="Mend or delete that file.") from None  # fmt: skip
+        raise DistDLError(
+            f"The settings for Azure in {file()} cannot be read ({type(error).__name__}).",
+            code="azure-settings-unreadable",
+            hint="Mend or delete that file.",
+        ) from None
 
 
 def change(**given: Any) -> AzureSettings:
@@ -98,16 +101,24 @@ def change(**given: Any) -> AzureSettings:
 def _checked(name: str, value: Any) -> Any:
     fields = {one.name: one for one in dataclasses.fields(AzureSettings)}
     if name not in fields and looks_secret(name):
-        raise InvalidSpec(f"{name} looks like a secret, and the settings keep none.", field=name,
-                          hint="Sign in, or put it into the environment of Jupyter.")  # fmt: skip
+        raise InvalidSpec(
+            f"{name} looks like a secret, and the settings keep none.",
+            code="azure-setting-secret",
+            field=name,
+            hint="Sign in, or put it into the environment of Jupyter.",
+        )
     if name not in fields:
-        raise InvalidSpec(unknown(name, list(fields), "setting for Azure"), field=name)
+        raise InvalidSpec(unknown(name, list(fields), "setting for Azure"), code="azure-setting-unknown", field=name)
     if name == "token_cache":
         return _token_cache(str(value or "").lower())
     if value in (None, ""):
         return fields[name].default
     if name == "credential" and value not in get_args(CredentialKind):
-        raise InvalidSpec(unknown(str(value), list(get_args(CredentialKind)), "way to sign in"), field=name)
+        raise InvalidSpec(
+            unknown(str(value), list(get_args(CredentialKind)), "way to sign in"),
+            code="azure-credential-unknown",
+            field=name,
+        )
     return str(value)
 
 
@@ -115,8 +126,12 @@ def _token_cache(value: str) -> str:
     if value in ("", "plain"):  # plain: a file where there is no keyring, which is the default.
         return ""
     if value != "keyring":
-        raise InvalidSpec(f"{value!r} is no place for a sign-in.", field="token_cache",
-                          hint="There is: keyring, which refuses a file; empty, it may be a file too.")  # fmt: skip
+        raise InvalidSpec(
+            f"{value!r} is no place for a sign-in.",
+            code="token-cache-invalid",
+            field="token_cache",
+            hint="There is: keyring, which refuses a file; empty, it may be a file too.",
+        )
     return value
 
 

@@ -78,8 +78,11 @@ def refresh(region: str = "") -> Region:
     )
     skus = [asdict(sku) for sku in _skus(listed, region)]
     if not skus:
-        raise AzureRefused(f"Azure lists no GPU size in {region!r}.",
-                           hint="Check the region's name: az account list-locations lists them.")  # fmt: skip
+        raise AzureRefused(
+            f"Azure lists no GPU size in {region!r}.",
+            code="azure-no-gpu-sizes",
+            hint="Check the region's name: az account list-locations lists them.",
+        )
     data = {"subscription": subscription, "skus": skus, "quotas": _quotas(service, subscription, region)}
     return _region_of(region, cache.write("skus", region, data=data))
 
@@ -103,8 +106,12 @@ def known(region: str = "") -> Region | None:
 def _region(region: str) -> str:
     region = (region or settings.read().region).lower().replace(" ", "")
     if not region.isalnum():
-        raise InvalidSpec("No region of Azure is set.", field="region",
-                          hint="Example: %dist_config azure region=westeurope.")  # fmt: skip
+        raise InvalidSpec(
+            "No region of Azure is set.",
+            code="sku-region-missing",
+            field="region",
+            hint="Example: %dist_config azure region=westeurope.",
+        )
     return region
 
 
@@ -119,8 +126,11 @@ def _subscription() -> str:
         return account.subscription
     first = next(iter(identity.rest().pages("/subscriptions", "2022-12-01")), None)
     if first is None:
-        raise AzureRefused("The account that is signed in sees no subscription.",
-                           hint="Sign in to another tenant, or set subscription_id.")  # fmt: skip
+        raise AzureRefused(
+            "The account that is signed in sees no subscription.",
+            code="azure-no-subscription",
+            hint="Sign in to another tenant, or set subscription_id.",
+        )
     return str(first["subscriptionId"])
 
 

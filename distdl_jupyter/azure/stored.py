@@ -72,14 +72,20 @@ def read() -> SignIn | None:
             seen = os.fstat(source.fileno())
             _check_own(file(), seen)
             if permissions.is_open(seen):
-                raise NotSignedIn(f"{file()} may be written by others.",
-                                  hint="Take that back with chmod go-w, and sign in again.")  # fmt: skip
+                raise NotSignedIn(
+                    f"{file()} may be written by others.",
+                    code="sign-in-file-writable",
+                    hint="Take that back with chmod go-w, and sign in again.",
+                )
             return SignIn(**json.load(source))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise NotSignedIn(f"{file()}, which says who is signed in, cannot be read ({type(error).__name__}).",
-                          hint=_AGAIN) from None  # fmt: skip
+        raise NotSignedIn(
+            f"{file()}, which says who is signed in, cannot be read ({type(error).__name__}).",
+            code="sign-in-file-unreadable",
+            hint=_AGAIN,
+        ) from None
 
 
 def write(settings: AzureSettings, record: Any, note: str) -> None:
@@ -160,10 +166,17 @@ def _secure() -> None:
                 _check_own(one, one.stat())
                 one.chmod(mode)
     except OSError as error:
-        raise NotSignedIn(f"The sign-in cannot be kept in {path.parent} ({error.strerror or error}).",
-                          hint=_ELSEWISE) from None  # fmt: skip
+        raise NotSignedIn(
+            f"The sign-in cannot be kept in {path.parent} ({error.strerror or error}).",
+            code="sign-in-not-kept",
+            hint=_ELSEWISE,
+        ) from None
 
 
 def _check_own(path: Path, seen: os.stat_result) -> None:
     if seen.st_uid != os.geteuid():
-        raise NotSignedIn(f"{path} belongs to the user with number {seen.st_uid} and not to you.", hint=_ELSEWISE)
+        raise NotSignedIn(
+            f"{path} belongs to the user with number {seen.st_uid} and not to you.",
+            code="sign-in-file-of-another-user",
+            hint=_ELSEWISE,
+        )

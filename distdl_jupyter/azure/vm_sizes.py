@@ -40,6 +40,7 @@ def find(name: str) -> VmSize:
         return max(members, key=_largest)
     raise InvalidSpec(
         f"{name!r} is no GPU size of the catalogue. {_nearest(wanted)}",
+        code="vm-size-unknown",
         field="vm_size",
         hint="distdl_jupyter.vm_sizes() lists them all.",
     )
@@ -59,8 +60,12 @@ def link_of(text: str) -> Link:
     by_infiniband = size.ethernet_gbps is None
     gbps = size.infiniband_gbps_per_vm if by_infiniband else size.ethernet_gbps
     if not gbps:
-        raise InvalidSpec(f"No page states the network rate of {size.name}.", field="rehearse",
-                          hint="Give the rate, as 32gbit.")  # fmt: skip
+        raise InvalidSpec(
+            f"No page states the network rate of {size.name}.",
+            code="vm-size-without-network-rate",
+            field="rehearse",
+            hint="Give the rate, as 32gbit.",
+        )
     column = "infiniband_gbps_per_vm" if by_infiniband else "ethernet_gbps"
     told = next((who for field, who in size.origins if field == column), size.source)
     said = f"{'InfiniBand' if by_infiniband else 'Ethernet'} rate: {told}"

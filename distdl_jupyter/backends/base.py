@@ -146,6 +146,7 @@ def only_single(spec: JobSpec, label: str) -> None:
     if spec.process_count > 1:
         raise InvalidSpec(
             f"The backend {label} runs one process, but {spec.process_count} are asked for.",
+            code="backend-one-process",
             field="distributed_backend",
             hint="Choose torch, horovod-gloo or horovod-mpi, or set node_count and process_count_per_node to 1.",
         )

@@ -163,8 +163,10 @@ class HorovodBackend(Backend):
             raise InvalidSpec(
                 f"A rehearsal has no {'elastic jobs' if options.elastic else 'horovod-mpi'}: the program that starts "
                 "the processes cannot reach the networks of the nodes.",
-                field="rehearse", hint="Choose horovod-gloo or torch, or leave rehearse out.",
-            )  # fmt: skip
+                code="rehearse-backend-unsupported",
+                field="rehearse",
+                hint="Choose horovod-gloo or torch, or leave rehearse out.",
+            )
         if options.elastic:
             return _elastic_plan(spec, placement, options)
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
@@ -235,29 +237,49 @@ def _elastic_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) 
 def _check_elastic(spec: JobSpec, options: HorovodOptions) -> None:
     """Raise InvalidSpec when an elastic job cannot be as it is asked for."""
     if options.controller != "gloo":
-        raise InvalidSpec("An elastic job runs on horovod-gloo: MPI ends all processes when one fails.",
-                          field="distributed_backend", hint="Choose distributed_backend='horovod-gloo'.")  # fmt: skip
+        raise InvalidSpec(
+            "An elastic job runs on horovod-gloo: MPI ends all processes when one fails.",
+            code="elastic-needs-gloo",
+            field="distributed_backend",
+            hint="Choose distributed_backend='horovod-gloo'.",
+        )
     if spec.cluster not in _ELASTIC_CLUSTERS:
         raise InvalidSpec(
             f"{spec.compute_target} has no elastic Horovod jobs; they run on this machine and on SSH hosts.",
+            code="elastic-unsupported",
             field="elastic",
             hint="Leave elastic out, and set max_restarts and min_node_count: all processes start anew from "
             "checkpoint_dir(), on the nodes that are left.",
-        )  # fmt: skip
+        )
     if spec.kind == "ranks":
-        raise InvalidSpec("Ranks that stay between cells are not replaced.", field="elastic", hint="Leave elastic out.")
+        raise InvalidSpec(
+            "Ranks that stay between cells are not replaced.",
+            code="elastic-kept-ranks",
+            field="elastic",
+            hint="Leave elastic out.",
+        )
     if not 1 <= _min_size(spec, options) <= spec.process_count:
         raise InvalidSpec(
             f"min_process_count is {options.min_process_count}, but the job has at most "
-            f"{plural(spec.process_count, 'process')}.", field="min_process_count",
+            f"{plural(spec.process_count, 'process')}.",
+            code="min-process-count-invalid",
+            field="min_process_count",
             hint=f"It takes a number from 1 to {spec.process_count}.",
-        )  # fmt: skip
+        )
     if not options.elastic_timeout_seconds > 0:
-        raise InvalidSpec("elastic_timeout_seconds takes a number above zero.", field="elastic_timeout_seconds")
+        raise InvalidSpec(
+            "elastic_timeout_seconds takes a number above zero.",
+            code="elastic-timeout-invalid",
+            field="elastic_timeout_seconds",
+        )
     discovery = _host_discovery(spec, options)
     if discovery and not os.access(discovery, os.R_OK):
-        raise InvalidSpec(f"host_discovery names {discovery}, which cannot be read.", field="host_discovery",
-                          hint="It takes a file of lines HOST:SLOTS, or a script that prints them.")  # fmt: skip
+        raise InvalidSpec(
+            f"host_discovery names {discovery}, which cannot be read.",
+            code="host-discovery-unreadable",
+            field="host_discovery",
+            hint="It takes a file of lines HOST:SLOTS, or a script that prints them.",
+        )
 
 
 def _min_size(spec: JobSpec, options: HorovodOptions) -> int:
@@ -304,6 +326,7 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
         raise InvalidSpec(
             "horovod-mpi cannot emulate several nodes on this machine: that takes Linux, the right to give a process "
             "a host name of its own (root, or user namespaces) and a network interface beside the loopback.",
+            code="mpi-emulation-unsupported",
             field="distributed_backend",
             hint="Choose horovod-gloo or torch to try multi-node code here, or node_count=1.",
         )
@@ -311,6 +334,7 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
         raise InvalidSpec(
             f"horovod-mpi cannot reach several nodes with the Python {placement.remote_shell[0]!r}: Open MPI takes "
             "no blank and no colon in the path of the program that starts its daemons.",
+            code="mpi-python-path",
             field="distributed_backend",
             hint="Move the environment to a path without them, or choose horovod-gloo.",
         )

@@ -58,6 +58,7 @@ class RayBackend(Backend):
         if spec.process_count_per_node != 1:
             raise InvalidSpec(
                 "Ray shares out each node's CPUs and GPUs itself, so one process runs on a node.",
+                code="ray-one-process-per-node",
                 field="process_count_per_node",
                 hint="Set it to 1, and say with @ray.remote(num_cpus=..., num_gpus=...) what a task takes.",
             )

@@ -78,6 +78,7 @@ def _listens(spec: JobSpec, place: RankSlot) -> str:
     if not place.ports:
         raise InvalidSpec(
             f"{spec.compute_target} cannot give every rank a port of its own, which TensorFlow's workers need.",
+            code="tensorflow-ports-unsupported",
             field="compute_target",
             hint="Choose another cluster, or the backend torch or horovod-gloo.",
         )

@@ -120,6 +120,7 @@ def _check_gpus(placement: Placement) -> None:
     if any(place.gpu is None for place in placement.ranks) or len(devices) < len(placement.ranks):
         raise InvalidSpec(
             f"torch-nccl needs a GPU for each of {len(placement.ranks)} ranks.",
+            code="nccl-needs-gpus",
             field="distributed_backend",
             hint="Choose torch-gloo, or fewer processes.",
         )

@@ -536,7 +536,9 @@ class Cluster(ABC):
         ``read`` holds how many bytes of each (rank, stream) were written down before; reading goes on behind them.
         The stream that is no rank's own is (-1, "sys").
         """
-        raise LaunchFailed(f"A job on {self.title or self.name} cannot go on without its supervisor.")
+        raise LaunchFailed(
+            f"A job on {self.title or self.name} cannot go on without its supervisor.", code="supervisor-lost"
+        )
 
     @abstractmethod
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:

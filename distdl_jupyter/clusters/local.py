@@ -148,7 +148,7 @@ class LocalCluster(Cluster):
         self._notices = []
         for short in limits.shortages(spec.process_count, headroom.room()):
             if short.level == "error":
-                raise LaunchFailed(f"{short.says}.", hint=short.remedy)
+                raise LaunchFailed(f"{short.says}.", code="local-no-room", hint=short.remedy)
             if not context.restart:
                 self._notices.append(Notice(short.level, f"{short.says}. {short.remedy}", "room"))
 
@@ -182,7 +182,7 @@ class LocalCluster(Cluster):
         view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in found}, spec.priority)
         if not blocked and not turn.problem and not getattr(options, "wait", True):
             self.give_back()
-            raise LaunchFailed(f"The job does not wait, but it is {view.why}.", hint=_NO_WAIT)
+            raise LaunchFailed(f"The job does not wait, but it is {view.why}.", code="job-does-not-wait", hint=_NO_WAIT)
         return view
 
     def give_back(self) -> None:
@@ -194,7 +194,9 @@ class LocalCluster(Cluster):
     def _placed(self, spec: JobSpec, options: Any, devices: list[int]) -> Placement:
         oversubscribe = getattr(options, "oversubscribe", False)
         if (crowd := limits.crowd(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
-            raise InvalidSpec(f"{crowd.says}.", field="process_count_per_node", hint=crowd.remedy)
+            raise InvalidSpec(
+                f"{crowd.says}.", code="too-many-local-processes", field="process_count_per_node", hint=crowd.remedy
+            )
         _check_gpus(spec, devices)
         _check_room(spec)
         each = spec.gpus or 1
@@ -307,8 +309,11 @@ def _check_room(spec: JobSpec) -> None:
             words = (plural(amount, "core"), plural(most, "core")) if name == "cores" else (size(amount), size(most))
             raise InvalidSpec(
                 f"{name} asks for {words[0]} for each of {plural(spec.process_count, 'process')}, but this machine has "
-                f"{words[1]}.", field=name, hint="Ask for less, or use fewer processes.",
-            )  # fmt: skip
+                f"{words[1]}.",
+                code="local-too-few-resources",
+                field=name,
+                hint="Ask for less, or use fewer processes.",
+            )
 
 
 def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
@@ -317,6 +322,7 @@ def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
         asks = f"gpus asks for {plural(each, 'GPU')}" if spec.gpus else "use_gpu asks for a GPU"
         raise InvalidSpec(
             f"{asks} for each of {plural(spec.process_count, 'process')}, but this machine has {len(devices)}.",
+            code="local-too-few-gpus",
             field="gpus" if spec.gpus else "use_gpu",
             hint="Use fewer processes, or leave it out.",
         )

@@ -81,8 +81,11 @@ class RayOptions:
             others = json.loads(self.resources or "{}")
             found = {str(name): float(amount) for name, amount in others.items()}
         except (ValueError, TypeError, AttributeError):
-            raise InvalidSpec(f"resources takes JSON such as {{\"spot\": 1}}, not {self.resources!r}.",
-                              field="resources") from None  # fmt: skip
+            raise InvalidSpec(
+                f'resources takes JSON such as {{"spot": 1}}, not {self.resources!r}.',
+                code="ray-resources-invalid",
+                field="resources",
+            ) from None
         found["CPU"] = self.cpus_per_process * processes
         if self.gpus_per_node:
             found["GPU"] = float(self.gpus_per_node)
@@ -274,7 +277,9 @@ def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connec
     try:
         answers = ray.get([actor.begin.remote(first, list(_HIDDEN)) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
-        raise LaunchFailed(f"Ray could not start the agents: {_first_line(error)}.") from error
+        raise LaunchFailed(
+            f"Ray could not start the agents: {_first_line(error)}.", code="ray-agents-not-started"
+        ) from error
     links: dict[str, tuple[Host, Link]] = {}
     # Ray gives bundles to nodes in no order.
     ordered = sorted(zip(actors, answers, strict=True), key=lambda one: one[1])
@@ -380,6 +385,7 @@ def _connected(address: str) -> Any:
     except Exception as error:
         raise LaunchFailed(
             f"Ray at {address} does not answer: {_first_line(error)}.",
+            code="ray-unreachable",
             hint="Start it with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
             "machine, HOST:6379 and auto on the cluster's own nodes.",
         ) from error
@@ -429,8 +435,11 @@ def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
                               capture_output=True, text=True, timeout=_ASK_SECONDS[what], check=False)  # fmt: skip
         found = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        raise LaunchFailed(f"Ray at {options.address} does not answer within {_ASK_SECONDS[what]:.0f} s.",
-                           hint="See whether it is up: 'ray status'.") from None  # fmt: skip
+        raise LaunchFailed(
+            f"Ray at {options.address} does not answer within {_ASK_SECONDS[what]:.0f} s.",
+            code="ray-silent",
+            hint="See whether it is up: 'ray status'.",
+        ) from None
     if isinstance(found, dict):
         raise LaunchFailed(str(found["error"]), hint=str(found["hint"]))
     return list(found)

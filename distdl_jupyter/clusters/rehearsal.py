@@ -61,16 +61,30 @@ def host_name(node: int) -> str:
 def check(nodes: int) -> None:
     """Raise InvalidSpec when this machine cannot have so many nodes with links of their own."""
     if nodes < 2:
-        raise InvalidSpec("A rehearsal is of the links between nodes, but the job has one node.", field="rehearse",
-                          hint="Set node_count=2 or more, or leave rehearse out.")  # fmt: skip
+        raise InvalidSpec(
+            "A rehearsal is of the links between nodes, but the job has one node.",
+            code="rehearse-one-node",
+            field="rehearse",
+            hint="Set node_count=2 or more, or leave rehearse out.",
+        )
     if nodes > _MOST_NODES:
-        raise InvalidSpec(f"A rehearsal has {_MOST_NODES} nodes at most.", field="node_count")
+        raise InvalidSpec(
+            f"A rehearsal has {_MOST_NODES} nodes at most.", code="rehearse-too-many-nodes", field="node_count"
+        )
     if sys.platform != "linux":
-        raise InvalidSpec("A rehearsal takes Linux: no other system gives each node a network of its own.",
-                          field="rehearse", hint=_REMEDY)  # fmt: skip
+        raise InvalidSpec(
+            "A rehearsal takes Linux: no other system gives each node a network of its own.",
+            code="rehearse-needs-linux",
+            field="rehearse",
+            hint=_REMEDY,
+        )
     if _tool("ip") is None or _tool("tc") is None:
-        raise InvalidSpec("A rehearsal takes the programs ip and tc.", field="rehearse",
-                          hint="Install them: apt-get install iproute2.")  # fmt: skip
+        raise InvalidSpec(
+            "A rehearsal takes the programs ip and tc.",
+            code="rehearse-programs-missing",
+            field="rehearse",
+            hint="Install them: apt-get install iproute2.",
+        )
 
 
 @functools.cache
@@ -95,7 +109,9 @@ class Rehearsal:
             found = json.loads(said)
         except ValueError:
             self.close()
-            raise LaunchFailed("The network of the rehearsal could not be made.", hint=_REMEDY) from None
+            raise LaunchFailed(
+                "The network of the rehearsal could not be made.", code="rehearse-network-failed", hint=_REMEDY
+            ) from None
         if "failed" in found:
             self.close()
             raise LaunchFailed(found["failed"], hint=found["hint"])

@@ -179,12 +179,14 @@ class _Watch:
             if stager.staged is None:
                 if stager.gone:
                     raise DataUnavailable(
-                        f"{stager.host} was lost while {self._staging.what} was brought to it: {stager.gone}"
+                        f"{stager.host} was lost while {self._staging.what} was brought to it: {stager.gone}",
+                        code="stager-host-lost",
                     )
                 said = stager.last_words
                 raise DataUnavailable(
                     f"{stager.host}: the program that brings {self._staging.what} ended without a word"
                     f"{': ' + said.splitlines()[-1] if said else ''}.",
+                    code="stager-ended",
                     hint="Submit the job again; what has arrived is kept.",
                 )
 

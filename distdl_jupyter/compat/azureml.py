@@ -138,8 +138,11 @@ class PyTorch:
         Python of this process. Raises InvalidSpec.
         """
         if not entry_script:
-            raise InvalidSpec("An estimator needs entry_script, the script's path in source_directory.",
-                              field="entry_script")  # fmt: skip
+            raise InvalidSpec(
+                "An estimator needs entry_script, the script's path in source_directory.",
+                code="estimator-without-script",
+                field="entry_script",
+            )
         self.source_directory = source_directory or "."
         self.entry_script = entry_script
         where, on_azure = _target(compute_target)
@@ -151,12 +154,19 @@ class PyTorch:
             "_show_package_warnings": _show_package_warnings, **({} if on_azure else containers),
         })  # fmt: skip
         if environment_definition is not None:
-            raise InvalidSpec("environment_definition is an environment of Azure ML's SDK, which is not read here.",
-                              field="environment_definition",
-                              hint="Give pip_packages, conda_packages and environment_variables.")  # fmt: skip
+            raise InvalidSpec(
+                "environment_definition is an environment of Azure ML's SDK, which is not read here.",
+                code="estimator-environment",
+                field="environment_definition",
+                hint="Give pip_packages, conda_packages and environment_variables.",
+            )
         if conda_dependencies_file or conda_dependencies_file_path:
-            raise InvalidSpec("conda_dependencies_file is not read here.", field="conda_dependencies_file",
-                              hint="Give its packages as conda_packages and pip_packages.")  # fmt: skip
+            raise InvalidSpec(
+                "conda_dependencies_file is not read here.",
+                code="estimator-conda-file",
+                field="conda_dependencies_file",
+                hint="Give its packages as conda_packages and pip_packages.",
+            )
         requirements = pip_requirements_file or pip_requirements_file_path
         ranks = _ranks(node_count, process_count_per_node, distributed_backend, distributed_training)
         sources = _Sources(mounts=on_azure)
@@ -205,19 +215,29 @@ def _ranks(nodes: int, processes: int, backend: str | None, training: Any) -> di
     if training is not None:
         kind = _TRAINING.get(type(training).__name__)
         if kind is None:
-            raise InvalidSpec(f"distributed_training is {training!r:.80}, but it takes MpiConfiguration(), Gloo() or "
-                              "Nccl().", field="distributed_training")  # fmt: skip
+            raise InvalidSpec(
+                f"distributed_training is {training!r:.80}, but it takes MpiConfiguration(), Gloo() or Nccl().",
+                code="estimator-training-invalid",
+                field="distributed_training",
+            )
         if backend and backend.lower() != kind:
-            raise InvalidSpec(f"distributed_backend is {backend} and distributed_training {kind}.",
-                              field="distributed_backend", hint="Give one of them.")  # fmt: skip
+            raise InvalidSpec(
+                f"distributed_backend is {backend} and distributed_training {kind}.",
+                code="estimator-backends-differ",
+                field="distributed_backend",
+                hint="Give one of them.",
+            )
         backend = kind
         if kind == "mpi":
             processes = max(processes, training.process_count_per_node)
             nodes = max(nodes, getattr(training, "node_count", 1))
     if not backend and (nodes != 1 or processes != 1):
-        raise InvalidSpec("Several processes need distributed_backend or distributed_training.",
-                          field="distributed_backend", hint='Give distributed_backend="mpi" for Horovod, "gloo" or '
-                          '"nccl" for torch.distributed.')  # fmt: skip
+        raise InvalidSpec(
+            "Several processes need distributed_backend or distributed_training.",
+            code="estimator-without-backend",
+            field="distributed_backend",
+            hint='Give distributed_backend="mpi" for Horovod, "gloo" or "nccl" for torch.distributed.',
+        )
     return {"node_count": nodes, "process_count_per_node": processes,
             "distributed_backend": (backend or "plain").lower()}  # fmt: skip
 
@@ -243,9 +263,11 @@ class _Sources:
                 self.text(one)
             elif one is not None and not isinstance(one, str | Mapping | data.DataSource):
                 raise InvalidSpec(
-                    f"{field} holds {one!r:.80}, which is no DataReference and names no place.", field=field,
+                    f"{field} holds {one!r:.80}, which is no DataReference and names no place.",
+                    code="data-reference-invalid",
+                    field=field,
                     hint='Example: inputs=["train=blob://account/container/cifar10"].',
-                )  # fmt: skip
+                )
             else:
                 self.found |= dict(data.pairs(one))
 
@@ -256,8 +278,12 @@ class _Sources:
         store, label = value.datastore, str(value.data_reference_name)
         account, container = (getattr(store, name, None) for name in ("account_name", "container_name"))
         if not account or not container or getattr(store, "datastore_type", "AzureBlob") != "AzureBlob":
-            raise InvalidSpec(f"The data reference {label} is in no container of Azure Blob.", field="inputs",
-                              hint="Give its place: inputs=[\"train=shared:/mnt/data\"].")  # fmt: skip
+            raise InvalidSpec(
+                f"The data reference {label} is in no container of Azure Blob.",
+                code="data-reference-not-blob",
+                field="inputs",
+                hint='Give its place: inputs=["train=shared:/mnt/data"].',
+            )
         # A reference without a name has 32 hexadecimal digits for one.
         plain = re.sub(r"[^A-Za-z0-9_]", "_", label)
         name = (plain if plain[0].isalpha() else f"_{plain}")[:40]
@@ -304,8 +330,12 @@ class Experiment:
         from distdl_jupyter import capture, client
 
         if not isinstance(config, PyTorch):
-            raise InvalidSpec(f"Experiment.submit takes an estimator, not {type(config).__name__}.", field="config",
-                              hint="Make one: distdl_jupyter.compat.azureml.PyTorch(...).")  # fmt: skip
+            raise InvalidSpec(
+                f"Experiment.submit takes an estimator, not {type(config).__name__}.",
+                code="experiment-without-estimator",
+                field="config",
+                hint="Make one: distdl_jupyter.compat.azureml.PyTorch(...).",
+            )
         for name in (*(["tags"] if tags else []), *kwargs):
             warnings.warn(f"{name} of Experiment.submit means nothing here: a job has a name only.", stacklevel=2)
         draft = capture.capture_script(config.entry_script, config.source_directory, config.script_params)
@@ -424,8 +454,12 @@ class Run:
         if isinstance(value, list | range | Iterator):
             raise TypeError("Run.log takes one number; Run.log_list takes several.")
         if self.id != os.environ.get("DISTDL_JOB_ID") and not self.id.startswith(_OFFLINE):
-            raise InvalidSpec("Only the ranks of a run log to it.", field="name",
-                              hint="Call Run.get_context().log(...) in the entry script.")  # fmt: skip
+            raise InvalidSpec(
+                "Only the ranks of a run log to it.",
+                code="run-log-outside-rank",
+                field="name",
+                hint="Call Run.get_context().log(...) in the entry script.",
+            )
         report.own_names.add(name)
         report.send(next(self._steps[name]) if step is None else step, {name: value})
 

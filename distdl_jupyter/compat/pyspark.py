@@ -29,8 +29,11 @@ class TorchDistributor:
         """``use_gpu`` means a GPU each where there are GPUs; False hides them. Raises InvalidSpec."""
         self.num_processes, self.local_mode, self.use_gpu = num_processes, local_mode, use_gpu
         if type(num_processes) is not int or num_processes < 1:
-            raise InvalidSpec(f"num_processes is {num_processes!r}, but it takes a whole number from 1.",
-                              field="num_processes")  # fmt: skip
+            raise InvalidSpec(
+                f"num_processes is {num_processes!r}, but it takes a whole number from 1.",
+                code="torch-distributor-processes",
+                field="num_processes",
+            )
 
     def run(self, train_object: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any | None:
         """Run it and return the value of rank 0, None for a file. Raises JobFailed, and what ``submit`` raises."""

@@ -19,11 +19,18 @@ class HorovodRunner:
     def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only") -> None:
         """``driver_log_verbosity`` is taken and has no meaning: the log of all ranks is there. Raises InvalidSpec."""
         if type(np) is not int or np == 0:
-            raise InvalidSpec("np is a number of tasks of Spark, or below zero of processes on this machine.",
-                              field="np", hint="Set np=-2 for two processes here.")  # fmt: skip
+            raise InvalidSpec(
+                "np is a number of tasks of Spark, or below zero of processes on this machine.",
+                code="horovod-runner-np",
+                field="np",
+                hint="Set np=-2 for two processes here.",
+            )
         if driver_log_verbosity not in ("all", "log_callback_only"):
-            raise InvalidSpec(f"driver_log_verbosity is {driver_log_verbosity!r}, but it takes one of all, "
-                              "log_callback_only.", field="driver_log_verbosity")  # fmt: skip
+            raise InvalidSpec(
+                f"driver_log_verbosity is {driver_log_verbosity!r}, but it takes one of all, log_callback_only.",
+                code="horovod-runner-verbosity",
+                field="driver_log_verbosity",
+            )
         self.num_processor = np
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:

@@ -94,6 +94,7 @@ class BuildSteps:
     def _failure(self, name: str) -> BuildFailed:
         return BuildFailed(
             f"{name.capitalize()} failed after {duration(time.monotonic() - self._started)}.",
+            code="build-step-failed",
             hint=f"{remedy_for(self._log.read_text(encoding='utf-8', errors='replace'))} The whole log: {self._log}",
             output="\n".join(self._tail),
             log=self._log,

@@ -91,6 +91,7 @@ def install(
     if before.torch_error:
         raise BuildFailed(
             f"The installed torch cannot be imported: {before.torch_error}.",
+            code="torch-not-importable",
             hint="Reinstall it with `pip install --force-reinstall torch`.",
         )
     key = build_key(before, chosen, tensorflow=before.tensorflow if tensorflow is None else tensorflow)
@@ -228,6 +229,7 @@ def _pip_install(arguments: list[str]) -> None:
     if done.returncode != 0:
         raise BuildFailed(
             "pip could not install Horovod into this environment.",
+            code="pip-install-failed",
             hint="Mend what pip names above, then run `distdl install horovod` again.",
             output="\n".join((done.stdout + done.stderr).strip().splitlines()[-25:]),
         )
@@ -237,6 +239,7 @@ def _require_working(seen: Inspection, key: BuildKey) -> None:
     if not seen.horovod_works or (key.tensorflow and not seen.tensorflow_works):
         raise BuildFailed(
             f"Horovod was built but cannot be imported: {seen.horovod_error or seen.tensorflow_error}.",
+            code="horovod-not-importable",
             hint="`distdl doctor` says what this environment has; `distdl install horovod --force` builds anew.",
         )
 

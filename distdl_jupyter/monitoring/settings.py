@@ -101,8 +101,11 @@ def read() -> MonitoringSettings:
     except FileNotFoundError:
         return MonitoringSettings()
     except (OSError, ValueError, AttributeError) as error:
-        raise DistDLError(f"The settings in {file()} cannot be read ({type(error).__name__}).",
-                          hint="Mend or delete that file.") from None  # fmt: skip
+        raise DistDLError(
+            f"The settings in {file()} cannot be read ({type(error).__name__}).",
+            code="settings-unreadable",
+            hint="Mend or delete that file.",
+        ) from None
 
 
 def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **given: Any) -> MonitoringSettings:
@@ -114,7 +117,9 @@ def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **given: Any) -> 
         if name not in names:
             what, hint = ("tracking", "Tokens are taken from the environment of Jupyter.") if "track" in names else (
                 "monitoring", "Where to send is said by the environment of Jupyter.")  # fmt: skip
-            raise InvalidSpec(unknown(name, names, f"setting for {what}"), field=name, hint=hint)
+            raise InvalidSpec(
+                unknown(name, names, f"setting for {what}"), code="setting-unknown", field=name, hint=hint
+            )
     changes = {name: _CHECKS[name](name, value) for name, value in given.items()}
     settings = dataclasses.replace(read(), **changes)
     kept = {name: value for name, value in dataclasses.asdict(settings).items() if value != _DEFAULTS[name]}
@@ -131,7 +136,7 @@ def destinations(environment: Mapping[str, str] | None = None) -> list[str]:
 def _flag(name: str, value: Any) -> bool:
     text = str(value).lower()
     if text not in (*_YES, *_NO):
-        raise InvalidSpec(f"{name} is {value!r}, but it takes true or false.", field=name)
+        raise InvalidSpec(f"{name} is {value!r}, but it takes true or false.", code="setting-not-a-boolean", field=name)
     return text in _YES
 
 
@@ -149,15 +154,19 @@ def _trackers(name: str, value: Any) -> str:
 
 def _place(name: str, value: Any) -> str:
     if any(letter.isspace() for letter in str(value)):
-        raise InvalidSpec(f"{name} takes an address without spaces.", field=name,
-                          hint="Such as https://tracking.example or sqlite:////home/me/mlflow.db.")  # fmt: skip
+        raise InvalidSpec(
+            f"{name} takes an address without spaces.",
+            code="setting-not-an-address",
+            field=name,
+            hint="Such as https://tracking.example or sqlite:////home/me/mlflow.db.",
+        )
     return str(value or "")
 
 
 def _word(*words: str) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if value and value not in words:
-            raise InvalidSpec(unknown(str(value), words, f"value of {name}"), field=name)
+            raise InvalidSpec(unknown(str(value), words, f"value of {name}"), code="setting-value-unknown", field=name)
         return str(value or words[0])
 
     return check
@@ -171,7 +180,9 @@ def _kinds(name: str, value: Any) -> str:
     words = [word.strip() for word in str(value or "").split(",") if word.strip()]
     for word in words:
         if word not in KINDS:
-            raise InvalidSpec(unknown(word, KINDS, "thing to be notified of"), field=name)
+            raise InvalidSpec(
+                unknown(word, KINDS, "thing to be notified of"), code="notification-kind-unknown", field=name
+            )
     return ",".join(words) or _ALL
 
 

@@ -76,7 +76,7 @@ def check_address(address: str) -> str:
         if is_sound and split.scheme in ("https", "http") and split.hostname:
             return split.hostname
     hint = "Slack, Teams and ntfy give one; of another ntfy server write ntfy+https://HOST/TOPIC."
-    raise InvalidSpec("webhook takes an https address.", field="webhook", hint=hint)
+    raise InvalidSpec("webhook takes an https address.", code="webhook-invalid", field="webhook", hint=hint)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -141,8 +141,12 @@ def notifications(webhook: str | None = None, notify: str | None = None, *, test
     host = check_address(known.webhook) if known.webhook else ""
     if test:
         if not host:
-            raise InvalidSpec("No webhook is set, so no message can be sent.", field="webhook",
-                              hint="Set one: distdl notify --set, or notifications(webhook=ADDRESS).")  # fmt: skip
+            raise InvalidSpec(
+                "No webhook is set, so no message can be sent.",
+                code="webhook-missing",
+                field="webhook",
+                hint="Set one: distdl notify --set, or notifications(webhook=ADDRESS).",
+            )
         deliver(known.webhook, HELLO)
     return Notifications(host, known.notify)
 

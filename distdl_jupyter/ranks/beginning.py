@@ -46,10 +46,15 @@ def current(only: str = "") -> Ranks | None:
         return next(filter(_answers, sessions), None)
     job = client.attach(only)
     if job.spec.kind != "ranks":
-        raise JobNotFound(f"Job {job.id} is no session of ranks.", hint="ranks.start() starts one.")
+        raise JobNotFound(
+            f"Job {job.id} is no session of ranks.", code="job-has-no-kept-ranks", hint="ranks.start() starts one."
+        )
     if (host := job.folder.supervisor().host) and not job.state.ended:
-        raise JobNotRunning(f"The ranks of job {job.id} were started on {host}.",
-                            hint=f"Log in to {host} to use them.")  # fmt: skip
+        raise JobNotRunning(
+            f"The ranks of job {job.id} were started on {host}.",
+            code="kept-ranks-elsewhere",
+            hint=f"Log in to {host} to use them.",
+        )
     session = Ranks(job)
     return session if _answers(session) else None
 

@@ -44,8 +44,10 @@ def led_anew() -> JobNotRunning:
     """Return the exception for what ran on ranks when their supervisor ended."""
     return JobNotRunning(
         "The supervisor of the ranks was ended, and another one has taken its place: what this cell gives is not known "
-        "here.", hint="The ranks go on with all their names; %dist_ranks says when they wait for the next cell.",
-    )  # fmt: skip
+        "here.",
+        code="kept-ranks-supervisor-replaced",
+        hint="The ranks go on with all their names; %dist_ranks says when they wait for the next cell.",
+    )
 
 
 def why_ended(job: Job) -> DistDLError:
@@ -87,5 +89,9 @@ class Stuck:
             self._job.cancel(now=True)
         self._job.wait()
         who = ranks_in_words(list(self._ranks))
-        return JobFailed(f"The ranks were ended, because {who} did not stop at an interrupt.", job_id=self._job.id,
-                         hint=_AGAIN)  # fmt: skip
+        return JobFailed(
+            f"The ranks were ended, because {who} did not stop at an interrupt.",
+            code="kept-ranks-not-interrupted",
+            job_id=self._job.id,
+            hint=_AGAIN,
+        )

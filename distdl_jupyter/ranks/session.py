@@ -162,7 +162,9 @@ class Ranks:
         wrong = [rank for rank in chosen if not 0 <= rank < self.size]
         if wrong or not chosen:
             what = f"There is no rank {wrong[0]}" if wrong else "No rank was named"
-            raise InvalidSpec(f"{what}: this session has ranks 0 to {self.size - 1}.", field="on")
+            raise InvalidSpec(
+                f"{what}: this session has ranks 0 to {self.size - 1}.", code="kept-rank-unknown", field="on"
+            )
         return chosen
 
     # life -------------------------------------------------------------------------------------

@@ -48,7 +48,9 @@ def busy(doing: str, pid: int = 0) -> RanksBusy:
     what = f"{doing}{of}" if doing else f"a cell{of}"
     if not pid:
         what += ", which a kernel started that is gone"
-    return RanksBusy(f"The ranks are busy with {what}.", hint="Wait for its end, or interrupt the ranks.")
+    return RanksBusy(
+        f"The ranks are busy with {what}.", code="ranks-busy", hint="Wait for its end, or interrupt the ranks."
+    )
 
 
 def _taken(fd: int) -> bool:

@@ -253,7 +253,9 @@ class Handler(APIHandler):
 def checked_id(id_: str) -> str:
     """Return a job's whole id. Raises JobNotFound for anything else, so that no path ever becomes a file's name."""
     if not is_id(id_):
-        raise errors.JobNotFound("No job has this id.", hint="An id looks like 20261121-024912-k3f9x.")
+        raise errors.JobNotFound(
+            "No job has this id.", code="job-id-invalid", hint="An id looks like 20261121-024912-k3f9x."
+        )
     return id_
 
 

@@ -137,5 +137,9 @@ def _subscription(data: bytes) -> Subscription:
     """Return what a page sent. Raises InvalidSpec."""
     wanted = requests.from_json(Subscription, data)
     if len(wanted.job) > _JOBS or any(len(request.curves) > _CURVES for request in wanted.job.values()):
-        raise InvalidSpec(f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.", field="job")
+        raise InvalidSpec(
+            f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.",
+            code="page-subscriptions",
+            field="job",
+        )
     return wanted

@@ -24,5 +24,7 @@ def _read(id_: str, number: str) -> tuple[bytes, str]:
     whole = number.isascii() and number.isdecimal() and len(number) <= len(str(pictures.MOST))
     found = pictures.read(folder, int(number)) if whole else None
     if found is None:
-        raise JobNotFound(f"Job {id_} has no such picture.", hint="Its card lists the pictures by number.")
+        raise JobNotFound(
+            f"Job {id_} has no such picture.", code="picture-unknown", hint="Its card lists the pictures by number."
+        )
     return found

@@ -57,13 +57,17 @@ def interpreter(kernel_name: str, specs: Any) -> Interpreter:
         spec = specs.get_kernel_spec(kernel_name)
     except Exception:  # noqa: BLE001 - NoSuchKernel, or whatever a foreign manager of kernels says
         there = ", ".join(sorted(specs.find_kernel_specs())) or "none"
-        raise InvalidSpec(f"No kernel {kernel_name!r} is here; there are: {there}.", field="kernel_name") from None
+        raise InvalidSpec(
+            f"No kernel {kernel_name!r} is here; there are: {there}.", code="kernel-unknown", field="kernel_name"
+        ) from None
     python = _python(spec)
     if python is None:
         raise InvalidSpec(
             f"The kernel {kernel_name} does not start a Python of this machine, so it can run no job.",
-            field="kernel_name", hint="Choose a kernel of ipykernel.",
-        )  # fmt: skip
+            code="kernel-not-python",
+            field="kernel_name",
+            hint="Choose a kernel of ipykernel.",
+        )
     variables = {k: string.Template(v).safe_substitute(os.environ) for k, v in (spec.env or {}).items()}
     return Interpreter(f"the kernel {kernel_name}", python, variables)
 
@@ -110,7 +114,9 @@ def beside(root: Path, path: str) -> Path | None:
     except (OSError, ValueError, RuntimeError):
         good = False
     if not good:
-        raise InvalidSpec("No such notebook or script lies below the server's folder.", field="notebook")
+        raise InvalidSpec(
+            "No such notebook or script lies below the server's folder.", code="notebook-unknown", field="notebook"
+        )
     return found
 
 
@@ -119,9 +125,11 @@ def check_code(code: str, most: int) -> None:
     size = len(code.encode("utf-8", "surrogatepass"))
     if size > most:
         raise InvalidSpec(
-            f"The code is {size:,} bytes long, and this server takes at most {most:,}.", field="code",
+            f"The code is {size:,} bytes long, and this server takes at most {most:,}.",
+            code="code-too-long",
+            field="code",
             hint="Put what is long into a module or a file beside the notebook.",
-        )  # fmt: skip
+        )
 
 
 def ask(
@@ -140,7 +148,9 @@ def ask(
             said, mistakes = _conversed(process, json.dumps(request), seconds, gone or Event())
         found = json.loads(said.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:
-        raise LaunchFailed(f"The Python of {python.name} did not answer within {seconds:g} s.") from None
+        raise LaunchFailed(
+            f"The Python of {python.name} did not answer within {seconds:g} s.", code="kernel-python-silent"
+        ) from None
     except OSError as error:
         raise limits.launch_failed(f"The Python of {python.name} cannot be started", error) from None
     except ValueError:
@@ -171,7 +181,8 @@ def _silent(python: Interpreter, said: str) -> PluginUnavailable | LaunchFailed:
     if "No module named" in said and "distdl_jupyter" in said:
         return PluginUnavailable(
             f"The Python of {python.name} has no distdl_jupyter of this version.",
+            code="kernel-without-package",
             hint=f"Run '{python.python} -m pip install --upgrade distdl-jupyter'.",
         )
     output = "\n".join(said.strip().splitlines()[-_LAST_LINES:])
-    return LaunchFailed(f"The Python of {python.name} failed.", output=output)
+    return LaunchFailed(f"The Python of {python.name} failed.", code="kernel-python-failed", output=output)

@@ -81,7 +81,7 @@ def _prove(credential: TokenCredential, scope: str) -> None:
     try:
         credential.get_token(scope)
     except ClientAuthenticationError as error:
-        raise NotSignedIn("Nobody is signed in to Azure.") from error
+        raise NotSignedIn("Nobody is signed in to Azure.", code="azure-signed-out") from error
 
 
 def _key_of(name: str) -> tuple[str, str]:

@@ -91,13 +91,19 @@ def _source(name: str, dataframe: Any, parent: str) -> DataSource:
     if not parent and not _is_here(dataframe):
         raise InvalidSpec(
             f"{name} is a DataFrame that Spark writes on other machines, and no folder is named that they share with "
-            "this one.", field="data",
+            "this one.",
+            code="dataframe-folder-missing",
+            field="data",
             hint=f'Name one: data={{"{name}": (dataframe, "shared:/mnt/data")}}, or set {VARIABLE}=shared:/mnt/data.',
-        )  # fmt: skip
+        )
     within = data.source(name, parent or str(home() / "dataframes"))
     if within.scheme == "https" or within.shard:
-        raise InvalidSpec(f"{name} is a DataFrame, which is not written to {within.url}.", field="data",
-                          hint=_FOLDER)  # fmt: skip
+        raise InvalidSpec(
+            f"{name} is a DataFrame, which is not written to {within.url}.",
+            code="dataframe-target-unsupported",
+            field="data",
+            hint=_FOLDER,
+        )
     folder = f"distdl-{os.urandom(16).hex()}"
     if within.stored:
         return dataclasses.replace(within, prefix=f"{within.prefix}/{folder}".lstrip("/"), rows=0)
@@ -105,8 +111,12 @@ def _source(name: str, dataframe: Any, parent: str) -> DataSource:
     if not parent:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not base.is_dir():
-        raise InvalidSpec(f"{base}, where {name} is to be written, is no folder here.", field="data",
-                          hint=_FOLDER)  # fmt: skip
+        raise InvalidSpec(
+            f"{base}, where {name} is to be written, is no folder here.",
+            code="dataframe-folder-not-here",
+            field="data",
+            hint=_FOLDER,
+        )
     return dataclasses.replace(within, path=str(base / folder), rows=0)
 
 
@@ -122,8 +132,10 @@ def _refuse_too_few(spec: JobSpec) -> None:
         if source.rows is not None and source.rows < spec.process_count:
             raise InvalidSpec(
                 f"{source.name} has {plural(source.rows, 'row')}, and the job {plural(spec.process_count, 'process')}.",
-                field="data", hint="Each process needs a row: start fewer.",
-            )  # fmt: skip
+                code="dataframe-too-few-rows",
+                field="data",
+                hint="Each process needs a row: start fewer.",
+            )
 
 
 def written(spec: JobSpec, frames: Sequence[Frame]) -> JobSpec:
@@ -155,8 +167,11 @@ def _write(frame: Frame) -> int:
     if not source.stored:
         here = {path.name: path.stat().st_size for path in Path(source.path).glob("*.parquet")}
         if any(here.get(file.name) != file.bytes for file in files):
-            raise DataUnavailable(f"Spark wrote {source.name} to a folder {source.path} that is not this machine's.",
-                                  hint=_FOLDER)  # fmt: skip
+            raise DataUnavailable(
+                f"Spark wrote {source.name} to a folder {source.path} that is not this machine's.",
+                code="dataframe-written-elsewhere",
+                hint=_FOLDER,
+            )
     rows = sum(sum(file.groups) for file in files)
     manifest = json.dumps({"rows": rows, "files": [(file.name, list(file.groups)) for file in files]})
     if source.stored:
@@ -183,8 +198,11 @@ def _written_files(frame: Frame, write: Any) -> list[Any]:
         hint = "Correct the DataFrame, or name another folder."
         if raised and raised[-1][0] == "ModuleNotFoundError":
             hint = "Executors write with pyarrow, and to stores with obstore: install them there."
-        raise DataUnavailable(f"Spark cannot write {frame.source.name} to {data.place(frame.source)}: {reason}.",
-                              hint=hint) from error  # fmt: skip
+        raise DataUnavailable(
+            f"Spark cannot write {frame.source.name} to {data.place(frame.source)}: {reason}.",
+            code="dataframe-not-written",
+            hint=hint,
+        ) from error
 
 
 @contextlib.contextmanager

@@ -84,7 +84,9 @@ def _refused(place: str, error: object, role: str) -> DataUnavailable:
     status = getattr(error, "status_code", None)
     what, remedy = _SAYINGS.get(code, ("", ""))
     if not what and status is None:  # azure-identity's own, before Blob was asked
-        return DataUnavailable(f"{place}: Azure gave no token. {_first_line(error)}.", hint="Sign in to Azure again.")
+        return DataUnavailable(
+            f"{place}: Azure gave no token. {_first_line(error)}.", code="data-no-token", hint="Sign in to Azure again."
+        )
     if not what:
         return DataUnavailable(f"{place}: Azure answered {status} {code}: {_first_line(error)}.".replace(" :", ":"))
     return DataUnavailable(f"{place}: {what} ({code}).", hint=remedy.format(role=role))

@@ -21,4 +21,6 @@ def expected(source: DataSource) -> dict[str, Any] | None:
     except OSError as error:
         if source.scheme == "shared":
             return None  # the nodes may see it all the same, and say so
-        raise DataUnavailable(f"{source.path} cannot be read: {error.strerror}.", hint="Check the path.") from None
+        raise DataUnavailable(
+            f"{source.path} cannot be read: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
+        ) from None

@@ -226,6 +226,9 @@ def _limit() -> int | None:
     given = os.environ.get(LIMIT, "").strip()
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", given)
     if given and not found:
-        raise DataUnavailable(f"{LIMIT} is {given!r}, but it takes a number of bytes.",
-                              hint="Write 50000000000 or 50 GB, or leave it out.")  # fmt: skip
+        raise DataUnavailable(
+            f"{LIMIT} is {given!r}, but it takes a number of bytes.",
+            code="data-cache-limit-invalid",
+            hint="Write 50000000000 or 50 GB, or leave it out.",
+        )
     return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")) if found else None

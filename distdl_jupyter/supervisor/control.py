@@ -53,7 +53,7 @@ def start_supervisor(
     when the job's folder cannot be written.
     """
     if reason := permissions.refusal(folder.path.stat()):
-        raise LaunchFailed(f"{folder.path} {reason}: nothing is started there.")
+        raise LaunchFailed(f"{folder.path} {reason}: nothing is started there.", code="job-folder-unusable")
     with folder.supervisor_log.open("ab") as log:
         try:
             process = _spawn(folder, lock.fd, log, python if os.access(python, os.X_OK) else sys.executable, module)
@@ -62,7 +62,9 @@ def start_supervisor(
                 pipe.write(json.dumps(dict(secret_variables)).encode() + b"\n")
         except OSError as error:
             reason = error.strerror or str(error)
-            raise LaunchFailed(f"The job cannot be started: {reason}.", hint=limits.remedy(error)) from error
+            raise LaunchFailed(
+                f"The job cannot be started: {reason}.", code="supervisor-not-started", hint=limits.remedy(error)
+            ) from error
     lock.release()
     # A child that ended stays a zombie until its parent waits for it. Where no thread can be had it stays one until
     # this process ends, which is no reason to refuse a job that has begun.

@@ -150,8 +150,10 @@ class Launch:
         if missing and self._handle is None:
             raise LaunchFailed(
                 f"The ranks cannot begin again: the value of {listing(missing)}, which is secret, was known to the "
-                "supervisor that died alone.", hint="Resume the job where the variable is set: job.resume().",
-            )  # fmt: skip
+                "supervisor that died alone.",
+                code="restart-secret-lost",
+                hint="Resume the job where the variable is set: job.resume().",
+            )
         far = self.cluster.far or packages.missing(self._spec)
         for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
             if reason:
@@ -200,7 +202,9 @@ class Launch:
             return self.start()
         try:
             if not self.cluster.can_attach or handle is None or not handle.nonce:
-                raise LaunchFailed("This kind of cluster cannot go on without its supervisor.")
+                raise LaunchFailed(
+                    "This kind of cluster cannot go on without its supervisor.", code="cluster-needs-supervisor"
+                )
             self.nonce = handle.nonce
             context = self._context()
             context.staging = self._staging_for_reattach()

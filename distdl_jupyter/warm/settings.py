@@ -37,6 +37,7 @@ def change(*, enabled: bool | None = None, idle_minutes: float | None = None) ->
     if idle_minutes is not None and not 0 < idle_minutes <= 60 * 24 * 7:
         raise InvalidSpec(
             f"idle_minutes is {idle_minutes:g}, but it takes more than 0 and at most a week (10080).",
+            code="warm-idle-minutes-range",
             field="idle_minutes",
         )
     own = replace(
@@ -54,6 +55,7 @@ def take(words: Mapping[str, str]) -> Settings:
     if unknown or {"on", "off"} <= set(words):
         raise InvalidSpec(
             f"{unknown[0] if unknown else 'on and off'!r} is no setting for warm starts.",
+            code="warm-setting-unknown",
             field=unknown[0] if unknown else "warm",
             hint="There are on, off and idle_minutes=30.",
         )
@@ -61,7 +63,11 @@ def take(words: Mapping[str, str]) -> Settings:
     try:
         wanted = None if minutes is None else float(minutes)
     except ValueError:
-        raise InvalidSpec(f"idle_minutes is {minutes!r}, but it takes a number.", field="idle_minutes") from None
+        raise InvalidSpec(
+            f"idle_minutes is {minutes!r}, but it takes a number.",
+            code="warm-idle-minutes-invalid",
+            field="idle_minutes",
+        ) from None
     enabled = True if "on" in words else False if "off" in words else None
     return change(enabled=enabled, idle_minutes=wanted) if words else read()
 

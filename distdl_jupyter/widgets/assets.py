@@ -19,6 +19,7 @@ def asset(name: str) -> str:
     if not path.is_file():
         raise PluginUnavailable(
             f"The panels' front end is not built ({name} is missing).",
+            code="front-end-not-built",
             hint="Run 'npm ci && npm run build' in the folder labextension, or 'make' at the top.",
         )
     return path.read_text(encoding="utf-8") + "\n"  # one line without an end would be taken for a path

@@ -117,19 +117,27 @@ class JobPanel(PageWidget):
     def _stacks(self, number: int) -> Stacks:
         taken = stacks.read(self.job.folder, number) if type(number) is int else None
         if taken is None:
-            raise JobNotFound("These stacks are not there any more.", hint="Take them again while the ranks run.")
+            raise JobNotFound(
+                "These stacks are not there any more.",
+                code="widget-stacks-gone",
+                hint="Take them again while the ranks run.",
+            )
         return shown_stacks(taken)
 
     def _profile(self, number: int) -> JobProfile:
         found = profiles.read(self.job.folder, number) if type(number) is int else None
         if found is None:
-            raise JobNotFound("This profile is not there any more.", hint="Record another one while the job trains.")
+            raise JobNotFound(
+                "This profile is not there any more.",
+                code="widget-profile-gone",
+                hint="Record another one while the job trains.",
+            )
         return job_profile(found)
 
     def _picture(self, number: int) -> str:
         found = pictures.read(self.job.folder.path, number) if type(number) is int else None
         if found is None:
-            raise JobNotFound("This picture is not there any more.")
+            raise JobNotFound("This picture is not there any more.", code="widget-picture-gone")
         return address(*found)
 
 

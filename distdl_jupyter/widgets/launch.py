@@ -152,6 +152,10 @@ def launcher(
     Raises InvalidSpec for an option or a value that is unknown, and when ``function`` is none.
     """
     if not callable(function):
-        raise InvalidSpec(f"launcher() takes the training function, not {type(function).__name__}.", field="function",
-                          hint="Write launcher(train).")  # fmt: skip
+        raise InvalidSpec(
+            f"launcher() takes the training function, not {type(function).__name__}.",
+            code="launcher-without-function",
+            field="function",
+            hint="Write launcher(train).",
+        )
     return Launcher(function, args, kwargs, **defaults)

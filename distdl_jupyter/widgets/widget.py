@@ -62,7 +62,11 @@ def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = str(message.get("ask"))
     if name not in calls:
-        unknown = DistDLError(f"The kernel was asked for {name}, which it does not know.", hint="Reload the page.")
+        unknown = DistDLError(
+            f"The kernel was asked for {name}, which it does not know.",
+            code="kernel-call-unknown",
+            hint="Reload the page.",
+        )
         return {"error": unknown.to_json()}
     try:
         return {"value": to_json(calls[name](**dict(message.get("given") or {})))}
@@ -108,6 +112,7 @@ def _with_its_code(kind: type[W]) -> type[W]:
     except ImportError:
         raise PluginUnavailable(
             "Widgets of distdl_jupyter need anywidget in this front end.",
+            code="anywidget-missing",
             hint="Run pip install 'distdl-jupyter[anywidget]' and restart the kernel.",
         ) from None
     # AnyWidget's own traits say where its code is.

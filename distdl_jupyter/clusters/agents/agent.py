@@ -124,7 +124,9 @@ class AgentConnection(ABC):
         until = math.inf if timeout is None else time.monotonic() + timeout
         while not answer.done():
             if (left := until - time.monotonic()) <= 0:
-                raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.")
+                raise HostFailed(
+                    self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.", code="host-silent"
+                )
             wait([answer], min(left, _POLL_SECONDS))
             while_waiting()
         return answer.result()

@@ -74,6 +74,7 @@ def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
         if found != seen[0][1]:
             raise DataUnavailable(
                 f"{host}: {path} has other files than on {seen[0][0]}.",
+                code="data-differs-between-hosts",
                 hint="Name a path that every node sees, or put the data into Azure Blob.",
             )
 

@@ -126,6 +126,7 @@ def _parsed(network: str) -> IPv4Network:
     if not isinstance(found, IPv4Network):
         raise InvalidSpec(
             f"{network!r} is no network.",
+            code="network-invalid",
             field="network",
             hint="A network is written as 10.0.0.0/24, an interface by its name as eno1.",
         )

@@ -79,6 +79,7 @@ class AgentNodes(Nodes[AgentNode]):
         if missing:
             raise LaunchFailed(
                 f"Values and files of {plural(len(missing), 'host')} did not come back: {' '.join(missing)}",
+                code="results-not-collected",
                 hint="What ranks have written stays in that folder on the host.",
             )
 

@@ -47,6 +47,7 @@ def before_contact(spec: JobSpec, gpus: int, said: object = None) -> Placement:
         raise InvalidSpec(
             f"use_gpu asks for {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster's "
             f"gpus_per_node is {gpus if said is None else said}.",
+            code="gpus-per-node-too-few",
             field="use_gpu",
             hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
         )
@@ -64,6 +65,7 @@ def check_gpus(spec: JobSpec, found: Checkup) -> None:
         asks = f"gpus asks for {plural(each, 'GPU')}" if spec.gpus else "use_gpu asks for a GPU"
         raise LaunchFailed(
             f"{asks} for each of {plural(spec.process_count_per_node, 'process')} on a host, but {listing(lacking)}.",
+            code="hosts-too-few-gpus",
             hint="Use fewer processes on each host, or leave use_gpu out.",
         )
 
@@ -71,7 +73,9 @@ def check_gpus(spec: JobSpec, found: Checkup) -> None:
 def agreed(found: Checkup) -> Common:
     """Return the network that the hosts share. Raises LaunchFailed."""
     if found.network is None:
-        raise LaunchFailed("The hosts share no network.", hint="Name it with the cluster's option network.")
+        raise LaunchFailed(
+            "The hosts share no network.", code="no-common-network", hint="Name it with the cluster's option network."
+        )
     return found.network
 
 

@@ -149,7 +149,9 @@ class AgentRun(Run):
         said = await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
         if service.ready not in said:
             where = f" on {node.host}" if node.host else ""
-            raise LaunchFailed(f"{service.name} did not start{where}.", output=said.strip()[-2000:])
+            raise LaunchFailed(
+                f"{service.name} did not start{where}.", code="service-not-started", output=said.strip()[-2000:]
+            )
 
     def progress(self, doing: str) -> Callable[[], None]:
         """Return what says what is being done, and raises when the start is to be stopped."""

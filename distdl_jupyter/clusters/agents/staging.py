@@ -106,12 +106,14 @@ def _site(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode
             connection.host,
             f"It does not see the job's folder {job.folder.path}, but the option shared says so.",
             "Leave the option shared out, or set DISTDL_HOME to a folder that all hosts mount.",
+            code="shared-folder-missing",
         )
     if shared and not there:
         raise HostFailed(
             connection.host,
             f"It sees the job's folder, but not the working directory {wanted}.",
             "Submit from a folder that all hosts mount, or set the cluster's option shared to False.",
+            code="working-directory-missing",
         )
     directory = wanted if there else f"{folder}/{_WORK}"
     return AgentNode(connection, folder, directory, str(answer["run"]), shared=shared, work_is_empty=not there)

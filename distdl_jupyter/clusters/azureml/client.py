@@ -60,11 +60,20 @@ class Address:
         """Return the workspace of a cluster's options. Raises InvalidSpec naming what is missing."""
         subscription = options.subscription_id or settings.read().subscription_id
         if not subscription:
-            raise InvalidSpec("The cluster on Azure ML has no subscription.", field="subscription_id",
-                              hint="Set subscription_id, or choose one with %dist_config azure.")  # fmt: skip
+            raise InvalidSpec(
+                "The cluster on Azure ML has no subscription.",
+                code="azureml-subscription-missing",
+                field="subscription_id",
+                hint="Set subscription_id, or choose one with %dist_config azure.",
+            )
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
-                raise InvalidSpec(f"The cluster on Azure ML has no {name}.", field=name, hint=f"Set its option {name}.")
+                raise InvalidSpec(
+                    f"The cluster on Azure ML has no {name}.",
+                    code="azureml-option-missing",
+                    field=name,
+                    hint=f"Set its option {name}.",
+                )
         return cls(subscription, options.resource_group, options.workspace)
 
 
@@ -161,8 +170,11 @@ def submitting(address: Address) -> Iterator[Any]:
         try:
             from azure.ai.ml import MLClient
         except ImportError as error:
-            raise LaunchFailed("azure-ai-ml is not installed.",
-                               hint="Run: pip install 'distdl-jupyter[azure]'.") from error  # fmt: skip
+            raise LaunchFailed(
+                "azure-ai-ml is not installed.",
+                code="azure-ai-ml-missing",
+                hint="Run: pip install 'distdl-jupyter[azure]'.",
+            ) from error
         yield MLClient(
             identity.credential(), address.subscription_id, address.resource_group, address.workspace,
             **_cloud(), enable_telemetry=False, show_progress=False,

@@ -53,8 +53,12 @@ class AzureMLCluster(Managed):
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec for a cluster without workspace or nodes."""
         if options.missing:
-            raise InvalidSpec(f"The cluster on Azure ML has no {options.missing}.", field=options.missing,
-                              hint=f"Set its option {options.missing}.")  # fmt: skip
+            raise InvalidSpec(
+                f"The cluster on Azure ML has no {options.missing}.",
+                code="azureml-setting-missing",
+                field=options.missing,
+                hint=f"Set its option {options.missing}.",
+            )
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs of the VM size, 1 where it is not known."""
@@ -76,8 +80,12 @@ class AzureMLCluster(Managed):
         job.check(spec)
         gpus, per_node = _gpus(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
         if spec.use_gpu and options.vm_size and gpus < per_node:
-            raise InvalidSpec(f"use_gpu asks for {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
-                              field="use_gpu", hint="Choose another vm_size, or fewer processes per node.")  # fmt: skip
+            raise InvalidSpec(
+                f"use_gpu asks for {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
+                code="azureml-too-few-gpus",
+                field="use_gpu",
+                hint="Choose another vm_size, or fewer processes per node.",
+            )
         places = (
             RankSlot(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
                       rank % per_node % gpus if gpus else None)
@@ -90,6 +98,7 @@ class AzureMLCluster(Managed):
         if absent := checkup.lacking(options, context.modules):
             raise LaunchFailed(
                 f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the image that is generated.",
+                code="azureml-image-without",
                 hint="Set the cluster's option environment to an image of the workspace that has it.",
             )
         context.report("stage", "asking Azure ML for the workspace")

@@ -61,7 +61,9 @@ def write(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> 
         (target / "plan.json").write_text(json.dumps(plan_data(spec, placement, plan, context)), encoding="utf-8")
         _payload(folder, target)
     except OSError as error:
-        raise LaunchFailed(f"The job's files cannot be gathered in {target}: {error.strerror}.") from error
+        raise LaunchFailed(
+            f"The job's files cannot be gathered in {target}: {error.strerror}.", code="azureml-files-not-gathered"
+        ) from error
     return target
 
 

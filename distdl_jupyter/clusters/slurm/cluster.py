@@ -197,7 +197,7 @@ class SlurmCluster(AgentCluster):
             raise LaunchFailed("An earlier version of this package has started the job.")
         slurm = _found(handle, context)
         if slurm is None:
-            raise LaunchFailed("Another trial has the job's task of the array.")
+            raise LaunchFailed("Another trial has the job's task of the array.", code="slurm-task-taken")
         slurm.watch.has_run = True
         hosts = [str(node["host"]) for node in handle["nodes"]]
         reached = [slurm.connect(at, host, takeover=True) for at, host in enumerate(hosts)]
@@ -237,7 +237,7 @@ def _found(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
     directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
     site = script.Site(context.folder, directory, context.restart)
     if not site.run.is_dir():
-        raise LaunchFailed(f"The job's folder for Slurm, {site.run}, is gone.")
+        raise LaunchFailed(f"The job's folder for Slurm, {site.run}, is gone.", code="slurm-folder-gone")
     if "link" in handle:
         with contextlib.suppress(OSError):  # somebody has deleted the array's folder
             site.take(Path(handle["link"]))
@@ -282,15 +282,22 @@ def _unless_ended(send: Callable[[], None]) -> None:
 def _check_path(site: script.Site) -> None:
     """Refuse a folder whose name Slurm's options cannot carry."""
     if re.search(r"[\n\"'\\]", str(site.run)):
-        raise InvalidSpec(f"Slurm cannot use the folder {site.run}: its name holds a quote, a backslash or a line end.",
-                          field="directory", hint="Set the option directory to another one.")  # fmt: skip
+        raise InvalidSpec(
+            f"Slurm cannot use the folder {site.run}: its name holds a quote, a backslash or a line end.",
+            code="slurm-folder-name",
+            field="directory",
+            hint="Set the option directory to another one.",
+        )
 
 
 def _check_before(options: SlurmOptions) -> None:
     """Refuse what sbatch would refuse with fewer words, or would accept and never run. Raises LaunchFailed."""
     if options.container_image and (lacking := script.lacks_containers()):
-        raise LaunchFailed(f"container_image is {options.container_image}, but {lacking}.",
-                           hint=script.CONTAINER_REMEDY)  # fmt: skip
+        raise LaunchFailed(
+            f"container_image is {options.container_image}, but {lacking}.",
+            code="slurm-container-unsupported",
+            hint=script.CONTAINER_REMEDY,
+        )
     if options.account or options.qos:
         with contextlib.suppress(commands.SlurmFailed):  # without its accounting Slurm decides itself
             found = accounting.allowed(options.partition)

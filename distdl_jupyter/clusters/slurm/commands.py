@@ -117,13 +117,16 @@ def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, t
     except subprocess.TimeoutExpired:
         raise SlurmSilent(f"Slurm did not answer {command[0]} within {timeout:g} s.") from None
     except OSError as error:
-        raise SlurmFailed(absent() or f"{command[0]} cannot be started: {error.strerror}.") from None
+        raise SlurmFailed(
+            absent() or f"{command[0]} cannot be started: {error.strerror}.", code="slurm-command-missing"
+        ) from None
     if done.returncode == 0:
         return done.stdout
     said = done.stderr.strip() or done.stdout.strip()
     if _NO_CONFIGURATION in said.lower():
         raise SlurmFailed(
             "Slurm is not configured here.",
+            code="slurm-not-configured",
             hint="Work on a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
         )
     kind = SlurmSilent if _SILENT.search(said) else UnknownJob if _UNKNOWN.search(said) else SlurmFailed
@@ -160,7 +163,9 @@ def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
     """
     job = run("sbatch", "--parsable", *arguments, more=secrets).strip()
     if not number(job).isdigit():
-        raise SlurmFailed(f"sbatch answered {job[:200]!r} where the job's number was expected.")
+        raise SlurmFailed(
+            f"sbatch answered {job[:200]!r} where the job's number was expected.", code="sbatch-answer-invalid"
+        )
     return job
 
 

@@ -279,6 +279,7 @@ class SlurmNodes(AgentNodes):
             first = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
             raise LaunchFailed(
                 f"Results cannot be brought from {self._slurm.site.job}: {first[0]}: {first[2]}.",
+                code="slurm-results-not-collected",
                 hint="What ranks have written stays in that folder.",
             ) from error
         self.notices += [Notice("warning", text, "collected") for text in stayed]

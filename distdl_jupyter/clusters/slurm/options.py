@@ -95,14 +95,22 @@ class SlurmOptions:
     def _check_words(self) -> None:
         for name in ("partition", "account", "qos"):
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
-                raise InvalidSpec(f"{name} is {value!r}, but it takes a name that Slurm knows.", field=name)
+                raise InvalidSpec(
+                    f"{name} is {value!r}, but it takes a name that Slurm knows.", code="slurm-name-invalid", field=name
+                )
 
         for name in ("container_image", "container_mounts"):
             if re.search(r"[\s\"'\\]", getattr(self, name)):
-                raise InvalidSpec(f"{name} holds a space, a quote or a backslash.", field=name)
+                raise InvalidSpec(
+                    f"{name} holds a space, a quote or a backslash.", code="slurm-path-invalid", field=name
+                )
         if self.container_mounts and not self.container_image:
-            raise InvalidSpec("container_mounts was given, but no container_image.", field="container_mounts",
-                              hint="Set container_image, or leave container_mounts out.")  # fmt: skip
+            raise InvalidSpec(
+                "container_mounts was given, but no container_image.",
+                code="slurm-mounts-without-image",
+                field="container_mounts",
+                hint="Set container_image, or leave container_mounts out.",
+            )
 
     def _check_time(self) -> None:
         try:
@@ -110,6 +118,7 @@ class SlurmOptions:
         except ValueError:
             raise InvalidSpec(
                 f"time_limit is {self.time_limit!r}, but Slurm takes minutes or a time.",
+                code="slurm-time-limit-invalid",
                 field="time_limit",
                 hint="Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED.",
             ) from None
@@ -118,31 +127,50 @@ class SlurmOptions:
         for name, most in (("requeue", MOST_RESTARTS), ("checkpoint_seconds", _MOST_SECONDS)):
             number: object = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
-                raise InvalidSpec(f"{name} is {number!r}, but it takes a whole number from 0 to {most:,}.", field=name)
+                raise InvalidSpec(
+                    f"{name} is {number!r}, but it takes a whole number from 0 to {most:,}.",
+                    code="slurm-number-invalid",
+                    field=name,
+                )
         if self.gpus_per_node and not _GPUS.fullmatch(self.gpus_per_node):
-            raise InvalidSpec(f"gpus_per_node is {self.gpus_per_node!r}, but it takes a number or a type and a number.",
-                              field="gpus_per_node", hint="Write 4 or a100:4.")  # fmt: skip
+            raise InvalidSpec(
+                f"gpus_per_node is {self.gpus_per_node!r}, but it takes a number or a type and a number.",
+                code="slurm-gpus-invalid",
+                field="gpus_per_node",
+                hint="Write 4 or a100:4.",
+            )
         cores: object = self.cpus_per_task
         if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
-            raise InvalidSpec(f"cpus_per_task is {cores!r}, but it takes a whole number from 1.", field="cpus_per_task")
+            raise InvalidSpec(
+                f"cpus_per_task is {cores!r}, but it takes a whole number from 1.",
+                code="slurm-cpus-invalid",
+                field="cpus_per_task",
+            )
 
     def _check_extra(self) -> None:
         try:
             words = self.more
         except ValueError as error:
-            raise InvalidSpec(f"extra cannot be read as a command line: {error}.", field="extra") from None
+            raise InvalidSpec(
+                f"extra cannot be read as a command line: {error}.", code="slurm-extra-unreadable", field="extra"
+            ) from None
         own = next(filter(_is_own, words), None)
         if own is not None:
             raise InvalidSpec(
                 f"extra holds {own}, which the job sets itself.",
+                code="slurm-extra-reserved",
                 field="extra",
                 hint="Take it out; node_count and process_count_per_node say how many ranks run.",
             )
         before = ""
         for word in words:
             if not word.startswith("-") and (not before.startswith("-") or "=" in before):
-                raise InvalidSpec(f"extra holds {word!r}, which belongs to no option: sbatch would run it as a script.",
-                                  field="extra", hint="Take it out, or write it as --option=value.")  # fmt: skip
+                raise InvalidSpec(
+                    f"extra holds {word!r}, which belongs to no option: sbatch would run it as a script.",
+                    code="slurm-extra-word",
+                    field="extra",
+                    hint="Take it out, or write it as --option=value.",
+                )
             before = word
 
 

@@ -131,8 +131,11 @@ class Site:
 def unusable(error: OSError, folder: Path) -> LaunchFailed:
     """Return the refusal of a job whose files cannot lie where they should."""
     why = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
-    return LaunchFailed(f"The job's files cannot be {why}.",
-                        hint="Set the option directory to a folder of your own that all nodes share.")  # fmt: skip
+    return LaunchFailed(
+        f"The job's files cannot be {why}.",
+        code="slurm-files-unusable",
+        hint="Set the option directory to a folder of your own that all nodes share.",
+    )
 
 
 def leads(link: Path, run: Path) -> bool:

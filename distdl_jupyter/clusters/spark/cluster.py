@@ -67,17 +67,27 @@ class SparkCluster(AgentCluster):
             raise InvalidSpec(session.NONE, field="master", hint=session.NONE_HINT)
         if given > 1:
             raise InvalidSpec(
-                "A Spark cluster has either a master or a remote.", field="master",
-                hint="Set master=\"spark://HOST:7077\", or remote=\"sc://HOST:15002\" for Spark Connect.",
-            )  # fmt: skip
+                "A Spark cluster has either a master or a remote.",
+                code="spark-master-and-remote",
+                field="master",
+                hint='Set master="spark://HOST:7077", or remote="sc://HOST:15002" for Spark Connect.',
+            )
         if options.remote and not re.match(r"sc://[^/:]+", options.remote):
-            raise InvalidSpec(f"remote takes sc://HOST:15002, not {options.remote!r}.", field="remote")
+            raise InvalidSpec(
+                f"remote takes sc://HOST:15002, not {options.remote!r}.", code="spark-remote-invalid", field="remote"
+            )
         if "token=" in options.remote:
-            raise InvalidSpec("remote holds a token, which is a secret.", field="remote",
-                              hint="Take it out and set the variable SPARK_CONNECT_AUTHENTICATE_TOKEN.")  # fmt: skip
+            raise InvalidSpec(
+                "remote holds a token, which is a secret.",
+                code="spark-remote-secret",
+                field="remote",
+                hint="Take it out and set the variable SPARK_CONNECT_AUTHENTICATE_TOKEN.",
+            )
         if options.cpus_per_process < 1 or options.gpus_per_node < 0:
             name = "cpus_per_process" if options.cpus_per_process < 1 else "gpus_per_node"
-            raise InvalidSpec(f"{name} is {getattr(options, name)}, which is too few.", field=name)
+            raise InvalidSpec(
+                f"{name} is {getattr(options, name)}, which is too few.", code="spark-number-too-small", field=name
+            )
         options.settings()
 
     def by_itself(self) -> dict[str, Any] | None:
@@ -140,9 +150,12 @@ class SparkCluster(AgentCluster):
         self._stage_run = Stage(options, order)
         count = self._stage_run.await_tasks(lambda why: context.report("queue", why))
         if "mpirun" in context.programs and self._stage_run.port.crowded:
-            raise LaunchFailed("Open MPI tells nodes apart by their hosts' names, but Spark has given the job several "
-                               "executors of one host.",
-                               hint="Use another backend, or one node for each host with more processes.")  # fmt: skip
+            raise LaunchFailed(
+                "Open MPI tells nodes apart by their hosts' names, but Spark has given the job several "
+                "executors of one host.",
+                code="spark-mpi-same-host",
+                hint="Use another backend, or one node for each host with more processes.",
+            )
         context.report("stage", f"starting agents on {plural(count, 'executor')}")
         self._connections = self._stage_run.port.connect(options.directory or DIRECTORY)
         return dataclasses.replace(spec, node_count=count), []

@@ -461,7 +461,9 @@ def _reach(options: SparkOptions) -> None:
         except OSError as error:
             why = f"{error.strerror or error}"
     if why:
-        raise LaunchFailed(f"Spark at {options.address} does not answer: {why}.", hint=LOOK_AT_MASTER)
+        raise LaunchFailed(
+            f"Spark at {options.address} does not answer: {why}.", code="spark-unreachable", hint=LOOK_AT_MASTER
+        )
 
 
 #: What Spark's own words mean.

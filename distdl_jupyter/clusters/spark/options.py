@@ -59,11 +59,18 @@ class SparkOptions:
             found = {str(name): value if isinstance(value, str) else json.dumps(value)
                      for name, value in json.loads(self.conf or "{}").items()}  # fmt: skip
         except (ValueError, AttributeError):
-            raise InvalidSpec(f"conf takes JSON such as {{\"spark.executor.memory\": \"4g\"}}, not {self.conf!r}.",
-                              field="conf") from None  # fmt: skip
+            raise InvalidSpec(
+                f'conf takes JSON such as {{"spark.executor.memory": "4g"}}, not {self.conf!r}.',
+                code="spark-conf-invalid",
+                field="conf",
+            ) from None
         if hidden := [name for name, value in found.items() if is_secret(name, value)]:
-            raise InvalidSpec(f"conf holds a secret ({hidden[0]}), which would be seen in the list of processes.",
-                              field="conf", hint="Put it into spark-defaults.conf of SPARK_CONF_DIR.")  # fmt: skip
+            raise InvalidSpec(
+                f"conf holds a secret ({hidden[0]}), which would be seen in the list of processes.",
+                code="spark-conf-secret",
+                field="conf",
+                hint="Put it into spark-defaults.conf of SPARK_CONF_DIR.",
+            )
         return found
 
 

@@ -95,10 +95,16 @@ class Stage:
                 opened, until = True, time.monotonic() + seconds
             if time.monotonic() > until:
                 if opened:
-                    raise LaunchFailed(f"Spark at {self._options.address} has no free executor: {self._why}.",
-                                       hint="Look again when its jobs have ended.")  # fmt: skip
-                raise LaunchFailed(f"Spark at {self._options.address} has opened no session for {_OPEN_SECONDS:.0f} s.",
-                                   hint="Read its driver's log, or look again later.")  # fmt: skip
+                    raise LaunchFailed(
+                        f"Spark at {self._options.address} has no free executor: {self._why}.",
+                        code="spark-no-executor",
+                        hint="Look again when its jobs have ended.",
+                    )
+                raise LaunchFailed(
+                    f"Spark at {self._options.address} has opened no session for {_OPEN_SECONDS:.0f} s.",
+                    code="spark-no-session",
+                    hint="Read its driver's log, or look again later.",
+                )
             report(self._why)
             time.sleep(_LOOK_SECONDS)
         self.port.close()
@@ -135,7 +141,11 @@ def nodes(options: SparkOptions) -> list[dict[str, Any]]:
             raise LaunchFailed(str(message["error"]), hint=str(message["hint"]))
         if "nodes" in message:
             return list(message["nodes"])
-    raise LaunchFailed(f"Spark at {options.address} does not answer within {_ASK_SECONDS:.0f} s.", hint=LOOK_AT_MASTER)
+    raise LaunchFailed(
+        f"Spark at {options.address} does not answer within {_ASK_SECONDS:.0f} s.",
+        code="spark-silent",
+        hint=LOOK_AT_MASTER,
+    )
 
 
 def _host(options: SparkOptions) -> str:
@@ -151,8 +161,11 @@ def _host(options: SparkOptions) -> str:
             asking.connect((host, port))
             return str(asking.getsockname()[0])
     except OSError as error:
-        raise LaunchFailed(f"No address of this machine leads to {host}: {error.strerror or error}.",
-                           hint="Correct the option master or remote, or set the option host.") from error  # fmt: skip
+        raise LaunchFailed(
+            f"No address of this machine leads to {host}: {error.strerror or error}.",
+            code="spark-no-route",
+            hint="Correct the option master or remote, or set the option host.",
+        ) from error
 
 
 # who holds the session ----------------------------------------------------------------------------
@@ -275,6 +288,9 @@ def _driver(what: str, options: SparkOptions, order: Order, back: dict[str, Any]
         if options.session:
             raise LaunchFailed(
                 "The kernel that has the job's Spark session has ended.",
+                code="spark-kernel-ended",
                 hint="Begin a session in a notebook that runs and submit the job there.",
             ) from error
-        raise LaunchFailed(f"Spark's driver cannot be started: {error.strerror or error}.") from error
+        raise LaunchFailed(
+            f"Spark's driver cannot be started: {error.strerror or error}.", code="spark-driver-not-started"
+        ) from error

@@ -164,6 +164,7 @@ class SshCluster(AgentCluster):
         if silent:
             raise LaunchFailed(
                 f"{listing([one.host for one in silent])} cannot be reached: {silent[0].says}",
+                code="hosts-unreachable",
                 hint=f"Ranks there end by themselves. {silent[0].remedy}".strip(),
             )
         return [host for one in found if isinstance(one, list) for host in one]

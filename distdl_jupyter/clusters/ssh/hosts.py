@@ -38,11 +38,16 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
     Raises InvalidSpec that says which word or line is wrong, or that there is none.
     """
     if options.hosts and options.hostfile:
-        raise InvalidSpec("hosts and hostfile are both given.", field="hostfile", hint="Give one of them.")
+        raise InvalidSpec(
+            "hosts and hostfile are both given.", code="hosts-and-hostfile", field="hostfile", hint="Give one of them."
+        )
     found = _from_file(Path(options.hostfile)) if options.hostfile else _from_list(options)
     if not found:
         raise InvalidSpec(
-            "The cluster names no host.", field="hosts", hint="Set hosts, as in hosts=['gpu1', 'gpu2'], or hostfile."
+            "The cluster names no host.",
+            code="hosts-missing",
+            field="hosts",
+            hint="Set hosts, as in hosts=['gpu1', 'gpu2'], or hostfile.",
         )
     return _merged(found)
 
@@ -53,6 +58,7 @@ def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
     if spec.node_count > len(hosts):
         raise InvalidSpec(
             f"{spec.compute_target} has {plural(len(hosts), 'host')}, but {spec.node_count} nodes are asked for.",
+            code="too-many-nodes",
             field="node_count",
             hint=f"Set node_count to {len(hosts)} at most, or add hosts to the cluster.",
         )
@@ -95,6 +101,7 @@ def _matching(word: str, options: SshOptions) -> list[Host]:
     if not names:
         raise InvalidSpec(
             f"No host of the ssh configuration fits {pattern!r}.",
+            code="host-pattern-unmatched",
             field="hosts",
             hint="Name the hosts, or add a Host entry for each to ~/.ssh/config.",
         )
@@ -106,6 +113,7 @@ def _host(word: str, field: str) -> Host:
     if found is None or found["slots"] == "0":
         raise InvalidSpec(
             f"{word!r} is no host.",
+            code="host-name-invalid",
             field=field,
             hint="A host is written as gpu1, me@gpu1 or gpu1:4 (4 processes fit); a user's name has letters, digits "
             "and . _ + - only.",
@@ -121,7 +129,10 @@ def _from_file(path: Path) -> list[Host]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise InvalidSpec(
-            f"The hostfile {path} cannot be read: {reason}.", field="hostfile", hint="Give the path of a readable file."
+            f"The hostfile {path} cannot be read: {reason}.",
+            code="hostfile-unreadable",
+            field="hostfile",
+            hint="Give the path of a readable file.",
         ) from None
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [_line(line) for line in lines if line]

@@ -80,7 +80,12 @@ _INSTEAD = {
 def _refuse(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
-            raise InvalidSpec(f"{name} of horovod.run is done in another way here.", field=name, hint=_INSTEAD[name])
+            raise InvalidSpec(
+                f"{name} of horovod.run is done in another way here.",
+                code="horovodrun-option-unsupported",
+                field=name,
+                hint=_INSTEAD[name],
+            )
 
 
 def _on_hosts(ranks: int, hosts: str | None, hostfile: str | None) -> dict[str, Any]:
@@ -99,12 +104,20 @@ def _on_hosts(ranks: int, hosts: str | None, hostfile: str | None) -> dict[str, 
         left -= filled[-1]
     filled = [count for count in filled if count]
     if left:
-        raise InvalidSpec(f"np is {ranks}, but the hosts have {plural(ranks - left, 'slot')}.", field="np",
-                          hint=f"Write how many processes fit behind each host: {field} with a:4,b:4.")  # fmt: skip
+        raise InvalidSpec(
+            f"np is {ranks}, but the hosts have {plural(ranks - left, 'slot')}.",
+            code="horovodrun-too-few-slots",
+            field="np",
+            hint=f"Write how many processes fit behind each host: {field} with a:4,b:4.",
+        )
     if len(set(filled)) > 1:
         shared = ", ".join(f"{count} on {host.name}" for host, count in zip(found, filled, strict=False))
-        raise InvalidSpec(f"np is {ranks}, which makes {shared}: hosts of one job run equally many.", field="np",
-                          hint=f"Set it to {len(filled) * filled[0]}, or write other slots.")  # fmt: skip
+        raise InvalidSpec(
+            f"np is {ranks}, which makes {shared}: hosts of one job run equally many.",
+            code="horovodrun-uneven",
+            field="np",
+            hint=f"Set it to {len(filled) * filled[0]}, or write other slots.",
+        )
     if all(host.name in _HERE for host in found):
         return {"process_count_per_node": ranks}
     return {"compute_target": "ssh", "node_count": len(filled), "process_count_per_node": filled[0], **given}

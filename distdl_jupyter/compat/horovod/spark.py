@@ -36,9 +36,12 @@ def run(
     """
     for name, value in (("extra_mpi_args", extra_mpi_args), ("executable", executable)):
         if value is not None:
-            raise InvalidSpec(f"{name} of horovod.spark.run is done in another way here.", field=name,
-                              hint="The plan of a job sets what Open MPI needs; the option python names the "
-                                   "executors' Python.")  # fmt: skip
+            raise InvalidSpec(
+                f"{name} of horovod.spark.run is done in another way here.",
+                code="horovod-spark-option-unsupported",
+                field=name,
+                hint="The plan of a job sets what Open MPI needs; the option python names the executors' Python.",
+            )
     options: dict[str, Any] = {"distributed_backend": "horovod-mpi" if use_mpi else "horovod-gloo"}
     if env:
         options["environment_variables"] = dict(env)
@@ -52,6 +55,10 @@ def _all_cores() -> int:
 
     context = SparkContext._active_spark_context  # noqa: SLF001 - as Horovod asks
     if context is None:
-        raise InvalidSpec("There is no Spark session in this process.", field="num_proc",
-                          hint="Begin one: spark = SparkSession.builder.getOrCreate(), or set num_proc.")  # fmt: skip
+        raise InvalidSpec(
+            "There is no Spark session in this process.",
+            code="horovod-spark-no-session",
+            field="num_proc",
+            hint="Begin one: spark = SparkSession.builder.getOrCreate(), or set num_proc.",
+        )
     return int(context.defaultParallelism)
