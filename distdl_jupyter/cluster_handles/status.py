@@ -168,7 +168,14 @@ def _nothing(cluster: Cluster, options: Any) -> Check:
     """Return the row of a kind that has no checks of its own: that its nodes answer, or which do not."""
     down = [node.name for node in cluster.nodes(options) if node.state == "down"]
     if down:
-        return Check("", "Reachable", "error", f"{', '.join(down)} cannot be used.", "Look at these machines.")
+        return Check(
+            "",
+            "Reachable",
+            "error",
+            f"{', '.join(down)} cannot be used.",
+            "Look at these machines.",
+            code="cluster-reachable",
+        )
     return Check("", "Reachable", "ok", "All of its nodes answer.")
 
 

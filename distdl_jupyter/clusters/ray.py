@@ -130,7 +130,7 @@ class RayCluster(AgentCluster):
         try:
             rows = _ask("checks", options, modules=list(modules), programs=list(programs))
         except DistDLError as error:
-            return [Check("", "Ray", "error", error.message, error.hint)]
+            return [Check("", "Ray", "error", error.message, error.hint, code=error.code)]
         return [Check(**row) for row in rows]
 
     def preview(self, spec: JobSpec, options: RayOptions) -> Placement:
@@ -464,7 +464,7 @@ def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Se
         found = checkup.look(connections, [], options, modules, programs)
     finally:
         end_all(connections)
-    gone = [Check(node.name, "Reachable", "warning", f"is down: {node.detail}") for node in down]
+    gone = [Check(node.name, "Reachable", "warning", f"is down: {node.detail}", code="ray-reachable") for node in down]
     return [dataclasses.asdict(check) for check in (*found.checks, *gone)]
 
 

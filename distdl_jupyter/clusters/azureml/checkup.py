@@ -30,12 +30,12 @@ def checked(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[
     """Return what was looked at, in the order in which it matters."""
     account = identity.account()
     if account is None:
-        return [Check("", "Azure", "error", "nobody is signed in", identity.HOW)]
+        return [Check("", "Azure", "error", "nobody is signed in", identity.HOW, code="azureml-signed-out")]
     found = [Check("", "Azure", "ok", f"signed in as {account.name}")]
     try:
         Workspace(Address.of(options)).info()
     except DistDLError as error:
-        return [*found, Check("", "Workspace", "error", error.message, error.hint or _NAMES)]
+        return [*found, Check("", "Workspace", "error", error.message, error.hint or _NAMES, code=error.code)]
     found.append(Check("", "Workspace", "ok", options.workspace))
     return [*found, *_compute(options), *_image(options, modules, programs)]
 
@@ -46,15 +46,31 @@ def _compute(options: AzureMLOptions) -> list[Check]:
     try:
         compute = see(options).compute
     except DistDLError as error:
-        return [Check("", "Compute", "error", error.message, error.hint or "Try again in a minute.")]
+        return [Check("", "Compute", "error", error.message, error.hint or "Try again in a minute.", code=error.code)]
     if compute is None:
-        return [Check("", "Compute", "error", f"the workspace has no compute {options.compute}",
-                      "Choose one that it has, or create it: distdl clusters compute create.")]  # fmt: skip
+        return [
+            Check(
+                "",
+                "Compute",
+                "error",
+                f"the workspace has no compute {options.compute}",
+                "Choose one that it has, or create it: distdl clusters compute create.",
+                code="azureml-compute",
+            )
+        ]
     says = f"{compute.name}, {compute.vm_size}, at most {compute.max_nodes} nodes"
     rows = [Check("", "Compute", "ok", says)]
     if compute.low_priority:
-        rows.append(Check("", "Priority", "warning", "low: Azure may take nodes away at any time",
-                          "Save checkpoints and look for one at the start."))  # fmt: skip
+        rows.append(
+            Check(
+                "",
+                "Priority",
+                "warning",
+                "low: Azure may take nodes away at any time",
+                "Save checkpoints and look for one at the start.",
+                code="azureml-priority",
+            )
+        )
     return rows
 
 
@@ -70,10 +86,27 @@ def _image(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[s
     if options.environment not in ("", GENERATED):
         return [Check("", "Image", "info", f"{options.environment}; what it holds is seen when a job runs")]
     rows = [Check("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; its first build takes some minutes")]
-    rows += [Check("", name, "error", f"{name} is not in the generated image",
-                   "Set the option environment to an image that has it.")
-             for name in lacking(options, modules)]  # fmt: skip
-    rows += [Check("", name, "error", f"{name} is not in the generated image",
-                   "Set the option environment to an image that has it.")
-             for name in programs if name not in _PROGRAMS]  # fmt: skip
+    rows += [
+        Check(
+            "",
+            name,
+            "error",
+            f"{name} is not in the generated image",
+            "Set the option environment to an image that has it.",
+            code="azureml-package",
+        )
+        for name in lacking(options, modules)
+    ]
+    rows += [
+        Check(
+            "",
+            name,
+            "error",
+            f"{name} is not in the generated image",
+            "Set the option environment to an image that has it.",
+            code="azureml-package",
+        )
+        for name in programs
+        if name not in _PROGRAMS
+    ]
     return rows

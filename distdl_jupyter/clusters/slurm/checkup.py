@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def checked(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
     """Return what was looked at, in the order in which it matters."""
     if lacking := commands.absent():
-        return [Check("", "Slurm", "error", "Slurm's commands are not here.", lacking)]
+        return [Check("", "Slurm", "error", "Slurm's commands are not here.", lacking, code="slurm-missing")]
     try:
         partitions = sinfo.partitions()
         nodes = [words.node(node) for node in sinfo.nodes(options.partition)]
     except commands.SlurmFailed as error:
         remedy = error.hint or "See whether its controller is up: scontrol ping."
-        return [Check("", "Slurm", "error", error.message, remedy)]
+        return [Check("", "Slurm", "error", error.message, remedy, code=error.code)]
     found = [Check("", "Slurm", "ok", "its controller answers"), *_partition(options, partitions)]
     found += [*_account(options), *_nodes(nodes), *_gpus(options, nodes), *_container(options), _folder(options)]
     if any(check.level == "error" for check in found):
@@ -48,9 +48,22 @@ def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[C
         chosen = next((one for one in partitions if one.default), None)
     if chosen is None:
         says = f"there is no partition {options.partition}" if options.partition else "Slurm has no default partition"
-        return [Check("", "Partition", "error", says, f"Set the option partition to one of {names}.")]
+        return [
+            Check(
+                "", "Partition", "error", says, f"Set the option partition to one of {names}.", code="slurm-partition"
+            )
+        ]
     if not chosen.up:
-        return [Check("", "Partition", "error", f"{chosen.name} is down", f"Choose another one of {names}, or wait.")]
+        return [
+            Check(
+                "",
+                "Partition",
+                "error",
+                f"{chosen.name} is down",
+                f"Choose another one of {names}, or wait.",
+                code="slurm-partition",
+            )
+        ]
     return [Check("", "Partition", "ok", f"{chosen.name}, {plural(chosen.nodes, 'node')}"), *_limit(options, chosen)]
 
 
@@ -60,7 +73,16 @@ def _limit(options: SlurmOptions, partition: Partition) -> list[Check]:
         return []
     if wanted is not None and wanted > partition.time_limit:
         says = f"{options.time_limit} is longer than {partition.name} allows ({partition.time_limit} minutes)"
-        return [Check("", "Time limit", "error", says, f"Set time_limit to {partition.time_limit} or less.")]
+        return [
+            Check(
+                "",
+                "Time limit",
+                "error",
+                says,
+                f"Set time_limit to {partition.time_limit} or less.",
+                code="slurm-time-limit",
+            )
+        ]
     return [Check("", "Time limit", "ok", f"{partition.name} allows {plural(partition.time_limit, 'minute')}")]
 
 
@@ -73,7 +95,7 @@ def _account(options: SlurmOptions) -> list[Check]:
         return []
     field, says, remedy = allowed.refusal(options)
     if field:
-        return [Check("", "Account" if field == "account" else "QOS", "error", says, remedy)]
+        return [Check("", "Account" if field == "account" else "QOS", "error", says, remedy, code="slurm-account")]
     return [Check("", "Account", "ok", options.account or f"yours: {', '.join(allowed.accounts)}")]
 
 
@@ -82,25 +104,48 @@ def _container(options: SlurmOptions) -> list[Check]:
         return []
     lacking = script.lacks_containers()
     if lacking:
-        return [Check("", "Container", "error", lacking, script.CONTAINER_REMEDY)]
+        return [Check("", "Container", "error", lacking, script.CONTAINER_REMEDY, code="slurm-container")]
     return [Check("", "Container", "ok", options.container_image)]
 
 
 def _nodes(nodes: Sequence[NodeInfo]) -> list[Check]:
     if nodes and all(node.state == "down" for node in nodes):
-        return [Check("", "Nodes", "error", "no node is up", "Ask the administrators, or choose another partition.")]
+        return [
+            Check(
+                "",
+                "Nodes",
+                "error",
+                "no node is up",
+                "Ask the administrators, or choose another partition.",
+                code="slurm-nodes",
+            )
+        ]
     return [
-        Check(node.name, "Node", "warning" if node.state == "down" else "ok", node.detail or node.state,
-              "Jobs go to the other nodes meanwhile." if node.state == "down" else "")
+        Check(
+            node.name,
+            "Node",
+            "warning" if node.state == "down" else "ok",
+            node.detail or node.state,
+            "Jobs go to the other nodes meanwhile." if node.state == "down" else "",
+            code="slurm-node",
+        )
         for node in nodes
-    ]  # fmt: skip
+    ]
 
 
 def _gpus(options: SlurmOptions, nodes: Sequence[NodeInfo]) -> list[Check]:
     most = max((node.gpus for node in nodes), default=0)
     if options.gpus > most:
-        return [Check("", "GPUs", "error", f"gpus_per_node is {options.gpus_per_node}, but a node has {most} at most",
-                      "Set a smaller gpus_per_node, or another partition.")]  # fmt: skip
+        return [
+            Check(
+                "",
+                "GPUs",
+                "error",
+                f"gpus_per_node is {options.gpus_per_node}, but a node has {most} at most",
+                "Set a smaller gpus_per_node, or another partition.",
+                code="slurm-gpus",
+            )
+        ]
     if most and not options.gpus:
         return [Check("", "GPUs", "info", f"nodes have up to {plural(most, 'GPU')}, and jobs ask for none",
                       f"Set gpus_per_node to {most} to use them.")]  # fmt: skip
@@ -117,6 +162,12 @@ def _folder(options: SlurmOptions) -> Check:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         why = f"{folder} cannot be written: {error.strerror}" if error.strerror else str(error)
-        return Check("", "Folder", "error", why,
-                     "Set the option directory to a folder that the nodes and this machine share.")  # fmt: skip
+        return Check(
+            "",
+            "Folder",
+            "error",
+            why,
+            "Set the option directory to a folder that the nodes and this machine share.",
+            code="slurm-folder",
+        )
     return Check("", "Folder", "ok", f"{folder} can be written")

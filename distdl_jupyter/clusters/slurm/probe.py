@@ -43,8 +43,16 @@ def look(options: SlurmOptions, python: str, modules: Sequence[str], programs: S
     except commands.SlurmFailed as error:
         busy = "immediate" in error.message.lower() or "requested nodes are busy" in error.message.lower()
         says = "no node is free now" if busy else error.message
-        return [Check("", "Packages", "info" if busy else "warning", f"nodes were not looked at: {says}",
-                      "" if busy else "See whether 'srun hostname' works from here.")]  # fmt: skip
+        return [
+            Check(
+                "",
+                "Packages",
+                "info" if busy else "warning",
+                f"nodes were not looked at: {says}",
+                "" if busy else "See whether 'srun hostname' works from here.",
+                code="slurm-packages",
+            )
+        ]
     return _rows(facts, python, wanted, programs)
 
 
@@ -75,12 +83,30 @@ def _rows(facts: Mapping[str, Any], python: str, modules: Sequence[str], program
             rows.append(_version(node, name, str(versions.get(name, "")), python))
         else:
             level: CheckLevel = "warning" if name == READS_DATA else "error"
-            rows.append(Check(node, name, level, f"{name} is not installed for {python}",
-                              f"Install it there: {python} -m pip install {name}"))  # fmt: skip
+            rows.append(
+                Check(
+                    node,
+                    name,
+                    level,
+                    f"{name} is not installed for {python}",
+                    f"Install it there: {python} -m pip install {name}",
+                    code="slurm-package",
+                )
+            )
     found = facts.get("programs") or {}
-    rows += [Check(node, name, "ok", str(found[name])) if found.get(name) else
-             Check(node, name, "error", f"{name} is neither beside {python} nor on the PATH there",
-                   "Load its module with the option setup, or install it.") for name in programs]  # fmt: skip
+    rows += [
+        Check(node, name, "ok", str(found[name]))
+        if found.get(name)
+        else Check(
+            node,
+            name,
+            "error",
+            f"{name} is neither beside {python} nor on the PATH there",
+            "Load its module with the option setup, or install it.",
+            code="slurm-package",
+        )
+        for name in programs
+    ]
     return rows
 
 
@@ -89,14 +115,26 @@ def _python(node: str, found: Mapping[str, Any], python: str) -> Check:
 
     there, here = str(found.get("version", "")), platform.python_version()
     if there.split(".")[:2] != here.split(".")[:2]:
-        return Check(node, "Python", "warning", f"Python {there}, here it is {here}: captured functions may not load",
-                     f"Set the option python to a Python {'.'.join(here.split('.')[:2])} there.")  # fmt: skip
+        return Check(
+            node,
+            "Python",
+            "warning",
+            f"Python {there}, here it is {here}: captured functions may not load",
+            f"Set the option python to a Python {'.'.join(here.split('.')[:2])} there.",
+            code="slurm-python",
+        )
     return Check(node, "Python", "ok", f"{there}, {python}")
 
 
 def _version(node: str, name: str, there: str, python: str) -> Check:
     here = installed_version(name)
     if there and here and there != here:
-        return Check(node, name, "warning", f"{name} {there}, here it is {here}",
-                     f"Install the same: {python} -m pip install {name}=={here}")  # fmt: skip
+        return Check(
+            node,
+            name,
+            "warning",
+            f"{name} {there}, here it is {here}",
+            f"Install the same: {python} -m pip install {name}=={here}",
+            code="slurm-package",
+        )
     return Check(node, name, "ok", there or "installed")

@@ -122,7 +122,11 @@ class SparkCluster(AgentCluster):
             connections = stage.port.connect(options.directory or DIRECTORY)
             return list(checkup.look(connections, [], options, modules, programs, several_per_host=True).checks)
         except DistDLError as error:
-            return [Check("", "Spark", "error", error.message, error.hint or "See the log of Spark's master.")]
+            return [
+                Check(
+                    "", "Spark", "error", error.message, error.hint or "See the log of Spark's master.", code=error.code
+                )
+            ]
         finally:
             end_all(connections)
             if stage is not None:
