@@ -12,7 +12,7 @@ from distdl_jupyter import cluster_configs, job_list, registry
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
-from distdl_jupyter.core.humanize import clock, count, plural, short_id
+from distdl_jupyter.core.humanize import count, plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
 from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, estimate, reason, waits_no_more
 from distdl_jupyter.core.state import State
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.node.slots import Entry
 
-_HEAD = ("Place", "Job", "Name", "Waits", "Can start in", "Priority")
-_HELD_HEAD = ("Holds", "Job", "Name", "Until")
+_HEAD = ("Place", "Job", "Name", "Waits", "Priority")
+_HELD_HEAD = ("Holds", "Job", "Name")
 _CLUSTER_HEAD = ("Place", "Job", "Name", "User", "Asks for", "Partition", "Now")
 #: Rows of a cluster's queue that are printed; the rest is counted.
 _MOST = 40
@@ -36,9 +36,9 @@ _MOST = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
-    """A job that waits: its place among those of its machine, and ``start`` in epoch seconds; None: not known (yet).
+    """A waiting job and its place among those of its machine (None: not known). ``user`` is "" for one's own.
 
-    ``user`` is "" for one's own; ``target`` where it waits.
+    ``target`` is the cluster where it waits.
     """
 
     place: int | None
@@ -46,7 +46,6 @@ class WaitingJob:
     name: str
     user: str
     why: str
-    start: float | None
     priority: int
     target: str
 
@@ -131,16 +130,19 @@ class Queue:
         return "".join(parts)
 
     def _held(self) -> list[tuple[str, ...]]:
-        return [(_holds(one), short_id(one.job), one.called, "" if one.ends is None else f"about {clock(one.ends)}")
-                for one in self.holding]  # fmt: skip
+        return [(_holds(job), short_id(job.job), job.called) for job in self.holding]
 
     def _waits(self) -> list[tuple[str, ...]]:
-        now = time.time()
         return [
-            (str(one.place or ""), short_id(one.id), f"{one.name} of {one.user}" if one.user else one.name, one.why,
-             estimate(one.start, now), str(one.priority))
-            for one in self.waiting
-        ]  # fmt: skip
+            (
+                str(job.place or ""),
+                short_id(job.id),
+                f"{job.name} of {job.user}" if job.user else job.name,
+                job.why,
+                str(job.priority),
+            )
+            for job in self.waiting
+        ]
 
 
 def _more(rows: list[tuple[str, ...]]) -> list[str]:
@@ -155,7 +157,7 @@ def _holds(one: Holding) -> str:
 
 def queue() -> Queue:
     """Return what waits and what is held, of all users of this machine, and this user's jobs that wait elsewhere."""
-    found = slots.entries(fresh=True)
+    found = slots.entries()
     use = in_use(found)
     return Queue(waiting=tuple(_waiting(found)), holding=use.holding, total=use.total, free=use.free,
                  clusters=tuple(_of_clusters()))  # fmt: skip
@@ -165,12 +167,14 @@ def in_use(found: list[Entry] | None = None) -> InUse:
     """Return what is held of this machine, by what the queue's entries say, read now where they are not given."""
     found = slots.entries() if found is None else found
     labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
-    offset, held = time.time() - slots.clock(), [one for one in found if one.holds]
+    held = [entry for entry in found if entry.holds]
     total = queueing.totals(len(labels))
     taken = {gpu for one in held for gpu in one.gpus}
-    free = {name: most - sum(one.need.amounts.get(name, 0) for one in held) for name, most in total.items()}
+    free = {
+        name: max(0.0, most - sum(entry.need.amounts.get(name, 0) for entry in held)) for name, most in total.items()
+    }
     free["gpus"] = float(sum(gpu not in taken for gpu in labels))
-    holding = tuple(queueing.holding(one, labels, offset) for one in held)
+    holding = tuple(queueing.holding(entry, labels) for entry in held)
     return InUse(holding=holding, total=total, free=free, waiting=len(found) - len(held))
 
 
@@ -195,27 +199,31 @@ def _of_clusters() -> Iterator[ClusterQueue]:
 
 def _waiting(found: list[Entry]) -> Iterator[WaitingJob]:
     """Yield the jobs that wait on this machine, in their order, then one's own that wait elsewhere."""
-    entries, offset = {one.job: one for one in found}, time.time() - slots.clock()
+    entries = {entry.key: entry for entry in found}
     rows = {one.row.id: one.row for one in reversed(job_list.here().all()) if one.row.state == State.QUEUED.value}
     for place in slots.places(found):
-        one, row = entries[place.job], rows.pop(place.job, None)
-        names = [f"{entries[job].name} ({short_id(job)})" for job in place.holders if job in entries]
-        why = reason(queueing.needs(one.need), place.lacks or (ORDER,), names)
+        entry = entries[place.key]
+        row = rows.pop(entry.job, None) if entry.own else None
+        why = reason(queueing.needs(entry.need), place.lacks or (ORDER,), queueing.holders(place, entries))
         yield WaitingJob(
             place=place.place,
-            id=one.job,
-            name=one.name,
-            user="" if one.own else one.user,
-            why=row.says if row is not None and one.blocked else why,
-            start=None if place.start is None else place.start + offset,
-            priority=int(one.priority),
+            id=entry.job,
+            name=entry.name,
+            user="" if entry.own else entry.user,
+            why=row.says if row is not None and entry.blocked else why,
+            priority=int(entry.priority),
             target="local",
         )
     for row in rows.values():
         yield WaitingJob(
-            place=row.place, id=row.id, name=row.name, user="", why=row.says, start=row.start,
-            priority=row.priority, target=row.compute_target,
-        )  # fmt: skip
+            place=row.place,
+            id=row.id,
+            name=row.name,
+            user="",
+            why=row.says,
+            priority=row.priority,
+            target=row.compute_target,
+        )
 
 
 def prioritize(id_: str, priority: int | None = None) -> int:

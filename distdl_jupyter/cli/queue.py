@@ -1,4 +1,4 @@
-"""``distdl queue``: what waits, for whom and how long, and another order."""
+"""``distdl queue``: list the jobs that wait, or change their order."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.humanize import number, processes, ran_and_waited, short_id
-from distdl_jupyter.core.queue import estimate
 from distdl_jupyter.views.card import cost_text, elsewhere, origin_text, staging_bars, staging_node, staging_text
 from distdl_jupyter.views.curve import label
 
@@ -25,10 +24,7 @@ def lines(view: JobView) -> Iterator[str]:
         yield view.reason
     yield from _troubles(view)
     if view.queue is not None:
-        can = estimate(view.queue.start, now)
-        yield f"place {view.queue.place} of {view.queue.of}, {view.queue.why}" + (
-            f", can start in {can}" if can else ""
-        )
+        yield f"place {view.queue.place} of {view.queue.of}, {view.queue.why}"
     yield (
         f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
         f"{view.distributed_backend}, {ran_and_waited(view.run_time(now), view.waiting_time(now))}"

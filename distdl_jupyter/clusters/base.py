@@ -239,8 +239,8 @@ class Run(ABC):
     def started(self) -> list[Start]:
         """Return the processes that were started directly (a launcher's ranks report themselves)."""
 
-    def expect(self, seconds: float | None) -> None:
-        """Take in how many seconds the job goes on for, as it is expected now; None: that is not known."""
+    def keep_slots(self) -> None:
+        """Keep what the job holds of the machines' queues. Called about once a second."""
         return
 
     def waiting(self) -> str:

@@ -174,7 +174,7 @@ class LocalCluster(Cluster):
             if not blocked and any(map(_has_begun_this_one, slots.entries())):
                 return None
             self._slot = slots.Slot(spec.id, spec.name, number=number)
-        turn = self._slot.ask(need, priority=spec.priority, lasts=spec.max_run_duration_seconds, blocked=blocked)
+        turn = self._slot.ask(need, priority=spec.priority, blocked=blocked)
         if turn is None:
             numbers = {gpu.uuid: gpu.number for gpu in found}
             self._taken = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None

@@ -17,7 +17,7 @@ from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core import gpus
-from distdl_jupyter.node import children, processes, requests, slots, spawn
+from distdl_jupyter.node import children, processes, requests, spawn
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.workdir import Workdir
 from distdl_jupyter.worker import import_recorder
@@ -218,10 +218,10 @@ class LocalNodes(Nodes[Node]):
         """Return this machine."""
         return self.nodes[0]
 
-    def expect(self, seconds: float | None) -> None:
-        """Say in the machine's queue when what the job holds gets free."""
+    def keep_slots(self) -> None:
+        """Write the job's file in the machine's queue again where it was deleted."""
         if self._slot is not None:
-            self._slot.beat(None if seconds is None else slots.clock() + seconds)
+            self._slot.beat()
 
     def environment(self, node: Node) -> dict[str, str]:
         """Return the environment of the supervisor with that of the job."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import Holding, QueueView, reason
 from distdl_jupyter.node import slots
 from distdl_jupyter.node.schedule import Need, Place
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.node.slots import Entry, Turn
 
-#: Running jobs that a view names at most.
-_MOST = 32
+#: Devices that a view names of one job at most.
+_MOST_DEVICES = 32
 
 
 def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Need:
@@ -28,8 +27,8 @@ def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Ne
 
 def turn_of(data: Sequence[Any]) -> Turn:
     """Return a turn from the plain data that an agent has sent."""
-    place, of, entries, problem = data
-    return slots.Turn(Place(*place), of, tuple(_entry(one) for one in entries), problem)
+    place, of, number, entries, problem = data
+    return slots.Turn(Place(*place), of, number, tuple(_entry(fields) for fields in entries), problem)
 
 
 def _entry(data: Sequence[Any]) -> Entry:
@@ -44,31 +43,28 @@ def view(
     priority: int,
     host: str = "",
     *,
-    clock: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> QueueView:
-    """Return a job's place in words and numbers; ``labels`` are what the host's devices are called.
+    """Return a job's place as text and numbers; ``labels`` are the names of the host's devices.
 
-    ``clock`` is that of the host's queue now, ``limits`` what is counted there; without them it is this one.
+    ``limits`` are the host's amounts of cores and memory, by default those of this machine.
     """
-    place, jobs = turn.place, {one.job: one for one in turn.entries}
-    who = tuple(_called(jobs[job]) for job in place.holders if job in jobs)
+    place = turn.place
+    who = holders(place, {entry.key: entry for entry in turn.entries})
     asked = needs(wanted)
-    now, clock = time.time(), slots.clock() if clock is None else clock
     return QueueView(
         place=place.place,
         of=turn.of,
         why=turn.problem or reason(asked, place.lacks, who),
-        start=None if place.start is None else now + place.start - clock,
         priority=priority,
         needs=asked,
         free=dict(place.free),
         total={name: value for name, value in totals(len(labels), limits).items() if name in asked},
         lacks=place.lacks,
         names=who,
-        holding=tuple(holding(one, labels, now - clock) for one in turn.holding[:_MOST]),
+        holding=tuple(holding(entry, labels) for entry in turn.entries if entry.holds),
         host=host,
-        number=jobs[place.job].number if place.job in jobs else None,
+        number=turn.number,
     )
 
 
@@ -82,19 +78,24 @@ def totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, fl
     return {"gpus": float(gpus), **(slots.limits() if limits is None else limits)}
 
 
-def holding(one: Entry, labels: Mapping[str, str], offset: float) -> Holding:
-    """Return what a running job holds; ``offset`` is what makes epoch seconds of the queue's clock."""
+def holding(entry: Entry, labels: Mapping[str, str]) -> Holding:
+    """Return what a running job holds."""
     return Holding(
-        one.job,
-        one.name,
-        "" if one.own else one.user,
-        tuple(labels.get(gpu, gpu) for gpu in one.gpus),
-        one.need.amounts.get("cores", 0),
-        one.need.amounts.get("memory", 0),
-        None if one.ends is None else one.ends + offset,
+        entry.job,
+        entry.name,
+        "" if entry.own else entry.user,
+        tuple(labels.get(gpu, gpu) for gpu in entry.gpus[:_MOST_DEVICES]),
+        entry.need.amounts.get("cores", 0),
+        entry.need.amounts.get("memory", 0),
     )
 
 
-def _called(one: Entry) -> str:
+def holders(place: Place, entries: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Return the names of the jobs that a place waits for, the first ones each and the number of others."""
+    names = [_name(entries[key]) for key in place.holders if key in entries]
+    return (*names, plural(place.others, "other")) if names and place.others else tuple(names)
+
+
+def _name(entry: Entry) -> str:
     """Return a job's name with its short id, and its user where that is another one."""
-    return f"{one.name} ({short_id(one.job)})" + ("" if one.own else f" of {one.user}")
+    return f"{entry.name} ({short_id(entry.job)})" + ("" if entry.own else f" of {entry.user}")

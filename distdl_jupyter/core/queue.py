@@ -1,4 +1,4 @@
-"""A job that waits for its turn: its place, for what and whom it waits, and when it can start. Values and words."""
+"""A job that waits for its turn: its place, what it waits for, and which jobs hold it. Values and texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AFTER = "after"
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one running job holds of a machine. ``user`` is "" for this one; ``ends`` epoch seconds, None: unknown."""
+    """What one running job holds of a machine. ``user`` is "" for one's own."""
 
     job: str
     name: str
@@ -27,7 +27,6 @@ class Holding:
     gpus: tuple[str, ...] = ()
     cores: float = 0
     memory: float = 0
-    ends: float | None = None
 
     @property
     def called(self) -> str:
@@ -62,7 +61,7 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """A waiting job's place, from 1, among ``of`` that wait; ``start`` in epoch seconds, None: unknown.
+    """A waiting job's place, from 1, among ``of`` that wait.
 
     ``needs``, ``free`` and ``total`` are amounts by name (gpus, cores, memory in bytes), those that the job asks for.
     ``lacks`` says what of it is not free ("gpus", ...), ``ORDER``, or ``AFTER``; ``names`` who has it, who is before
@@ -73,7 +72,6 @@ class QueueView:
     place: int = 1
     of: int = 1
     why: str = ""
-    start: float | None = None
     priority: int = 0
     needs: dict[str, float] = field(default_factory=dict)
     free: dict[str, float] = field(default_factory=dict)
@@ -102,25 +100,12 @@ class QueueView:
             known[name] = tuple(known.get(name) or ())
         return cls(**known)
 
-    def same(self, other: QueueView | None) -> bool:
-        """Say whether a reader would see no difference: another start by a few seconds is none."""
-        if other is None or dataclasses.replace(self, start=None, holding=()) != dataclasses.replace(
-            other, start=None, holding=()
-        ):
-            return False
-        ends = [[(one.job, one.gpus, one.ends is None) for one in view.holding] for view in (self, other)]
-        if ends[0] != ends[1] or (self.start is None) != (other.start is None):
-            return False
-        return self.start is None or other.start is None or abs(self.start - other.start) < _BY_SECONDS
 
-
-#: Seconds by which an estimate may move without being said anew.
-_BY_SECONDS = 15.0
 _SOON, _MINUTE = 10, 60
 
 
 def estimate(start: float | None, now: float) -> str:
-    """Return in how long a job can start: "about 6 min", "any moment", "" when that is unknown."""
+    """Return how long it is until a moment that a cluster has told: "about 6 min", "any moment", "" for None."""
     if start is None:
         return ""
     left = start - now

@@ -73,9 +73,8 @@ class Agent:
         self.shells = Shells(self._selector, self.send)
         self.ports = Ports()
         self.job: Job | None = None
-        #: What the job holds of this machine, and when it is expected to end.
+        #: What the job holds of this machine.
         self.slot: Slot | None = None
-        self.ends: float | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     # for the requests -------------------------------------------------------------------------
@@ -281,7 +280,7 @@ class Agent:
         if now - self._beaten >= self.beat_seconds:
             self._beaten = now
             if self.slot is not None and self.slot.holds:
-                self.slot.beat(self.ends)
+                self.slot.beat()
             if self._samples and not self._outbox.full:
                 self.send("resources", samples=self._samples)
             self._samples = []

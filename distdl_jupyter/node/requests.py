@@ -37,8 +37,7 @@ drain                                                   evidence of a KILL for l
                                                         after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
 slots    job, name, need: [gpus, devices, amounts],     held: devices of its own, null while it waits; then
-         priority, lasts, number                        turn (``slots.Turn`` as data), clock, limits
-expect   seconds, null where it is unknown              (nothing)
+         priority, number                               turn (``slots.Turn`` as data), limits
 sweep    job, base                                      found
 end      keep                                           ended; the agent exits
 ======== ============================================== ====================================================
@@ -242,20 +241,12 @@ def _slots(agent: Agent, fields: Fields) -> None:
         gpus, devices, amounts = fields["need"]
         turn = agent.slot.ask(
             Need(int(gpus), tuple(map(str, devices)), {str(name): float(value) for name, value in amounts.items()}),
-            priority=float(fields["priority"]), lasts=fields.get("lasts"),
-        )  # fmt: skip
+            priority=float(fields["priority"]),
+        )
         held = list(agent.slot.gpus) if turn is None else None
-        return {"held": held, "turn": turn, "clock": slots.clock(), "limits": slots.limits()}
+        return {"held": held, "turn": turn, "limits": slots.limits()}
 
     agent.later(fields, ask)
-
-
-def _expect(agent: Agent, fields: Fields) -> Answer:
-    from distdl_jupyter.node import slots
-
-    seconds = fields["seconds"]
-    agent.ends = None if seconds is None else slots.clock() + float(seconds)
-    return {}
 
 
 def _put(agent: Agent, fields: Fields) -> None:
@@ -373,7 +364,6 @@ HANDLERS: dict[str, Handler] = {
     "connect": _connect,
     "hold": _hold,
     "slots": _slots,
-    "expect": _expect,
     "put": _put,
     "get": _get,
     "answer": _answer,

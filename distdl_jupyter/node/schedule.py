@@ -1,25 +1,22 @@
-"""When each waiting job of a machine can start: by order, and past others only where it delays none of them. Pure.
+"""The order in which waiting jobs start: first come, first served. Pure functions.
 
-The schedule is that of conservative backfill (Mu'alem and Feitelson, "Utilization, predictability, workloads, and user
-runtime estimates in scheduling the IBM SP2 with backfilling", 2001): jobs are placed in their order, each at the
-earliest moment at which all that it needs is free for as long as it may last, and no later one moves an earlier one.
-What ends at an unknown time never ends for the schedule; a job that has to wait for such a one keeps aside what of its
-need is free or gets free earlier, so that nothing which starts meanwhile can delay it whenever the other ends.
+Jobs are taken in their order. A job can start when everything it needs is free and not kept for a job before it. What
+a job waits for is kept for it, so a later job passes it only where it needs nothing of the same.
 
-GPUs are single things with names; everything else (cores, bytes of memory) is an amount. Times are those of one clock.
+GPUs are devices with names; everything else (cores, bytes of memory) is an amount.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-#: The seconds that what should have ended already is taken to go on.
-OVERDUE = 5.0
-#: What stands among the reasons of a job for which all is free, but kept for jobs before it.
+#: The only entry of ``Place.lacks`` when everything is free, but kept for jobs in front.
 ORDER = "order"
+#: Jobs that a place names at most.
+_MOST_NAMED = 4
 
 
 class Need(NamedTuple):
@@ -34,208 +31,132 @@ class Need(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a running job holds. ``ends`` is None where nobody knows when."""
+    """What a running job holds."""
 
-    job: str
+    key: str
     gpus: tuple[str, ...] = ()
     amounts: Mapping[str, float] = {}
-    ends: float | None = None
 
 
 class Waiting(NamedTuple):
-    """A job that waits: ``number`` is its place by time, ``lasts`` how long it may run at most (None: unknown).
+    """A waiting job: ``number`` is its position by time. Nothing is kept for one that is ``blocked``."""
 
-    One that is ``blocked`` cannot start yet whatever is free, and nothing is kept for it. ``limits`` are amounts of
-    which there are never more, by name, as far as it knows any.
-    """
-
-    job: str
-    user: str
+    key: str
+    user: int
     number: int
     need: Need
     priority: float = 0.0
-    lasts: float | None = None
     blocked: bool = False
-    limits: Mapping[str, float] = {}
 
 
 class Place(NamedTuple):
-    """A job's place in the queue, from 1, and when it can start (None: unknown); ``now`` with the ``gpus`` it gets.
+    """A job's place in the queue, from 1, and whether it can start ``now`` with the ``gpus`` it gets.
 
-    ``lacks`` are the names of what is not free now ("gpus", or that of an amount), or ``ORDER`` alone; ``holders`` the
-    jobs that have it, or those before it for which it is kept. ``free`` is what is free of what it needs.
+    ``lacks`` are the names of what is not free ("gpus", or that of an amount), or ``ORDER`` alone. ``holders`` are keys
+    of the first jobs that hold it, or for which it is kept, ``others`` the number of further ones. ``free`` is how
+    much is free of what the job needs.
     """
 
-    job: str
+    key: str
     place: int
-    start: float | None
     now: bool
     gpus: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
+    others: int = 0
     free: Mapping[str, float] = {}
 
 
-def ordered(waiting: Iterable[Waiting]) -> list[Waiting]:
-    """Return jobs in their order: by priority, then time, where a priority moves a job among its own user's alone.
+def order_jobs(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """Return jobs in their order: by priority, then time, where a priority moves a job only among its user's jobs.
 
-    So the places by time belong to users, and each user's jobs take that user's places in the user's own order.
+    The positions by time belong to users, and each user's jobs fill that user's positions in the user's own order.
     """
-    by_time = sorted(waiting, key=lambda one: (one.number, one.job))
-    own: dict[str, list[Waiting]] = {}
-    for one in by_time:
-        own.setdefault(one.user, []).append(one)
-    for jobs in own.values():
-        jobs.sort(key=lambda one: -one.priority)
+    by_time = sorted(waiting, key=lambda job: (job.number, job.key))
+    by_user: dict[int, list[Waiting]] = {}
+    for job in by_time:
+        by_user.setdefault(job.user, []).append(job)
+    for jobs in by_user.values():
+        jobs.sort(key=lambda job: -job.priority)
         jobs.reverse()
-    return [own[one.user].pop() for one in by_time]
+    return [by_user[job.user].pop() for job in by_time]
 
 
 def schedule(
-    held: Sequence[Held], waiting: Iterable[Waiting], limits: Mapping[str, float], now: float, until: str = ""
+    held: Sequence[Held], waiting: Iterable[Waiting], limits: Mapping[str, float], late: Collection[int] = ()
 ) -> list[Place]:
-    """Return the place of each waiting job, in their order; with ``until`` those up to that job alone.
+    """Return the place of each waiting job, in their order.
 
-    ``limits`` say of each amount how much there is; what is not named there is unlimited.
+    ``limits`` are the machine's amounts by name; an amount that is not named there is unlimited. Nothing is kept for a
+    job of a ``late`` user that could start: nobody waits for it any longer.
     """
-    jobs = ordered(waiting)
-    own: dict[str, float] = {}
-    for one in jobs:
-        own |= {name: max(most, own.get(name, 0)) for name, most in one.limits.items()}
-    limits = {**own, **limits}
-    profile = _Profile(held, limits, now)
-    found, before = list[Place](), list[Waiting]()
-    for number, one in enumerate(jobs, 1):
-        place = _placed(one, number, profile, held, limits, before)
-        found.append(place)
-        before.append(one)
-        if one.job == until:
-            break
-    return found
+    running, kept = _Usage(), _Usage()
+    for job in held:
+        running.add(job.key, job.gpus, job.amounts)
+    places = []
+    for index, job in enumerate(order_jobs(waiting), 1):
+        need = job.need
+        available = [gpu for gpu in need.among if gpu not in running.owners and gpu not in kept.owners]
+        ready = len(available) >= need.gpus and all(
+            running.amounts[name] + kept.amounts[name] + amount <= limits.get(name, math.inf)
+            for name, amount in need.amounts.items()
+        )
+        ready = ready and not job.blocked
+        places.append(_place(job, index, running, kept, limits, tuple(available[: need.gpus]) if ready else None))
+        if job.blocked or not _is_possible(need, limits) or (ready and job.user in late):
+            continue
+        busy = [gpu for gpu in need.among if gpu in running.owners and gpu not in kept.owners]
+        kept.add(job.key, (available + busy)[: need.gpus], need.amounts)
+    return places
 
 
-def _placed(
-    one: Waiting,
-    number: int,
-    profile: _Profile,
-    held: Sequence[Held],
-    limits: Mapping[str, float],
-    before: Sequence[Waiting],
+class _Usage:
+    """Who has which device, and how much of each amount."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+        self.amounts: Counter[str] = Counter()
+        self._users: dict[str, list[str]] = {}
+
+    def add(self, key: str, gpus: Iterable[str], amounts: Mapping[str, float]) -> None:
+        for gpu in gpus:
+            self.owners.setdefault(gpu, key)
+        for name, amount in amounts.items():
+            self.amounts[name] += amount  # type: ignore[assignment]  # a Counter adds floats as well
+            if amount:
+                self._users.setdefault(name, []).append(key)
+
+    def users_of(self, names: Iterable[str], need: Need) -> list[str]:
+        """Return the keys of jobs that have any of ``names`` of what is needed, each once, in order."""
+        keys: dict[str, None] = {}
+        for name in names:
+            if name == "gpus":
+                keys |= dict.fromkeys(self.owners[gpu] for gpu in need.among if gpu in self.owners)
+            else:
+                keys |= dict.fromkeys(self._users.get(name, ()))
+        return list(keys)
+
+
+def _place(
+    job: Waiting, index: int, running: _Usage, kept: _Usage, limits: Mapping[str, float], gpus: tuple[str, ...] | None
 ) -> Place:
-    need, now = one.need, profile.times[0]
-    busy = {gpu for other in held for gpu in other.gpus}
-    free: dict[str, float] = {name: limits.get(name, math.inf) - sum(other.amounts.get(name, 0) for other in held)
-                              for name in need.amounts}  # fmt: skip
+    need = job.need
+    wanted = {**({"gpus": float(need.gpus)} if need.gpus else {}), **need.amounts}
+    free = {name: max(0.0, limits.get(name, math.inf) - running.amounts[name]) for name in need.amounts}
     if need.gpus:
-        free["gpus"] = sum(gpu not in busy for gpu in need.among)
-    wanted = {**need.amounts, **({"gpus": need.gpus} if need.gpus else {})}
-    lacks = tuple(name for name in sorted(wanted, key=_gpus_first) if free[name] < wanted[name])
-    holders = tuple(other.job for other in held if _holds_any(other, lacks, need))
-    if one.blocked or not _fits(need, limits):
-        return Place(one.job, number, None, now=False, lacks=lacks, holders=holders, free=free)
-    start, gpus = profile.take(need, one.lasts)
-    if start == now:
-        return Place(one.job, number, now, now=True, gpus=gpus, free=free)
-    if not lacks:
-        lacks = (ORDER,)
-        holders = tuple(other.job for other in before if _keeps_any(other, need))
-    return Place(one.job, number, start, now=False, lacks=lacks, holders=holders, free=free)
+        free["gpus"] = float(sum(gpu not in running.owners for gpu in need.among))
+    if gpus is not None:
+        return Place(job.key, index, now=True, gpus=gpus, free=free)
+    lacks = tuple(name for name in wanted if free[name] < wanted[name])
+    holders = running.users_of(lacks, need)
+    if not lacks and not job.blocked:
+        lacks, holders = (ORDER,), kept.users_of(wanted, need)
+    named, others = tuple(holders[:_MOST_NAMED]), max(0, len(holders) - _MOST_NAMED)
+    return Place(job.key, index, now=False, lacks=lacks, holders=named, others=others, free=free)
 
 
-def _gpus_first(name: str) -> tuple[bool, str]:
-    return name != "gpus", name
-
-
-def _fits(need: Need, limits: Mapping[str, float]) -> bool:
-    """Say whether the machine has as much at all: nothing is kept for a job that could never start."""
+def _is_possible(need: Need, limits: Mapping[str, float]) -> bool:
+    """Return whether the machine has as much at all. Nothing is kept for a job that can never start."""
     return need.gpus <= len(need.among) and all(
         amount <= limits.get(name, math.inf) for name, amount in need.amounts.items()
     )
-
-
-def _holds_any(other: Held, lacks: Iterable[str], need: Need) -> bool:
-    return any(
-        bool(set(other.gpus) & set(need.among)) if name == "gpus" else other.amounts.get(name, 0) > 0 for name in lacks
-    )
-
-
-def _keeps_any(other: Waiting, need: Need) -> bool:
-    """Say whether something is kept for another waiting job that this one needs too."""
-    if other.blocked:
-        return False
-    shared = bool(need.gpus and other.need.gpus and set(need.among) & set(other.need.among))
-    return shared or any(name in other.need.amounts for name in need.amounts)
-
-
-class _Profile:
-    """What is held from each moment on to the next one, by what runs and by what was placed so far."""
-
-    def __init__(self, held: Sequence[Held], limits: Mapping[str, float], now: float) -> None:
-        self._limits = limits
-        self.times = [now]
-        self._busy: list[set[str]] = [set()]
-        self._used: list[dict[str, float]] = [{}]
-        for one in held:
-            ends = math.inf if one.ends is None else max(one.ends, now + OVERDUE)
-            self._add(now, ends, one.gpus, one.amounts)
-
-    def take(self, need: Need, lasts: float | None) -> tuple[float | None, tuple[str, ...]]:
-        """Hold what a job needs from the earliest moment on, and return that moment and its devices.
-
-        Where that moment is unknown, what gets free first is kept aside from now on.
-        """
-        length = math.inf if lasts is None else lasts
-        following = self._following_use(need.among) if need.gpus else []
-        for index, start in enumerate(self.times):
-            end = start + length
-            gpus = [gpu for gpu in need.among if following[index][gpu] >= end] if need.gpus else []
-            if len(gpus) >= need.gpus and self._has_room(index, end, need.amounts):
-                chosen = tuple(gpus[: need.gpus])
-                self._add(start, end, chosen, need.amounts)
-                return start, chosen
-        self._add(self.times[0], math.inf, self._first_free(need), need.amounts)
-        return None, ()
-
-    def _following_use(self, devices: Iterable[str]) -> list[dict[str, float]]:
-        """Return for each moment when each device is used next, from that moment on."""
-        found: list[dict[str, float]] = [{} for _ in self.times]
-        later = dict.fromkeys(devices, math.inf)
-        for index in range(len(self.times) - 1, -1, -1):
-            for device in later.keys() & self._busy[index]:
-                later[device] = self.times[index]
-            found[index] = dict(later)
-        return found
-
-    def _has_room(self, index: int, end: float, amounts: Mapping[str, float]) -> bool:
-        while index < len(self.times) and self.times[index] < end:
-            used = self._used[index]
-            if any(used.get(name, 0) + amount > self._limits.get(name, math.inf) for name, amount in amounts.items()):
-                return False
-            index += 1
-        return True
-
-    def _first_free(self, need: Need) -> list[str]:
-        """Return as many devices as are needed, those that get free first before others."""
-        if not need.gpus:
-            return []
-        last_use = dict.fromkeys(need.among, -math.inf)
-        for start, busy in zip(self.times, self._busy, strict=True):
-            for device in last_use.keys() & busy:
-                last_use[device] = start
-        return sorted(need.among, key=lambda device: last_use[device])[: need.gpus]
-
-    def _add(self, start: float, end: float, gpus: Iterable[str], amounts: Mapping[str, float]) -> None:
-        first, last = self._cut(start), len(self.times) if end == math.inf else self._cut(end)
-        for index in range(first, last):
-            self._busy[index].update(gpus)
-            for name, amount in amounts.items():
-                self._used[index][name] = self._used[index].get(name, 0) + amount
-
-    def _cut(self, moment: float) -> int:
-        """Begin a new part at a moment, and return its number."""
-        index = bisect.bisect_left(self.times, moment)
-        if index == len(self.times) or self.times[index] != moment:
-            self.times.insert(index, moment)
-            self._busy.insert(index, set(self._busy[index - 1]))
-            self._used.insert(index, dict(self._used[index - 1]))
-        return index

@@ -1,18 +1,20 @@
 """The queue of a machine: what each running job holds of it, and which jobs wait. It is files and locks, no process.
 
-* Every user has a folder ``distdl-queue-UID`` in a place of the system where all may write and nobody may take away
-  what is another's (``/run/lock``, else ``/tmp``), with one file for each job that waits or holds something. The job's
-  supervisor, or its agent on another host, keeps the file locked: a file that is not locked is of a job that is gone.
-* All users' files are read, and nobody's but one's own are written. A folder counts only when it belongs to the user in
-  its name and no other may write there; a file, when it belongs to that user. Links are not followed. What cannot be
-  read is left out, so that whoever hides what he holds harms himself alone.
-* Who starts is decided under one lock of the machine, by what the files say (``node.schedule``). A lock that another
-  user keeps for too long is passed over: then a claim stands for a moment before it counts, and of those for which
-  there is not enough together the one that comes later in the order steps back.
-* Files that somebody has taken away are written anew by those who live. After a folder was lost no job starts for as
-  long as that takes.
+* Every user has a folder ``distdl-queue-UID`` in a place of the system where all may write and nobody can remove what
+  belongs to another (``/run/lock``, else ``/tmp``), with one file for each job that waits or holds something. The job's
+  supervisor, or its agent on another host, holds a write lock on the file. Only who may write a file can hold a write
+  lock on it, so a lock of another user says nothing. A file without a write lock belongs to a job that is gone.
+* All users' files are read, and only one's own are written. A folder counts only when it belongs to the user in its
+  name and nobody else may write there; a file, when it belongs to that user. Links are not followed. Anything else is
+  left out. Of each other user a bounded number of files of a fixed size is read, and what they say is checked and cut
+  where it is read (``_parse``).
+* A job is known by its user and its file. The job id in a file is only shown.
+* A job that can start writes that it claims what it needs, and then reads all files. It holds it when there is enough
+  beside all that others hold or claim. Otherwise it steps back, or waits for a claim of a later job to do so. Each of
+  two jobs writes before it reads, so at least one of them sees the other.
+* Files that were deleted are written again by the jobs that live. After a folder was lost no job starts until then.
 
-Times in the files are those of the clock that counts since the machine was started: nobody sets it.
+Times are those of the clock that counts since the machine was started: nobody can set it.
 """
 
 from __future__ import annotations
@@ -20,15 +22,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import math
 import os
 import pwd
+import re
 import secrets
 import stat
+import struct
+import sys
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,83 +45,86 @@ from distdl_jupyter.node.schedule import Held, Need, Place, Waiting
 FOLDER = "DISTDL_QUEUE"
 _BASES = ("/run/lock", "/tmp")  # noqa: S108 - only where the system has made it safe for many users
 _PREFIX = "distdl-queue-"
-_LOCK = "distdl-queue.lock"
-#: Bytes of which a file's length is a multiple, of the largest one that is read, and how many of one user are read.
-_BLOCK, _LARGEST, _MOST = 4_096, 65_536, 2_000
-#: What is counted of the machine itself, and the largest number of a job.
-_OF_MACHINE, _LAST = ("cores", "memory"), 1 << 52
-#: How often a file is read that is being written.
-_TRIES = 20
-#: Seconds for which the machine's lock is waited for, and for which a claim without it stands before it counts.
-_PATIENCE, _SETTLE = 3.0, 0.3
-#: Seconds between two looks of a living job whether its file is there, and those without a start after a loss.
+_FOLDER_NAME = re.compile(r"distdl-queue-(0|[1-9][0-9]{0,9})(?:\.[0-9a-f]{1,16})?")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+#: Bytes of a record. A file has two, and the older one is overwritten: a reader always finds a whole one.
+_RECORD = 4_096
+#: Jobs that one user can have in the queue, files that are opened of another user, names that are listed, folders.
+_MOST_JOBS, _MOST_FILES, _MOST_NAMES, _MOST_FOLDERS = 256, 300, 600, 3
+#: Limits of what a file of another user may say.
+_MOST_DEVICES, _LONGEST_DEVICE, _LONGEST_JOB, _LONGEST_NAME = 128, 80, 100, 60
+_LARGEST_NUMBER, _LARGEST_AMOUNT, _LARGEST_PRIORITY = 1 << 53, 1e18, 1e6
+_AMOUNTS = ("cores", "memory")
+#: Brackets in a record: JSON that is nested deeply takes long to refuse.
+_MOST_BRACKETS = 256
+#: States of a job in the queue.
+WAITS, CLAIMS, HOLDS = "waits", "claims", "holds"
+#: Seconds for which a job that claims something waits for a later claim to be withdrawn, and between two reads.
+_CLAIM_SECONDS, _CLAIM_PAUSE = 1.0, 0.005
+#: Seconds for which others wait for a job that could start.
+_TURN_SECONDS = 20.0
+#: Seconds between two checks of a living job that its file is there, and those without a start after a loss.
 _BEAT, _AFTER_LOSS = 1.0, 2.5
-#: Seconds between two looks at the queue: of the first jobs in it, more for each place, and at most.
-_LOOK, _LOOK_PER_PLACE, _LOOK_AT_MOST = 0.5, 0.25, 15.0
-#: Jobs that look at once when something has changed.
-_FRONT = 4
-#: Seconds for which a job whose file was seen to be locked is taken to live.
-_LIVES = 0.5
-#: The time of a file whose job is to look at once, in nanoseconds since the epoch.
-_WOKEN = 1_000_000_000
-#: The file that says until when no job starts after a folder was made anew, on ``clock``.
+#: Seconds between two looks at the queue: at least, for each place in it, and at most.
+_LOOK, _LOOK_PER_PLACE, _LOOK_AT_MOST = 0.5, 0.25, 10.0
+#: Seconds between two looks when something has changed: at least, and for each place behind the first ones.
+_CHANGED, _CHANGED_PER_PLACE, _FRONT = 0.1, 0.05, 4
+#: Running jobs that a turn names at most.
+_MOST_SHOWN = 16
+#: The file that says until when no job starts after a folder was made again.
 _UNTIL = ".until"
 
 
 class Entry(NamedTuple):
-    """One job in the queue: it ``holds`` what it ``needs``, or waits for it. ``since`` is epoch seconds.
+    """A job in the queue. ``key`` says whose it is and in which file; ``job`` is the id that this user has written."""
 
-    ``unlocked`` says that it has claimed what it holds without the machine's lock.
-    """
-
+    key: str
+    uid: int
     job: str
     name: str
     user: str
     own: bool
-    holds: bool
+    state: str
     number: int
     need: Need
     gpus: tuple[str, ...] = ()
     priority: float = 0.0
-    lasts: float | None = None
     blocked: bool = False
-    limits: Mapping[str, float] = {}
-    ends: float | None = None
-    since: float = 0.0
-    unlocked: bool = False
 
-    def as_held(self) -> Held:
+    @property
+    def holds(self) -> bool:
+        """Whether it holds, or claims, what it needs."""
+        return self.state != WAITS
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Its position by time."""
+        return self.number, self.key
+
+    def to_held(self) -> Held:
         """Return what it holds, for the schedule."""
-        return Held(self.job, self.gpus, self.need.amounts, self.ends)
+        return Held(self.key, self.gpus, self.need.amounts)
 
-    def as_waiting(self) -> Waiting:
-        """Return it as a job that waits, for the schedule."""
-        return Waiting(
-            self.job, self.user, self.number, self.need, self.priority, self.lasts, self.blocked, self.limits
-        )
+    def to_waiting(self) -> Waiting:
+        """Return it as a waiting job, for the schedule."""
+        return Waiting(self.key, self.uid, self.number, self.need, self.priority, self.blocked)
 
 
 class Turn(NamedTuple):
-    """Where a job stands in the queue. ``entries`` are all jobs there; ``problem`` says why nothing can be taken."""
+    """A job's place among ``of`` that wait. ``entries`` are some of the running jobs, and those that ``place`` names.
+
+    ``number`` is the job's position by time. ``problem`` says why nothing can be held now.
+    """
 
     place: Place
     of: int
-    entries: tuple[Entry, ...]
+    number: int
+    entries: tuple[Entry, ...] = ()
     problem: str = ""
-
-    @property
-    def holding(self) -> list[Entry]:
-        """The jobs that hold something."""
-        return [one for one in self.entries if one.holds]
-
-
-def clock() -> float:
-    """Return seconds of the clock in which the queue's files speak."""
-    return time.monotonic()
 
 
 def limits() -> dict[str, float]:
-    """Return how much there is here of what is counted: ``cores``, ``memory`` in bytes."""
+    """Return how many ``cores`` and how many bytes of ``memory`` this machine has."""
     memory = headroom.memory_limit()
     return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
 
@@ -127,411 +136,362 @@ def base() -> Path:
     """Return the folder that holds those of all users; this user's own where the machine has none for all."""
     if named := os.environ.get(FOLDER):
         return Path(named)
-    for name in _BASES:
+    for name in _BASES if sys.platform == "linux" else ():
         with contextlib.suppress(OSError):
-            seen = Path(name).stat()
-            if stat.S_ISDIR(seen.st_mode) and seen.st_uid == 0 and seen.st_mode & 0o1002 == 0o1002:
+            status = Path(name).stat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o1002 == 0o1002:
                 return Path(name)
     return ports.locks("queue")
 
 
-def entries(*, fresh: bool = False) -> list[Entry]:
-    """Return the jobs of all users that hold something here, or wait, in the order of their numbers.
-
-    What was read within half a second counts still unless it is to be ``fresh``: it is enough to wait by, not to start.
-    """
-    found: list[Entry] = []
-    for folder, user in _folders():
-        found += _entries_in(folder, user, fresh=fresh)
-    return sorted(found, key=lambda one: (one.number, one.job))
+def entries() -> list[Entry]:
+    """Return the jobs of all users that hold something here, or wait, in their order by time."""
+    jobs = [entry for uid, folders in _folders().items() for entry in _read_user(uid, folders)]
+    return sorted(jobs, key=lambda entry: entry.order)
 
 
-def places(found: Sequence[Entry], until: str = "") -> list[Place]:
-    """Return the places of the jobs that wait among ``found``, in their order; with ``until`` up to that job."""
-    held = [one.as_held() for one in found if one.holds]
-    waiting = [one.as_waiting() for one in found if not one.holds]
-    return schedule.schedule(held, waiting, limits(), clock(), until)
+def places(jobs: Sequence[Entry], late: Collection[int] = ()) -> list[Place]:
+    """Return the places of the waiting jobs in their order."""
+    held = [entry.to_held() for entry in jobs if entry.holds]
+    return schedule.schedule(held, [entry.to_waiting() for entry in jobs if not entry.holds], limits(), late)
 
 
-def _folders() -> Iterator[tuple[Path, int]]:
-    """Yield each user's folder with the user's number."""
-    with contextlib.suppress(OSError), os.scandir(base()) as found:
-        for one in found:
-            number = one.name.removeprefix(_PREFIX).partition(".")[0]
-            if one.name.startswith(_PREFIX) and number.isdigit() and _belongs(Path(one.path), int(number)):
-                yield Path(one.path), int(number)
+def _folders() -> dict[int, list[Path]]:
+    """Return the folders of each user. There is more than one where somebody else has taken a name."""
+    place, folders = base(), dict[int, list[Path]]()
+    try:
+        device, names = place.stat().st_dev, os.listdir(place)  # noqa: PTH208 - names are enough, there may be many
+    except OSError:
+        return {}
+    for name in sorted(name for name in names if name.startswith(_PREFIX)):
+        if (match := _FOLDER_NAME.fullmatch(name)) and _belongs_to(place / name, uid := int(match[1]), device):
+            of_user = folders.setdefault(uid, [])
+            if len(of_user) < _MOST_FOLDERS:
+                of_user.append(place / name)
+    return folders
 
 
-def _belongs(folder: Path, user: int) -> bool:
+def _belongs_to(folder: Path, uid: int, device: int) -> bool:
     with contextlib.suppress(OSError):
-        seen = folder.lstat()
-        return stat.S_ISDIR(seen.st_mode) and seen.st_uid == user and not seen.st_mode & 0o022
+        status = folder.lstat()
+        # A file system that a user has mounted there may never answer.
+        safe = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022 and status.st_dev == device
+        return safe and status.st_uid == uid
     return False
 
 
-def _entries_in(folder: Path, user: int, *, fresh: bool) -> Iterator[Entry]:
+def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[Entry]:
+    """Yield one user's jobs; of another user only as many as a user can have."""
+    is_own = uid == os.geteuid()
+    listed = opened = 0
+    for path in folders:
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if os.fstat(folder).st_uid != uid:
+                continue
+            with os.scandir(folder) as names:
+                for item in names:
+                    listed += 1
+                    if not is_own and (listed > _MOST_NAMES or opened >= _MOST_FILES):
+                        return
+                    if _FILE_NAME.fullmatch(item.name):
+                        opened += 1
+                        if (entry := _read_file(folder, item.name, uid, is_own=is_own)) is not None:
+                            yield entry
+        except OSError:
+            continue
+        finally:
+            os.close(folder)
+
+
+def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> Entry | None:
+    """Return the job of a file, None when no living job has written it. One's own files of ended jobs are deleted."""
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        if os.fstat(fd).st_uid != user:
-            return
-        for name in sorted(os.listdir(fd))[:_MOST]:  # noqa: PTH208 - of the folder that was looked at, wherever it is now
-            if not name.startswith(".") and (entry := _entry(fd, name, user, fresh=fresh)) is not None:
-                yield entry
-    except OSError:
-        return
-    finally:
-        os.close(fd)
-
-
-#: What files have said that have not changed since, until when their jobs are taken to live.
-_known: dict[tuple[int, int], tuple[Entry | None, object, float]] = {}
-
-
-def _entry(folder: int, name: str, user: int, *, fresh: bool) -> Entry | None:
-    """Return what a file says, None when no living job has written it; one's own of a job that is gone is deleted."""
-    try:
-        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        key = (seen.st_dev, seen.st_ino)
-        known, mark, until = (None, None, 0.0) if fresh else _known.get(key, (None, None, 0.0))
-        if mark == (name, seen.st_mtime_ns, seen.st_ctime_ns) and clock() < until:
-            return known
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return None
     try:
-        seen = os.fstat(fd)
-        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != user or seen.st_size > _LARGEST:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_mode & 0o022:
             return None
-        if _is_free(fd):
-            if user == os.geteuid():
-                os.unlink(name, dir_fd=folder)  # no other file ever has this name
+        if not _is_locked(fd):
+            if is_own:
+                os.unlink(name, dir_fd=folder)  # no other file ever gets this name
             return None
-        # A file that changes while it is read has another time then.
-        found = known if mark == (name, seen.st_mtime_ns, seen.st_ctime_ns) else _read(fd, user)
-        if len(_known) > _MOST:
-            _known.clear()
-        _known[key] = (found, (name, seen.st_mtime_ns, seen.st_ctime_ns), clock() + _LIVES)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        data = os.pread(fd, 2 * _RECORD, 0)
+    except OSError:
         return None
-    else:
-        return found
     finally:
         os.close(fd)
+    return _parse(data, name, uid, is_own=is_own)
 
 
-def _is_free(fd: int) -> bool:
+def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> Entry | None:
+    """Return what a file of any user says, with bounds and printable text; None for what no job has written."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _packed(said: Mapping[str, Any]) -> bytes:
-    """Return a file's content: a checksum and JSON, of always the same length, so that a full disk takes it too."""
-    text = json.dumps(said, separators=(",", ":")).encode()
-    line = b"%08x %s\n" % (zlib.crc32(text), text)
-    return line.ljust(_BLOCK * math.ceil(len(line) / _BLOCK))
-
-
-def _said(fd: int) -> Any:
-    """Return the JSON of a file, which may be written right now. Raises ValueError."""
-    for _ in range(_TRIES):
-        check, _, text = os.pread(fd, _LARGEST, 0).rstrip().partition(b" ")
-        if check == b"%08x" % zlib.crc32(text):
-            return json.loads(text)
-        time.sleep(0.001)
-    raise ValueError("checksum")
-
-
-def _read(fd: int, user: int) -> Entry | None:
-    said = _said(fd)
-    if said["boot"] != _boot():
+        fields = json.loads(max(filter(None, map(_unpack, (data[:_RECORD], data[_RECORD:]))))[1])
+        if fields["boot"] != _boot():
+            return None
+        among = fields["among"]
+        if not isinstance(among, list) or len(among) > _MOST_DEVICES:
+            return None
+        devices = tuple(_printable(device, _LONGEST_DEVICE) for device in among)
+        amounts = {
+            key: _number(fields["amounts"][key], _LARGEST_AMOUNT) for key in _AMOUNTS if key in fields["amounts"]
+        }
+        count = int(_number(fields["count"], _MOST_DEVICES))
+        return Entry(
+            key=f"{uid}/{name}",
+            uid=uid,
+            job=_printable(fields["job"], _LONGEST_JOB),
+            name=_printable(fields["name"], _LONGEST_NAME),
+            user=_user_name(uid),
+            own=is_own,
+            state=fields["state"] if fields["state"] in (CLAIMS, HOLDS) else WAITS,
+            number=int(_number(fields["number"], _LARGEST_NUMBER)),
+            need=Need(count, devices, amounts),
+            gpus=tuple({devices[int(_number(index, _MOST_DEVICES))]: None for index in fields["gpus"][:_MOST_DEVICES]}),
+            priority=_number(fields["priority"], _LARGEST_PRIORITY, least=-_LARGEST_PRIORITY),
+            blocked=fields["blocked"] is True,
+        )
+    except Exception:  # noqa: BLE001 - whatever another user has written, it must not stop the queue
         return None
-    own = user == os.geteuid()
-    since, priority = float(said["since"]), float(said["priority"])
-    if not (math.isfinite(since) and math.isfinite(priority)):
+
+
+def _unpack(record: bytes) -> tuple[bytes, bytes] | None:
+    check, content = record[:8], record[9:].rstrip()
+    if content.count(b"[") + content.count(b"{") > _MOST_BRACKETS:
         return None
-    return Entry(
-        job=_printable(said["job"], 100),
-        name=_printable(said["name"], 120),
-        user=_user_name(user),
-        own=own,
-        holds=bool(said["holds"]),
-        number=max(0, min(_LAST, int(said["number"]))),
-        need=Need(max(0, int(said["count"])), tuple(map(str, said["among"])), _amounts(said["amounts"], user)),
-        gpus=tuple(map(str, said["gpus"])),
-        priority=priority,
-        lasts=None if (lasts := _time(said["lasts"])) is None else max(1.0, lasts),
-        blocked=bool(said["blocked"]),
-        limits=_amounts(said["limits"], user),
-        ends=_time(said["ends"]),
-        since=since,
-        unlocked=bool(said.get("unlocked")),
-    )
+    return (content[:16], content[17:]) if check == b"%08x" % zlib.crc32(content) else None
 
 
-def _amounts(said: Mapping[str, Any], user: int) -> dict[str, float]:
-    """Return amounts by name; what is not the machine's is the user's own, whatever others call theirs."""
-    found = {}
-    for name, value in said.items():
-        if not 0 <= (amount := float(value)) < math.inf:
-            raise ValueError(name)
-        found[name if name in _OF_MACHINE else f"{user}:{name}"] = amount
-    return found
+def _pack(fields: Mapping[str, Any], sequence: int) -> bytes:
+    """Return a record: a checksum, its number and JSON. Its length is fixed, so a full disk can hold the next one."""
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    content = b"%016x %s" % (sequence, text)
+    record = b"%08x %s" % (zlib.crc32(content), content)
+    if len(record) > _RECORD:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return record.ljust(_RECORD)
 
 
-def _printable(said: Any, most: int) -> str:
-    return "".join(one if one.isprintable() else "?" for one in str(said)[:most])
+def _number(value: Any, most: float, *, least: float = 0.0) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(str(type(value)))
+    return min(most, max(least, value))
 
 
-def _time(value: Any) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
+def _printable(text: Any, most: int) -> str:
+    if not isinstance(text, str):
+        raise ValueError(str(type(text)))  # noqa: TRY004 - as all that is wrong in a file
+    text = text[:most]
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
-def _user_name(number: int) -> str:
+@functools.lru_cache(maxsize=256)
+def _user_name(uid: int) -> str:
     try:
-        return pwd.getpwuid(number).pw_name
+        return _printable(pwd.getpwuid(uid).pw_name, _LONGEST_NAME)
     except KeyError:
-        return f"user {number}"
+        return f"user {uid}"
 
 
 def _boot() -> str:
     return processes.boot().partition("/")[2]
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[bool]:
-    """Keep other processes of this machine from deciding meanwhile; False where another user does not let us."""
-    fd = _lock_file()
+# locks --------------------------------------------------------------------------------------------
+
+#: F_OFD_GETLK and F_OFD_SETLK of fcntl(2): locks that belong to an open file, not to a process. Python names them from
+#: 3.9 on, and only where the C library does.
+_GET_LOCK, _SET_LOCK = 36, 37
+_FLOCK = "hhqqi4x"
+
+
+def _lock(fd: int, kind: int) -> None:
+    """Take (F_WRLCK) or release (F_UNLCK) the write lock of a file. Raises OSError when another has it."""
+    if sys.platform == "linux":
+        fcntl.fcntl(fd, _SET_LOCK, struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0))
+    else:
+        fcntl.flock(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_locked(fd: int) -> bool:
+    """Return whether someone has the write lock of a file; takes no lock itself where the system can tell."""
+    if sys.platform == "linux":
+        answer = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_WRLCK)
     try:
-        yield fd is not None and _lock(fd)
-    finally:
-        if fd is not None:
-            os.close(fd)
-
-
-def _lock_file() -> int | None:
-    """Open the machine's lock. Whoever has made it, it is only locked, never written."""
-    path, flags = base() / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    for more in (0, os.O_CREAT | os.O_EXCL, 0):
-        try:
-            fd = os.open(path, flags | more, 0o644)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EEXIST):
-                continue
-            return None
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            if more:
-                with contextlib.suppress(OSError):
-                    os.fchmod(fd, 0o644)
-            return fd
-        os.close(fd)
-        return None
-    return None
-
-
-def _lock(fd: int) -> bool:
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.005 + 0.02 * secrets.randbelow(100) / 100)
-            continue
-        with contextlib.suppress(OSError):
-            # A file that was taken away keeps nobody out.
-            return os.path.samestat((base() / _LOCK).lstat(), os.fstat(fd))
-        return False
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 # one job -----------------------------------------------------------------------------------------
 
 
 class Slot:
-    """One job's file in the queue, from when it begins to wait until what it holds is given back.
+    """One job's file in the queue, from when it begins to wait until what it holds is released.
 
-    ``number`` is its place by time, where it waited before.
+    ``number`` is its position by time where it waited before.
     """
 
     def __init__(self, job: str, name: str, *, number: int | None = None) -> None:
-        self._job, self._number = job, number
-        self._said: dict[str, Any] = {
-            "job": job, "name": name, "boot": _boot(), "since": time.time(), "holds": False, "number": 0, "count": 0,
-            "among": (), "gpus": (), "amounts": {}, "priority": 0.0, "lasts": None, "blocked": False, "limits": {},
-            "ends": None, "unlocked": False,
-        }  # fmt: skip
-        self._file = f"{job}.{secrets.token_hex(4)}"
+        now = int(time.monotonic() * 1e6)
+        self._fields: dict[str, Any] = {
+            "boot": _boot(),
+            "job": job[:_LONGEST_JOB],
+            "name": name[:_LONGEST_NAME],
+            # A number from before the machine was started again says nothing.
+            "number": now if number is None else max(0, min(number, now)),
+        }
+        self._sequence = 0
+        self._file = f"{job[:_LONGEST_JOB]}.{secrets.token_hex(4)}"
         self._path: Path | None = None
         self._fd = -1
+        self._gpus: tuple[str, ...] = ()
         self._turn: Turn | None = None
+        self._patience = _Patience()
         self._looked_at = self._beaten_at = -math.inf
         self._seen: object = None
 
     @property
     def holds(self) -> bool:
-        """Whether what the job needs is its own."""
-        return self._fd >= 0 and bool(self._said["holds"])
+        """Whether the job holds what it needs."""
+        return self._fd >= 0 and self._fields.get("state") == HOLDS
 
     @property
     def gpus(self) -> tuple[str, ...]:
         """The devices that it holds."""
-        return tuple(self._said["gpus"]) if self.holds else ()
+        return self._gpus if self.holds else ()
 
-    def ask(
-        self,
-        need: Need,
-        *,
-        priority: float = 0.0,
-        lasts: float | None = None,
-        blocked: bool = False,
-        limits: Mapping[str, float] | None = None,
-    ) -> Turn | None:
-        """Take what the job needs, and return None; or its place while it has to wait. To be called again and again.
+    def ask(self, need: Need, *, priority: float = 0.0, blocked: bool = False) -> Turn | None:
+        """Hold what the job needs and return None, or return its place while it has to wait. Call it repeatedly.
 
-        A call that comes too soon after the last one returns what that found. ``lasts`` is how many seconds it may run
-        at most, None when that is unknown. One that is ``blocked`` only keeps its place.
+        A call too soon after the last one returns the same place. A job that is ``blocked`` only keeps its place.
         """
         if self.holds:
             return None
         wish = {
-            "count": need.gpus, "among": need.among, "amounts": dict(need.amounts), "priority": priority,
-            "lasts": lasts, "blocked": blocked, "limits": dict(limits or {}),
-        }  # fmt: skip
-        changed = any(self._said[name] != value for name, value in wish.items())
+            "count": need.gpus,
+            "among": list(need.among),
+            "amounts": dict(need.amounts),
+            "priority": priority,
+            "blocked": blocked,
+            "state": WAITS,
+            "gpus": [],
+        }
+        changed = any(self._fields.get(name) != value for name, value in wish.items())
         if not changed and self._turn is not None and not self._is_due():
             return self._turn
-        self._said |= wish
         try:
-            return self._look(changed=changed)
+            self._turn = self._look(need, wish, changed=changed)
         except OSError as error:
             # A full disk is no reason to give up a place, nor is a folder that somebody has just deleted.
-            self._looked_at = clock()
-            self._turn = self._without_file(f"The queue cannot be written: {error.strerror or error} ({base()}).")
-            return self._turn
+            self._turn = self._stuck(f"The queue cannot be written: {error.strerror or error} ({base()}).")
+        self._looked_at = time.monotonic()
+        return self._turn
 
-    def beat(self, ends: float | None = None) -> None:
-        """Write the file anew where somebody has taken it away, and say when the job ends, as it is expected now.
-
-        To be called now and then while the job runs. ``ends`` is on ``clock``.
-        """
-        now = clock()
+    def beat(self) -> None:
+        """Write the file again where somebody has deleted it. Call it now and then while the job runs."""
+        now = time.monotonic()
         if self._fd < 0 or now - self._beaten_at < _BEAT:
             return
-        self._beaten_at, before = now, self._said["ends"]
-        moved = ends is not None and (before is None or abs(ends - before) > max(2.0, 0.05 * (ends - now)))
+        self._beaten_at = now
         with contextlib.suppress(OSError):
-            if moved or not self._is_there():
-                self._said["ends"] = ends if moved else before
-                self._write()
+            if not self._is_there():
+                self._write({})
 
     def release(self) -> None:
-        """Give back what the job holds, or its place; also where a forked process has inherited the lock."""
+        """Release what the job holds, or its place; also where a forked process has inherited the lock."""
         if self._fd < 0:
             return
         with contextlib.suppress(OSError):
             if self._path is not None and self._is_there():
                 self._path.unlink()
         with contextlib.suppress(OSError):
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            _lock(self._fd, fcntl.F_UNLCK)
         os.close(self._fd)
         self._fd, self._path, self._turn = -1, None, None
-        self._said |= {"holds": False, "gpus": ()}
+        self._fields |= {"state": WAITS, "gpus": []}
 
-    def _look(self, *, changed: bool) -> Turn | None:
-        if self._fd < 0:
-            with _alone():
-                last = max((one.number for one in entries(fresh=True)), default=0)
-                self._said["number"] = min(_LAST, last + 1) if self._number is None else self._number
-                self._write()
-        elif changed or not self._is_there():
-            self._write()
+    def _look(self, need: Need, wish: Mapping[str, Any], *, changed: bool) -> Turn | None:
+        if self._fd < 0 and sum(entry.own for entry in entries()) >= _MOST_JOBS:
+            return self._stuck(f"You have {_MOST_JOBS} jobs in the queue of this machine already.")
+        if changed or not self._is_there():
+            self._write(wish)
         self._seen = _marks()
-        turn = self._turn = self._found()
-        self._looked_at = clock()
-        if turn.place.now:
-            return self._take()
-        self._wake(turn)
-        return turn
+        jobs = [entry for entry in entries() if entry.key != self._key]
+        turn = self._turn_among([*jobs, self._entry(need)])
+        return self._claim(need, turn) if turn.place.now and not turn.problem else turn
 
-    def _take(self) -> Turn | None:
-        with _alone() as alone:
-            turn = self._turn = self._found(fresh=True)
-            if not turn.place.now:
-                return turn
-            lasts = self._said["lasts"]
-            self._said["unlocked"] = not alone
-            self._hold(turn.place.gpus, None if lasts is None else clock() + lasts)
-            if alone or not self._collides({one.job for one in turn.holding}):
+    def _turn_among(self, jobs: Sequence[Entry]) -> Turn:
+        now = time.monotonic()
+        found = places(jobs, self._patience.late(now))
+        users = {entry.key: entry.uid for entry in jobs}
+        self._patience.note(
+            {(users[place.key], place.key) for place in found if place.now}, {job.key for job in jobs if job.holds}, now
+        )
+        own = next(place for place in found if place.key == self._key)
+        shown = [entry for entry in jobs if entry.holds][:_MOST_SHOWN]
+        named = {entry.key: entry for entry in jobs if entry.key in own.holders}
+        more = {entry.key: entry for entry in shown} | named
+        return Turn(own, len(found), self._fields["number"], tuple(more.values()), _loss())
+
+    def _claim(self, need: Need, turn: Turn) -> Turn | None:
+        """Hold what the job needs, unless another job has been faster. Raises OSError."""
+        gpus = turn.place.gpus
+        self._write({"state": CLAIMS, "gpus": [need.among.index(gpu) for gpu in gpus]})
+        until = time.monotonic() + _CLAIM_SECONDS
+        while True:
+            others = [entry for entry in entries() if entry.key != self._key and entry.holds]
+            order = (self._fields["number"], self._key)
+            first = [entry for entry in others if entry.state == HOLDS or entry.order < order]
+            if not _is_enough(need, gpus, first) or time.monotonic() > until:
+                break
+            if _is_enough(need, gpus, others):
+                self._write({"state": HOLDS})
+                self._gpus = gpus
                 return None
-            self._hold(None, None)
-            return self._turn
+            time.sleep(_CLAIM_PAUSE)
+        self._write({"state": WAITS, "gpus": []})
+        return turn._replace(place=turn.place._replace(now=False))
 
-    def _hold(self, gpus: Sequence[str] | None, ends: float | None) -> None:
-        """Hold devices and amounts, or nothing any more. Raises OSError, and nothing has changed then."""
-        before = dict(self._said)
-        self._said |= {"holds": gpus is not None, "gpus": gpus or (), "ends": ends}
-        try:
-            self._write()
-        except OSError:
-            self._said = before
-            raise
+    def _entry(self, need: Need) -> Entry:
+        """Return this job by what it knows itself: its own file is not believed."""
+        own = self._fields
+        return Entry(
+            key=self._key,
+            uid=os.geteuid(),
+            job=own["job"],
+            name=own["name"],
+            user="",
+            own=True,
+            state=WAITS,
+            number=own["number"],
+            need=need,
+            priority=own["priority"],
+            blocked=own["blocked"],
+        )
 
-    def _collides(self, known: Collection[str]) -> bool:
-        """Say whether a claim that was made without the machine's lock has to step back.
+    @property
+    def _key(self) -> str:
+        return f"{os.geteuid()}/{self._file}"
 
-        That is where there is not enough for it beside the jobs whose claims were ``known`` to it, those that were made
-        with the lock, and those that come before it. It waits longer than others take from their look to their claim,
-        so that all see each other (Fischer's mutual exclusion: Lamport, "A fast mutual exclusion algorithm", 1987).
-        """
-        time.sleep(_SETTLE)
-        found = entries(fresh=True)
-        own = next((one for one in found if one.job == self._job), None)
-        if own is None:
-            return True
-        before = [one.as_held() for one in found if one.holds and one.job != self._job and
-                  (one.job in known or not one.unlocked or (one.number, one.job) < (own.number, own.job))]  # fmt: skip
-        (place,) = schedule.schedule(before, [own.as_waiting()], limits(), clock())
-        return not place.now or any(set(one.gpus) & set(own.gpus) for one in before)
-
-    def _found(self, *, fresh: bool = False) -> Turn:
-        found = entries(fresh=fresh)
-        place = next((one for one in places(found, self._job) if one.job == self._job), None)
-        if place is None:
-            return self._without_file("The queue is being written anew.")
-        problem = _loss()
-        of = sum(not one.holds for one in found)
-        return Turn(place._replace(now=place.now and not problem), of, tuple(found), problem)
-
-    def _without_file(self, problem: str) -> Turn:
-        return Turn(Place(self._job, 1, None, now=False), 1, (), problem)
+    def _stuck(self, problem: str) -> Turn:
+        return Turn(Place(self._key, 1, now=False), 1, self._fields["number"], (), problem)
 
     def _is_due(self) -> bool:
-        """Say whether it is time for a look: jobs in front look more often, and at once when something has changed."""
+        """Return whether it is time for a look: jobs in front look more often, and sooner when something changed."""
         assert self._turn is not None
-        place, since = self._turn.place.place, clock() - self._looked_at
+        place, since = self._turn.place.place, time.monotonic() - self._looked_at
         if since > min(_LOOK_AT_MOST, max(_LOOK, _LOOK_PER_PLACE * place)):
             return True
-        with contextlib.suppress(OSError):
-            if self._fd >= 0 and os.fstat(self._fd).st_mtime_ns == _WOKEN:
-                os.utime(self._fd)
-                return True
-        return place <= _FRONT and _marks() != self._seen
-
-    def _wake(self, turn: Turn) -> None:
-        """Let this user's jobs further behind, which can start now, look at once."""
-        if turn.place.place > 1 or turn.of <= _FRONT or self._path is None:
-            return
-        ready = {one.job for one in places(turn.entries) if one.now and one.place > _FRONT}
-        for path in self._path.parent.iterdir() if ready else ():
-            if path.name.partition(".")[0] in ready:
-                with contextlib.suppress(OSError):
-                    os.utime(path, ns=(_WOKEN, _WOKEN), follow_symlinks=False)
+        return since > max(_CHANGED, _CHANGED_PER_PLACE * (place - _FRONT)) and _marks() != self._seen
 
     # the file --------------------------------------------------------------------------------
 
@@ -543,24 +503,28 @@ class Slot:
         except FileNotFoundError:
             return False
 
-    def _write(self) -> None:
-        """Write what is said now; the file is locked before others can see it. Raises OSError."""
-        content = _packed(self._said)
+    def _write(self, changes: Mapping[str, Any]) -> None:
+        """Write the file with ``changes``. Raises OSError, and nothing has changed then."""
+        fields, sequence = {**self._fields, **changes}, self._sequence + 1
+        record = _pack(fields, sequence)
         if self._is_there():
-            _write_all(self._fd, content)
+            _write_all(self._fd, record, _RECORD * (sequence % 2))
         else:
-            self._make(content)
+            self._make(record)
+        self._fields, self._sequence = fields, sequence
         assert self._path is not None
-        os.utime(self._path.parent)  # others see that something has changed
+        with contextlib.suppress(OSError):
+            os.utime(self._path.parent)  # others see that something has changed
 
-    def _make(self, content: bytes) -> None:
+    def _make(self, record: bytes) -> None:
+        """Make the file. Nobody else can open it before it is locked and written."""
         folder = _own_folder()
         new = folder / f".{secrets.token_hex(8)}"
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.fchmod(fd, 0o644)  # others read it, whatever the umask says
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write_all(fd, content)
+            _lock(fd, fcntl.F_WRLCK)
+            _write_all(fd, record * 2, 0)
+            os.fchmod(fd, 0o644)
             new.rename(folder / self._file)
         except BaseException:
             os.close(fd)
@@ -572,31 +536,64 @@ class Slot:
         self._fd, self._path = fd, folder / self._file
 
 
-def _write_all(fd: int, content: bytes) -> None:
-    if os.pwrite(fd, content, 0) < len(content):
+class _Patience:
+    """Tells for whose jobs nobody waits any longer: those of a user whose turn it is, and none of them starts."""
+
+    def __init__(self) -> None:
+        self._ready: dict[int, tuple[float, set[str]]] = {}
+
+    def late(self, now: float) -> set[int]:
+        """Return the users whose jobs could have started for too long."""
+        return {uid for uid, (since, _) in self._ready.items() if now - since > _TURN_SECONDS}
+
+    def note(self, ready: Iterable[tuple[int, str]], holding: Collection[str], now: float) -> None:
+        """Note the jobs that could start now, by user and key; a user's time begins again when one of them started."""
+        by_user: dict[int, set[str]] = {}
+        for uid, key in ready:
+            by_user.setdefault(uid, set()).add(key)
+        started = {uid for uid, (_, keys) in self._ready.items() if not keys.isdisjoint(holding)}
+        self._ready = {
+            uid: (self._ready[uid][0] if uid in self._ready and uid not in started else now, keys)
+            for uid, keys in by_user.items()
+        }
+
+
+def _is_enough(need: Need, gpus: Sequence[str], others: Iterable[Entry]) -> bool:
+    """Return whether a job can hold ``gpus`` and its amounts beside what other jobs hold."""
+    others, there = list(others), limits()
+    if any(gpu in entry.gpus for entry in others for gpu in gpus):
+        return False
+    return all(
+        sum(entry.need.amounts.get(name, 0) for entry in others) + amount <= there.get(name, math.inf)
+        for name, amount in need.amounts.items()
+    )
+
+
+def _write_all(fd: int, content: bytes, offset: int) -> None:
+    if os.pwrite(fd, content, offset) < len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _marks() -> object:
-    """Return what is different when a file in one of the folders has come, changed or gone."""
-    found = []
-    for folder, _ in _folders():
-        with contextlib.suppress(OSError):
-            found.append((str(folder), folder.stat().st_mtime_ns))
-    return sorted(found)
+    """Return what differs when a file in one of the folders was added, changed or deleted."""
+    marks = []
+    for folders in _folders().values():
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                marks.append((str(folder), folder.stat().st_mtime_ns))
+    return sorted(marks)
 
 
 def _own_folder() -> Path:
     """Return this user's folder, made where it is missing. Raises OSError."""
-    place, user = base(), os.geteuid()
+    place, uid = base(), os.geteuid()
     if os.environ.get(FOLDER) and not place.exists():
         place.mkdir(parents=True, exist_ok=True)
         place.chmod(0o1777)
     # Another user may have taken the name; another process of this user may be faster.
-    for name in (f"{_PREFIX}{user}", f"{_PREFIX}{user}.{secrets.token_hex(4)}"):
-        own = next((folder for folder, owner in _folders() if owner == user), None)
-        if own is not None:
-            return own
+    for name in (f"{_PREFIX}{uid}", f"{_PREFIX}{uid}.{secrets.token_hex(4)}"):
+        if own := _folders().get(uid):
+            return own[0]
         new = place / f".{_PREFIX}{secrets.token_hex(8)}"
         new.mkdir(mode=0o755)
         new.chmod(0o755)
@@ -612,23 +609,22 @@ def _own_folder() -> Path:
 
 
 def _note_loss(folder: Path) -> None:
-    """Let no job start before those that live have written their files anew, where other jobs of this user live."""
+    """Let no job start before the living ones have written their files again, where other jobs of this user live."""
     if any(_job_of(pid) for pid in processes.table()):
-        (folder / _UNTIL).write_text(str(clock() + _AFTER_LOSS), encoding="ascii")
+        (folder / _UNTIL).write_text(str(time.monotonic() + _AFTER_LOSS), encoding="ascii")
 
 
 def _job_of(pid: int) -> bytes:
-    mark = f"{processes.MARK}=".encode()
-    return next((one for one in processes.read(pid, "environ").split(b"\0") if one.startswith(mark)), b"")
+    mark, variables = f"{processes.MARK}=".encode(), processes.read(pid, "environ").split(b"\0")
+    return next((variable for variable in variables if variable.startswith(mark)), b"")
 
 
 def _loss() -> str:
-    """Return why no job starts now, because files were lost; "" when they may."""
-    for folder, user in _folders():
-        if user == os.geteuid():
-            with contextlib.suppress(OSError, ValueError):
-                until = float((folder / _UNTIL).read_text(encoding="ascii"))
-                if 0 < until - clock() <= _AFTER_LOSS:
-                    return "The queue's folder was deleted: running jobs write their files anew."
-                (folder / _UNTIL).unlink(missing_ok=True)
+    """Return why no job starts now, because files were lost; "" when jobs may start."""
+    for folder in _folders().get(os.geteuid(), ()):
+        with contextlib.suppress(OSError, ValueError):
+            until = float((folder / _UNTIL).read_text(encoding="ascii"))
+            if 0 < until - time.monotonic() <= _AFTER_LOSS:
+                return "The queue's folder was deleted: running jobs write their files again."
+            (folder / _UNTIL).unlink(missing_ok=True)
     return ""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 _TICK = 0.1
-#: Seconds between two forecasts of the job's end.
-_EXPECT = 1.0
+#: Seconds between two checks of the job's files in the machines' queues.
+_KEEP_SLOTS = 1.0
 #: Seconds after which ranks that never meet are taken to be training all the same.
 _MEET_TIMEOUT = 15.0
 #: The same once one of them has printed something.
@@ -66,11 +66,6 @@ class Clock:
     def seconds(self) -> float:
         """Seconds until now."""
         return self._before + time.monotonic() - self._began
-
-    @property
-    def left(self) -> float | None:
-        """Seconds until its limit, None without one."""
-        return None if self._limit is None else max(0.0, self._limit - self.seconds)
 
     def over(self) -> str:
         """Return why the job has to end now, "" before its limit is reached."""
@@ -111,7 +106,7 @@ class Attempt:
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
         self._all_connected_at: float | None = None
         self._printed_at: float | None = None
-        self._expected_at = -math.inf
+        self._slots_kept_at = -math.inf
         self._stopper: stop.Stopper | None = None
         #: Ranks of which the end of the log was read.
         self._postmortems = 0
@@ -139,7 +134,7 @@ class Attempt:
                             self._record_exit(exit_)
             self.record_notices()
             self._recorder.take_samples(run.samples())
-            self._expect_end()
+            self._keep_slots()
             self._follow_phases()
             self._serve_ranks()
             self._obey_requests()
@@ -158,12 +153,10 @@ class Attempt:
         if (why := run.gave_up()) and self.stopped_by in ("", "failure"):
             self.stopped_by, self.reason = "time", why
 
-    def _expect_end(self) -> None:
-        """Let other jobs that wait know when this one ends: by its progress, or by its time limit."""
-        if (now := time.monotonic()) - self._expected_at >= _EXPECT:
-            self._expected_at = now
-            left = (self._recorder.view.remaining(time.time()), self._clock.left)
-            self._run.expect(min((one for one in left if one is not None), default=None))
+    def _keep_slots(self) -> None:
+        if (now := time.monotonic()) - self._slots_kept_at >= _KEEP_SLOTS:
+            self._slots_kept_at = now
+            self._run.keep_slots()
 
     def _record_replaced(self) -> None:
         """Record processes that ended while the job goes on; one that is replaced is a restart of its rank."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.clusters.base import Cluster, Run
     from distdl_jupyter.core.plan import Placement
+    from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.storage.staging import JobStaging
     from distdl_jupyter.supervisor.attempt import Clock
@@ -257,13 +258,17 @@ class Launch:
             environment.for_ranks_here(os.environ),
             report=self._report_phase,
             note=self._recorder.record_notice,
-            note_place=lambda view: self._wait.note(view, ()),
+            note_place=self._note_place,
             priority=lambda: self._wait.priority,
             queue_number=self._wait.number,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,
             restart=self._recorder.view.restart_count,
         )
+
+    def _note_place(self, view: QueueView) -> None:
+        self._wait.note(view, ())
+        self.raise_if_canceled()
 
     def _record_handle(self, data: dict[str, Any], *, begun: bool = True) -> None:
         more = {} if begun else {"begun": False}

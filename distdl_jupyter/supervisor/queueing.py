@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a job that this one waits for, and for which one without a supervisor may be taken over.
 _LOOK, _TAKEOVER = 0.5, 10.0
-#: Seconds between two events of the place: when it has changed for the first jobs in a queue, and for others.
-_NOTE, _NOTE_BEHIND, _FRONT = 1.0, 10.0, 8
+#: Seconds between two events of the place: for the first jobs in a queue, for others, and in the long run. So many
+#: events may come faster than that.
+_NOTE, _NOTE_BEHIND, _NOTE_LATER, _FRONT, _BURST = 1.0, 10.0, 20.0, 8, 30
+#: Characters of a reason, and of a name in it.
+_LONGEST_REASON, _LONGEST_NAME = 500, 120
 
 
 class Wait:
@@ -41,28 +44,46 @@ class Wait:
         if recorder.view.queue is not None:
             self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
         self._shown: QueueView | None = None
-        self._noted = -math.inf
+        self._noted_at = -math.inf
+        self._events_left = float(_BURST)
 
     def obey(self, requests: Sequence[Mapping[str, Any]]) -> None:
         """Take another priority, where one is asked for."""
         for request in requests:
             if request["type"] == "priority" and isinstance(request.get("priority"), int):
                 self.priority = request["priority"]
-                self._noted = -math.inf
+                self._noted_at = -math.inf
 
     def note(self, view: QueueView | None, before: Sequence[str]) -> None:
         """Write the place where it has changed; ``before`` are the jobs that have to complete first."""
         view = view or QueueView()
         if before:
             names = tuple(before)
-            view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names), start=None)
-        view = dataclasses.replace(view, priority=self.priority)
+            view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names))
+        view = dataclasses.replace(
+            view,
+            priority=self.priority,
+            why=view.why[:_LONGEST_REASON],
+            names=tuple(name[:_LONGEST_NAME] for name in view.names),
+        )
         self.number = view.number if view.number is not None else self.number
-        self._recorder.phase("stage", view.why)
-        pause = _NOTE if view.place <= _FRONT else _NOTE_BEHIND
-        if time.monotonic() - self._noted > pause and not view.same(self._shown):
-            self._noted, self._shown = time.monotonic(), view
+        if view != self._shown and self._may_write(_NOTE if view.place <= _FRONT else _NOTE_BEHIND):
+            self._shown = view
+            self._recorder.phase("stage", view.why)
             self._recorder.write("queue", **view.to_json())
+
+    def _may_write(self, pause: float) -> bool:
+        """Limit the events: other users can change what a waiting job sees as often as they like."""
+        now = time.monotonic()
+        if now - self._noted_at <= pause:
+            return False
+        if self._noted_at > 0:
+            self._events_left = min(_BURST, self._events_left + (now - self._noted_at) / _NOTE_LATER)
+        self._noted_at = now
+        if self._events_left < 1:
+            return False
+        self._events_left -= 1
+        return True
 
 
 class Predecessors:

@@ -88,9 +88,8 @@ class JobRow:
     #: The newest thing that was worth a message (a metric that is no number, a rule that holds), and its level.
     alert: str = ""
     alert_level: str = ""
-    #: Its place in a queue, from 1, and when it can start (epoch seconds); None where that is not known.
+    #: Its place in a queue, from 1; None where that is not known.
     place: int | None = None
-    start: float | None = None
     priority: int = 0
 
 
@@ -129,7 +128,6 @@ def job_row(
         **_newest_alert(view),
         group=group,
         place=view.queue.place if view.queue else None,
-        start=view.queue.start if view.queue else None,
         priority=view.queue.priority if view.queue else spec.priority,
     )
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import time
 
@@ -55,12 +54,11 @@ def runs(job):
 @pytest.mark.fault("queue", "a killed supervisor of a waiting job is replaced; it keeps its place and starts once")
 def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
-    first = begin(tmp_path, "first", max_run_duration_seconds=600)
+    first = begin(tmp_path, "first")
     runs(first)
     second, third = begin(tmp_path, "second"), begin(tmp_path, "third")
     view = waits(second)
     assert (view.place, view.lacks, view.names) == (1, ("cores",), (f"first ({first.id[-5:]})",))
-    assert 500 < view.start - time.time() < 601
     assert view.needs == {"cores": cores()}
     assert view.free == {"cores": 0}
     waits(third)
@@ -70,7 +68,6 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     assert cli.main(["queue"]) == 0
     printed = capsys.readouterr().out
     assert f"waiting for {cores()} cores, held by first ({first.id[-5:]})" in printed
-    assert re.search(r"about \d+ min +0\n", printed)
     assert cli.main(["queue", "--first", third.id[-5:]]) == 0
     assert capsys.readouterr().out == f"third {third.id[-5:]} has priority 1\n"
     wait_for(lambda: third.view().queue.place == 1, 20, "the third job's new place")

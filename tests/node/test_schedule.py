@@ -1,23 +1,20 @@
-"""Who starts when: never more than there is, in order, past others where it delays none, and all in the end."""
-
-import math
+"""The order of starts: never more than there is, first come first served, and every job starts in the end."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.node.schedule import ORDER, Held, Need, Waiting, ordered, schedule
+from distdl_jupyter.node.schedule import ORDER, Held, Need, Waiting, order_jobs, schedule
 
 GPUS = tuple("abcd")
 LIMITS = {"cores": 8.0, "memory": 64.0}
 
 
-def waits(job, number, gpus=0, *, user="u", among=GPUS, priority=0.0, lasts=None, blocked=False, limits=(), **amounts):
-    return Waiting(job, user, number, Need(gpus, among if gpus else (), amounts), priority, lasts, blocked,
-                   dict(limits))  # fmt: skip
+def waits(key, number, gpus=0, *, user=1, among=GPUS, priority=0.0, blocked=False, **amounts):
+    return Waiting(key, user, number, Need(gpus, among if gpus else (), amounts), priority, blocked)
 
 
-def places(held, *waiting, now=0.0):
-    return {one.job: one for one in schedule(held, waiting, LIMITS, now)}
+def places(held, *waiting, late=()):
+    return {place.key: place for place in schedule(held, waiting, LIMITS, late)}
 
 
 def test_what_fits_starts_now_and_nothing_is_given_twice():
@@ -28,33 +25,35 @@ def test_what_fits_starts_now_and_nothing_is_given_twice():
     assert (found["z"].lacks, found["z"].holders) == ((ORDER,), ("x", "y"))
 
 
-def test_a_job_says_what_is_missing_who_has_it_when_it_is_free_and_what_is_free():
-    held = [Held("r", ("a", "b"), {"cores": 6}, 360.0), Held("s", ("c",), {}, None)]
-    found = places(held, waits("x", 1, 2, cores=2))["x"]
-    assert (found.place, found.start, found.now) == (1, 360.0, False)
-    assert (found.lacks, found.holders) == (("gpus",), ("r", "s"))
-    assert found.free == {"cores": 2, "gpus": 1}
+def test_a_job_says_what_is_missing_who_has_it_and_what_is_free():
+    held = [Held("r", ("a", "b"), {"cores": 6}), Held("s", ("c",), {})]
+    place = places(held, waits("x", 1, 2, cores=2))["x"]
+    assert (place.place, place.now, place.lacks, place.holders, place.others) == (1, False, ("gpus",), ("r", "s"), 0)
+    assert place.free == {"cores": 2, "gpus": 1}
 
 
-def test_a_small_job_passes_where_it_ends_before_the_one_in_front_can_start():
-    held = [Held("r", ("a", "b"), {}, 360.0)]
-    assert places(held, waits("big", 1, 4), waits("short", 2, 1, lasts=300.0))["short"].now
-    found = places(held, waits("big", 1, 4, lasts=60.0), waits("long", 2, 1, lasts=400.0))["long"]
-    assert (found.now, found.start, found.lacks, found.holders) == (False, 420.0, (ORDER,), ("big",))
+def test_of_many_holders_the_first_are_named_and_the_others_counted():
+    held = [Held(f"r{number}", (), {"cores": 0.001}) for number in range(1000)]
+    place = places(held, waits("x", 1, cores=8))["x"]
+    assert (len(place.holders), place.others) == (4, 996)
 
 
-def test_a_job_of_unknown_length_passes_only_where_it_takes_nothing_of_what_another_waits_for():
-    held = [Held("r", ("a", "b"), {}, None)]
-    assert not places(held, waits("big", 1, 4), waits("long", 2, 1, lasts=1.0))["long"].now
+def test_a_job_passes_another_only_where_it_needs_nothing_of_what_that_one_waits_for():
+    held = [Held("r", ("a", "b"))]
+    assert not places(held, waits("big", 1, 4), waits("small", 2, 1))["small"].now
     assert places(held, waits("big", 1, 3, among=GPUS[:3]), waits("other", 2, 1))["other"].gpus == ("d",)
     assert places(held, waits("big", 1, 4), waits("cores", 2, cores=8))["cores"].now
     assert not places(held, waits("big", 1, 4, cores=4), waits("cores", 2, cores=5))["cores"].now
 
 
 def test_a_priority_moves_a_job_among_those_of_its_user_only():
-    jobs = [waits("a1", 1, user="a"), waits("b1", 2, user="b"), waits("a2", 3, user="a", priority=5),
-            waits("b2", 4, user="b", priority=-1)]  # fmt: skip
-    assert [one.job for one in ordered(jobs)] == ["a2", "b1", "a1", "b2"]
+    jobs = [
+        waits("a1", 1, user=1),
+        waits("b1", 2, user=2),
+        waits("a2", 3, user=1, priority=5),
+        waits("b2", 4, user=2, priority=-1),
+    ]
+    assert [job.key for job in order_jobs(jobs)] == ["a2", "b1", "a1", "b2"]
 
 
 def test_a_blocked_job_keeps_its_place_and_holds_up_nobody():
@@ -67,138 +66,101 @@ def test_a_job_that_can_never_start_holds_up_nobody():
     assert [found[job].now for job in "xwy"] == [False, False, True]
 
 
-def test_jobs_of_a_group_are_as_many_as_its_limit_says():
-    limits = {"g": 2.0}
-    found = places([Held("r", (), {"g": 1.0})], *(waits(f"w{n}", n, limits=limits, g=1.0) for n in (1, 2, 3)))
-    assert [found[f"w{n}"].now for n in (1, 2, 3)] == [True, False, False]
-
-
-def test_what_should_have_ended_is_still_held():
-    found = places([Held("r", GPUS, {}, 50.0)], waits("x", 1, 1), now=100.0)["x"]
-    assert not found.now
-    assert found.start == 105.0
+def test_nothing_is_kept_for_a_user_whose_jobs_could_start_and_do_not():
+    jobs = [waits("x", 1, 4, user=1), waits("y", 2, 4, user=2)]
+    assert not places([], *jobs)["y"].now
+    found = places([], *jobs, late={1})
+    assert found["x"].now
+    assert found["y"].now
+    assert not places([Held("r", ("a",))], *jobs, late={1})["y"].now
 
 
 # all cases --------------------------------------------------------------------------------------
 
 needs = st.builds(
     lambda gpus, among, cores, memory: Need(
-        min(gpus, len(among)), tuple(sorted(among)) if gpus else (),
+        min(gpus, len(among)),
+        tuple(sorted(among)) if gpus else (),
         {name: value for name, value in (("cores", cores), ("memory", memory)) if value},
     ),
-    st.integers(0, 4), st.sets(st.sampled_from(GPUS), min_size=1), st.integers(0, 8), st.integers(0, 64),
-)  # fmt: skip
-lengths = st.one_of(st.none(), st.integers(1, 50).map(float))
+    st.integers(0, 4),
+    st.sets(st.sampled_from(GPUS), min_size=1),
+    st.integers(0, 8),
+    st.integers(0, 64),
+)
 
 
 @st.composite
 def queues(draw, most=8):
     return [
-        Waiting(f"j{n}", draw(st.sampled_from("uv")), n, draw(needs), float(draw(st.integers(-1, 1))), draw(lengths),
-                draw(st.integers(0, 9)) == 0)
-        for n in range(draw(st.integers(1, most)))
-    ]  # fmt: skip
-
-
-def run(jobs, lasts, arrivals, until=10_000):
-    """Let jobs come, start and end, second by second of events; return starts, first promises and what was held."""
-    held, starts, promised, ends = {}, {}, {}, {}
-    moments = sorted({0.0, *arrivals.values()})
-    now = 0.0
-    while len(starts) < len(jobs) and now < until:
-        here = [one for one in jobs if arrivals[one.job] <= now and one.job not in starts]
-        for job in [job for job, end in ends.items() if end <= now]:
-            del held[job], ends[job]
-        found = schedule(list(held.values()), here, LIMITS, now)
-        for one in found:
-            if one.start is not None:
-                promised.setdefault(one.job, one.start)
-        ready = next((one for one in found if one.now), None)
-        if ready is not None:
-            job = next(one for one in jobs if one.job == ready.job)
-            starts[job.job] = now
-            length = lasts[job.job]
-            held[job.job] = Held(job.job, ready.gpus, job.need.amounts, None if job.lasts is None else now + job.lasts)
-            ends[job.job] = now + length
-            check(held.values())
-            continue
-        coming = [*(end for end in ends.values()), *(moment for moment in moments if moment > now)]
-        if not coming:
-            break
-        now = min(coming)
-    return starts, promised
+        Waiting(
+            f"j{number}",
+            draw(st.sampled_from((1, 2))),
+            number,
+            draw(needs),
+            float(draw(st.integers(-1, 1))),
+            draw(st.integers(0, 9)) == 0,
+        )
+        for number in range(draw(st.integers(1, most)))
+    ]
 
 
 def check(held):
-    gpus = [gpu for one in held for gpu in one.gpus]
+    gpus = [gpu for job in held for gpu in job.gpus]
     assert len(gpus) == len(set(gpus))
     for name, limit in LIMITS.items():
-        assert sum(one.amounts.get(name, 0) for one in held) <= limit
+        assert sum(job.amounts.get(name, 0) for job in held) <= limit
+
+
+def start_order(jobs, lengths):
+    """Let all jobs wait from the beginning, start and end; return when each started."""
+    held, ends, starts, now = {}, {}, {}, 0.0
+    while len(starts) < len(jobs):
+        waiting = [job for job in jobs if job.key not in starts]
+        ready = next((place for place in schedule(list(held.values()), waiting, LIMITS) if place.now), None)
+        if ready is not None:
+            job = next(job for job in jobs if job.key == ready.key)
+            starts[job.key] = now
+            held[job.key] = Held(job.key, ready.gpus, job.need.amounts)
+            ends[job.key] = now + lengths[job.key]
+            check(held.values())
+            continue
+        now = min(ends.values())
+        for key in [key for key, end in ends.items() if end <= now]:
+            del held[key], ends[key]
+    return starts
 
 
 @settings(max_examples=30, deadline=None)
 @given(queues(), st.data())
-def test_never_more_than_there_is_and_everybody_starts(jobs, data):
-    jobs = [one._replace(blocked=False) for one in jobs]
-    lasts = {one.job: data.draw(st.integers(1, int(one.lasts or 50))) for one in jobs}
-    arrivals = {one.job: float(data.draw(st.integers(0, 60))) for one in jobs}
-    starts, _ = run(jobs, lasts, arrivals)
-    assert starts.keys() == {one.job for one in jobs}
+def test_never_more_than_there_is_and_every_job_starts(jobs, data):
+    jobs = [job._replace(blocked=False) for job in jobs]
+    starts = start_order(jobs, {job.key: data.draw(st.integers(1, 50)) for job in jobs})
+    assert starts.keys() == {job.key for job in jobs}
 
 
 @settings(max_examples=30, deadline=None)
 @given(queues(), st.data())
-def test_nobody_starts_later_than_was_said_when_it_came(jobs, data):
-    """Jobs that end as late as they may, and those that come later, delay nobody."""
-    jobs = [one._replace(blocked=False, priority=0.0, user="u") for one in jobs]
-    arrivals, last = {}, 0.0
-    for one in jobs:
-        last += data.draw(st.integers(0, 20))
-        arrivals[one.job] = last
-    lasts = {one.job: one.lasts or 50.0 for one in jobs}
-    starts, promised = run(jobs, lasts, arrivals)
-    for job, moment in promised.items():
-        assert starts[job] <= moment
+def test_no_job_delays_one_before_it(jobs, data):
+    """The first job starts as if it were alone, whatever passes it."""
+    jobs = [job._replace(blocked=False, priority=0.0, user=1) for job in jobs]
+    first = Waiting("first", 1, -1, data.draw(needs))
+    gpus = tuple(data.draw(st.sets(st.sampled_from(GPUS))))
+    busy = Held("r", gpus, {"cores": float(data.draw(st.integers(0, 8)))})
+    passing = {p.key: p for p in schedule([busy], [first, *jobs], LIMITS)}
+    running = [Held(job.key, passing[job.key].gpus, job.need.amounts) for job in jobs if passing[job.key].now]
+    check([busy, *running])
+    assert schedule([], [first], LIMITS)[0].now
+    assert next(p for p in schedule(running, [first], LIMITS) if p.key == "first").now
 
 
 @settings(max_examples=30, deadline=None)
-@given(queues(), st.data())
-def test_whenever_others_end_no_job_starts_later_because_one_behind_it_passed(jobs, data):
-    """Also where nobody knows when jobs end: the first of the queue starts as if it were alone in it."""
-    jobs = [one._replace(blocked=False, priority=0.0, user="u") for one in jobs]
-    first, rest = jobs[0], jobs[1:]
-    busy = Held("r", tuple(data.draw(st.sets(st.sampled_from(GPUS)))), {"cores": float(data.draw(st.integers(0, 8)))})
-    end = data.draw(st.integers(1, 100))
-
-    def start_of(waiting):
-        held, ends, now, left = {"r": busy}, {"r": float(end)}, 0.0, list(waiting)
-        while True:
-            for job in [job for job, moment in ends.items() if moment <= now]:
-                del held[job], ends[job]
-            ready = next((one for one in schedule(list(held.values()), left, LIMITS, now) if one.now), None)
-            if ready is None:
-                now = min(ends.values())
-                continue
-            if ready.job == first.job:
-                return now
-            job = next(one for one in left if one.job == ready.job)
-            left.remove(job)
-            length = job.lasts or 500.0
-            held[job.job] = Held(job.job, ready.gpus, job.need.amounts, None if job.lasts is None else now + job.lasts)
-            ends[job.job] = now + length
-
-    assert start_of([first, *rest]) == start_of([first])
-
-
-@settings(max_examples=30, deadline=None)
-@given(queues(), st.lists(st.tuples(st.sampled_from(GPUS), st.one_of(st.none(), st.integers(-20, 90))), max_size=4))
+@given(queues(), st.lists(st.sampled_from(GPUS), max_size=4))
 def test_a_schedule_is_the_same_for_all_and_what_starts_now_fits_together(jobs, running):
-    held = [Held(f"r{n}", (gpu,), {}, ends) for n, (gpu, ends) in enumerate(dict(running).items())]
-    found = schedule(held, jobs, LIMITS, 0.0)
-    assert schedule(held, list(reversed(jobs)), LIMITS, 0.0) == found
-    assert [one.place for one in found] == list(range(1, len(jobs) + 1))
-    by_job = {one.job: one for one in jobs}
-    now = [Held(one.job, one.gpus, by_job[one.job].need.amounts) for one in found if one.now]
-    check([*held, *now])
-    assert not any(by_job[one.job].blocked for one in now)
-    assert all(one.start is None or (one.start >= 0 and math.isfinite(one.start)) for one in found)
+    held = [Held(f"r{number}", (gpu,)) for number, gpu in enumerate(dict.fromkeys(running))]
+    found = schedule(held, jobs, LIMITS)
+    assert schedule(held, list(reversed(jobs)), LIMITS) == found
+    assert [place.place for place in found] == list(range(1, len(jobs) + 1))
+    by_key = {job.key: job for job in jobs}
+    check([*held, *(Held(p.key, p.gpus, by_key[p.key].need.amounts) for p in found if p.now)])
+    assert not any(by_key[place.key].blocked for place in found if place.now)

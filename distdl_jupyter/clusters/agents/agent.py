@@ -214,8 +214,8 @@ class Nodes(ABC, Generic[N]):
     def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Return a rank's own ``variables`` with what its machine adds."""
 
-    def expect(self, seconds: float | None) -> None:
-        """Take in how many seconds the job goes on for, None where that is not known. Called about once a second."""
+    def keep_slots(self) -> None:
+        """Keep what the job holds of the machines' queues. Called about once a second."""
         return
 
     def of_service(self, number: int) -> dict[str, str]:

@@ -65,16 +65,17 @@ def _held(one: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], 
     labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
     while True:
         answer = one.ask(
-            "slots", job=spec.id, name=spec.name, need=[need.gpus, need.among, need.amounts],
-            priority=context.priority(), lasts=spec.max_run_duration_seconds, number=context.queue_number,
-        )  # fmt: skip
+            "slots",
+            job=spec.id,
+            name=spec.name,
+            need=[need.gpus, need.among, need.amounts],
+            priority=context.priority(),
+            number=context.queue_number,
+        )
         if answer["held"] is not None:
             own = set(answer["held"])
             return {**facts, "gpus": [gpu for gpu in gpus if gpu["uuid"] in own] if need.gpus else gpus}
         turn = queueing.turn_of(answer["turn"])
-        view = queueing.view(
-            turn, need, labels, context.priority(), one.host, clock=answer["clock"], limits=answer["limits"]
-        )
-        context.report("queue", view.why)
+        view = queueing.view(turn, need, labels, context.priority(), one.host, limits=answer["limits"])
         context.note_place(view)
         time.sleep(_POLL)

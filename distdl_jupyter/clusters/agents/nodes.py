@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,10 +19,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Placement, RankSlot
 
 
-#: Seconds between two forecasts that hosts are told, and by which one must differ.
-_EXPECT = 10.0
-
-
 class AgentNodes(Nodes[AgentNode]):
     """Hosts with an agent on each."""
 
@@ -35,22 +28,11 @@ class AgentNodes(Nodes[AgentNode]):
         self._placement = placement
         self._context = context
         self._uncollected: set[str] = set()
-        self._expected = (-math.inf, -math.inf)
 
     def environment(self, node: AgentNode) -> dict[str, str]:
         """Return what every process of the job has on a host, over the login environment there."""
         inherited = environment.for_ranks(self._context.inherited)
         return {**inherited, **self._context.own, "DISTDL_JOB_DIR": node.folder}
-
-    def expect(self, seconds: float | None) -> None:
-        """Tell the hosts now and then when what the job holds gets free, where that has changed."""
-        now = time.monotonic()
-        if seconds is None or now - self._expected[0] < _EXPECT or abs(now + seconds - self._expected[1]) < _EXPECT:
-            return
-        self._expected = (now, now + seconds)
-        for node in self.connected:
-            with contextlib.suppress(DistDLError, OSError):
-                node.connection.begin("expect", seconds=seconds)
 
     def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the rank's folder and data on its host."""

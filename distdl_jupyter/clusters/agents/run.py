@@ -256,9 +256,9 @@ class AgentRun(Run):
             at = self._nodes.nodes.index(event.node) if event.node in self._nodes.nodes else 0
             self._samples += [NodeSample(at, one) for one in event.data["samples"]]
 
-    def expect(self, seconds: float | None) -> None:
-        """Let the machines' queues say when what the job holds gets free."""
-        self._nodes.expect(seconds)
+    def keep_slots(self) -> None:
+        """Keep the entries of the machines' queues."""
+        self._nodes.keep_slots()
 
     def samples(self) -> list[NodeSample]:
         """Return what ranks and machines have used since the last call."""

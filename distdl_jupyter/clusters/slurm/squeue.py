@@ -83,7 +83,7 @@ def _holding(one: QueuedJob) -> Holding:
     """Return what a running job holds; one that this package has submitted is called by its own name and id."""
     ours = sinfo.OURS.search(one.name)
     name, id_ = (one.name[: ours.start()], one.name[ours.start() + 1 :]) if ours else (one.name, one.id)
-    return Holding(id_, name, one.user, cores=one.cores, ends=one.ends)
+    return Holding(id_, name, one.user, cores=one.cores)
 
 
 def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
@@ -102,7 +102,6 @@ def view(found: Sequence[QueuedJob], number: str) -> QueueView | None:
     return QueueView(
         place=1 + before + sum(one.tasks for one in waiting[: waiting.index(own)]),
         of=sum(one.tasks for one in waiting),
-        start=own.start,
         priority=own.priority,
         holding=tuple(_holding(one) for one in near if one.runs)[:_MOST],
         host="Slurm",

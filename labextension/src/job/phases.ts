@@ -23,7 +23,7 @@ export class Phases {
 
   constructor(private readonly root: HTMLElement, private readonly clock: Clock, actions: QueueActions) {
     root.classList.add('dd-setup');
-    this.#queue = new QueuePart(clock, actions);
+    this.#queue = new QueuePart(actions);
     root.append(this.#queue.root, h('ol', { 'aria-label': __('Phases') }, ...this.#rows.map((row) => row.root)), this.#hint, this.#staging.root);
   }
 
@@ -45,7 +45,6 @@ export class Phases {
   /** Redraw the time of the phase that lasts. */
   tick(): void {
     if (!this.#card) return;
-    this.#queue.tick();
     const known = new Map(this.#card.phases.map((phase) => [phase.phase, phase]));
     for (const row of this.#rows) row.draw(known.get(row.phase), this.clock.now());
   }

@@ -1,5 +1,4 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
-import { startWords } from '../job/queue';
 import { __, _n } from '../ui/trans';
 import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWaited, shortId, spans, stateWord, type State } from '../ui/format';
 import { isStudy, metricOf, titleOf } from './study';
@@ -31,7 +30,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, tone: 'plain', ...more });
-  if (row.state === 'queued' && row.place !== null) return { ...line(row.says, { strong: row.start === null ? '' : startWords(row.start - now) }), place: '' };
+  if (row.state === 'queued' && row.place !== null) return line(row.says, { place: '' });
   if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));

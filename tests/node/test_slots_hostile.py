@@ -1,0 +1,543 @@
+"""What another user of the machine can write and lock, and what the queue makes of it.
+
+A second real user plants folders and files and holds locks on them, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import resource
+import signal
+import stat
+import struct
+import time
+import zlib
+
+import pytest
+
+from distdl_jupyter import job_queue
+from distdl_jupyter.clusters import queueing
+from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.node import slots
+from distdl_jupyter.node.schedule import Need
+from distdl_jupyter.node.slots import Slot
+from distdl_jupyter.supervisor import queueing as supervisor_queueing
+from distdl_jupyter.supervisor.recorder import EventRecorder
+from tests.conftest import wait_for
+from tests.node.test_slots import (  # noqa: F401 - fixtures
+    GPUS,
+    USER,
+    folder,
+    gpus,
+    own_files,
+    process,
+    slot,
+    takes,
+)
+
+pytestmark = [
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can act as a second user"),
+    pytest.mark.usefixtures("folder"),
+]
+
+
+@pytest.fixture
+def attacker(folder, tmp_path):  # noqa: F811
+    """Return ``attacker(function)``: another user's process runs it, and keeps its locks until the test ends."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)
+    for path in (tmp_path, *list(tmp_path.parents)[:3]):
+        path.chmod(path.stat().st_mode | 0o011)
+    children = []
+
+    def run(function, user=USER):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(read)
+                hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                os.setgroups([])
+                os.setgid(user)
+                os.setuid(user)
+                result = function()
+                if callable(result):
+                    os.write(write, b"null")
+                    result()
+                os.write(write, json.dumps(result).encode())
+                while True:
+                    signal.pause()
+            finally:
+                os._exit(1)
+        children.append(child)
+        os.close(write)
+        with os.fdopen(read, "rb") as answer:
+            text = os.read(answer.fileno(), 65_536)
+        assert text, "the attack itself has failed"
+        return json.loads(text)
+
+    yield run
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def fields(**changes):
+    """Return what a file says of a job that waits for nothing, with ``changes``."""
+    return {
+        "boot": slots._boot(),
+        "job": "20260101-000000-theirs",
+        "name": "theirs",
+        "number": 0,
+        "count": 0,
+        "among": [],
+        "amounts": {},
+        "priority": 0.0,
+        "blocked": False,
+        "state": "waits",
+        "gpus": [],
+    } | changes
+
+
+def record(sequence=b"0000000000000001", **changes):
+    """Return a file's record, whatever it says and however long it is."""
+    return packed(sequence + b" " + json.dumps(fields(**changes)).encode())
+
+
+def packed(content):
+    """Return a record of any content, with its checksum."""
+    return (b"%08x %s" % (zlib.crc32(content), content)).ljust(4096)
+
+
+def plant(base, files, user=USER):
+    """Write and lock files in the user's own folder; return how many."""
+    own = base / f"distdl-queue-{user}"
+    own.mkdir(exist_ok=True)
+    own.chmod(0o755)
+    for name, content in files.items():
+        fd = os.open(os.path.join(os.fsencode(own), os.fsencode(name)), os.O_RDWR | os.O_CREAT, 0o644)
+        os.fchmod(fd, 0o644)
+        os.pwrite(fd, content, 0)
+        slots._lock(fd, fcntl.F_WRLCK)
+    return len(files)
+
+
+def names():
+    return [entry.name for entry in slots.entries()]
+
+
+# names ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("queue", "names that another user has chosen for folders and files raise nothing and stop no job")
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"distdl-queue-\xc2\xb2",
+        "distdl-queue-٣".encode(),
+        b"distdl-queue-",
+        b"distdl-queue--1",
+        b"distdl-queue-99999999999999999999999",
+        b"distdl-queue-4711.\xc2\xb2",
+        b"distdl-queue-4711\n",
+        b"distdl-queue-\xff\xfe",
+        b"distdl-queue-0x1f",
+        b"distdl-queue-0004711",
+        b"distdl-queue-1e3",
+        b"distdl-queue-" + b"9" * 240,
+    ],
+)
+def test_no_name_of_a_folder_is_an_error(attacker, slot, folder, name):  # noqa: F811
+    attacker(lambda: os.mkdir(os.fsencode(folder) + b"/" + name))
+    mine = slot("mine")
+    assert takes(mine, gpus(1)) == ("GPU-a",)
+    assert names() == ["mine"]
+    assert len(job_queue.queue().holding) == 1
+
+
+def test_no_name_or_kind_of_a_file_is_an_error(attacker, slot, folder):  # noqa: F811
+    strange = ["²", "\udcff\udcfe", "a\nb", "-rf", "x" * 255, "..x", "\x1b[2J", "٣", "a b"]
+
+    def attack():
+        plant(folder, {name: record() * 2 for name in strange})
+        own = folder / f"distdl-queue-{USER}"
+        os.mkfifo(own / "fifo")
+        (own / "link").symlink_to("/etc/passwd")
+        (own / "loop").symlink_to(own / "loop")
+        (own / "folder").mkdir()
+        (own / "secret").write_text("x")
+        (own / "secret").chmod(0)
+        plant(folder, {"sparse": record() * 2})
+        os.truncate(own / "sparse", 1 << 40)
+
+    attacker(attack)
+    assert takes(slot("mine"), gpus(1)) == ("GPU-a",)
+    assert sorted(names()) == ["mine", "theirs"]
+
+
+def test_a_folder_that_is_not_of_the_user_in_its_name_does_not_count(attacker, slot, folder):  # noqa: F811
+    (folder / "distdl-queue-0").rmdir()
+    attacker(lambda: plant(folder, {"x": record(state="holds", count=3, among=GPUS, gpus=[0, 1, 2]) * 2}, user=0))
+    mine = slot("mine")
+    assert takes(mine, gpus(3)) == GPUS
+    assert names() == ["mine"]
+    assert mine._path.parent.name.startswith("distdl-queue-0.")
+
+
+# another's file in the name of one's own job ------------------------------------------------------
+
+
+@pytest.mark.fault("queue", "a file that another user writes in a job's name neither starts it nor keeps it waiting")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"count": 0},
+        {"count": 1, "among": ["GPU-a"]},
+        {"count": 1, "among": ["GPU-of-nobody"]},
+        {"blocked": True},
+        {"state": "holds", "count": 1, "among": ["GPU-of-nobody"], "gpus": [0]},
+        {"state": "claims", "count": 1, "among": ["GPU-a"], "gpus": [0]},
+        {"priority": 1e6, "count": 0},
+    ],
+)
+def test_a_file_with_the_id_of_a_waiting_job_answers_for_nobody(attacker, slot, folder, changes):  # noqa: F811
+    holder, mine = slot("holder"), slot("mine")
+    assert takes(holder, gpus(3)) == GPUS
+    need = Need(1, GPUS[1:])
+    assert mine.ask(need) is not None
+    file = own_files(folder)[1].name
+    planted = record(job=mine._fields["job"], name="mine", **changes) * 2
+    attacker(lambda: plant(folder, {file: planted, "other": planted}))
+    until = time.monotonic() + 1.2
+    while time.monotonic() < until:
+        turn = mine.ask(need)
+        assert turn is not None
+        assert turn.place.lacks == ("gpus",)
+        time.sleep(0.05)
+    view = queueing.view(turn, need, {}, 0)
+    assert "20260101-000000-holder"[-5:] in view.why
+    holder.release()
+    assert takes(mine, need) == (GPUS[1],)
+
+
+def test_a_file_with_the_id_of_another_users_job_hides_it_not(attacker, folder):  # noqa: F811
+    mine = Slot("20260101-000000-mine", "mine")
+    try:
+        takes(mine, gpus(1))
+        attacker(lambda: plant(folder, {"x": record(job="20260101-000000-mine", blocked=True) * 2}))
+        queue = job_queue.queue()
+        assert [(job.job, job.user) for job in queue.holding] == [("20260101-000000-mine", "")]
+        assert [(job.id, job.user) for job in queue.waiting] == [("20260101-000000-mine", f"user {USER}")]
+    finally:
+        mine.release()
+
+
+# locks --------------------------------------------------------------------------------------------
+
+
+SHARED = struct.pack(slots._FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def lock_all(base, locked):
+    """Take every kind of shared lock on all files of other users that can be opened."""
+    for own in base.glob("distdl-queue-0*"):
+        for name in os.listdir(own):
+            if name in locked:
+                continue
+            try:
+                fd = os.open(own / name, os.O_RDONLY)
+            except OSError:
+                continue
+            locked[name] = fd
+            for lock in (
+                lambda fd=fd: fcntl.fcntl(fd, slots._SET_LOCK, SHARED),
+                lambda fd=fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB),
+                lambda fd=fd: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB),
+                lambda fd=fd: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK),
+            ):
+                try:
+                    lock()
+                except OSError:
+                    continue
+
+
+@pytest.mark.fault("queue", "another user who locks each file as soon as it is there keeps no job from the queue")
+def test_no_lock_of_another_user_keeps_a_job_from_the_queue(attacker, slot, folder):  # noqa: F811
+    def attack():
+        def forever():
+            locked = {}
+            while True:
+                lock_all(folder, locked)
+
+        return forever
+
+    attacker(attack)
+    for number in range(100):
+        mine = slot(f"mine{number}")
+        turn = mine.ask(gpus(0), blocked=True)
+        assert turn.problem == ""
+        assert takes(mine, gpus(1)) == ("GPU-a",)
+        mine.release()
+
+
+def test_a_file_cannot_be_opened_by_others_before_it_is_locked(slot, monkeypatch):  # noqa: F811
+    modes = []
+    lock = slots._lock
+
+    def locks(fd, kind):
+        if kind == fcntl.F_WRLCK:
+            modes.append(stat.S_IMODE(os.fstat(fd).st_mode))
+        lock(fd, kind)
+
+    monkeypatch.setattr(slots, "_lock", locks)
+    old = os.umask(0)
+    try:
+        slot("mine").ask(gpus(1))
+    finally:
+        os.umask(old)
+    assert modes == [0o600]
+
+
+@pytest.mark.fault("queue", "another user's lock on the file of a killed job keeps nothing held")
+def test_what_a_killed_job_held_is_free_although_another_user_has_locked_its_file(attacker, slot, folder):  # noqa: F811
+    holder = process("holder", 3, 600)
+    try:
+        assert holder.stdout.readline().startswith("GPU-a")
+
+        def attack():
+            lock_all(folder, {})
+
+        attacker(attack)
+        assert len(slots.entries()) == 1
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert takes(slot("mine"), gpus(3)) == GPUS
+
+
+# how much ---------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch):
+    """Return a list that gets an item for each file that is opened or parsed."""
+    opened = []
+    read = slots._read_file
+
+    def reads(directory, name, uid, *, is_own):
+        if not is_own:
+            opened.append(name)
+        return read(directory, name, uid, is_own=is_own)
+
+    monkeypatch.setattr(slots, "_read_file", reads)
+    return opened
+
+
+@pytest.mark.fault("queue", "2,000 locked files of another user: few are read, and a job starts as on an idle machine")
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"00000000 broken".ljust(8192),
+        record(count=128, among=[f"GPU-{'x' * 22}{number}" for number in range(96)], amounts={"cores": 1.0})[:4096] * 2,
+        b"[" * 8192,
+        packed(b"0000000000000001 " + b"[" * 4000) * 2,
+        record(number=10**3000) * 2,
+    ],
+    ids=["broken", "large", "nested", "nested with its checksum", "number"],
+)
+def test_many_files_of_another_user_take_little_time(attacker, slot, folder, content, monkeypatch):  # noqa: F811
+    assert attacker(lambda: plant(folder, {f"f{number}": content for number in range(2_000)})) == 2_000
+    opened = counted(monkeypatch)
+    began = time.process_time()
+    slots.entries()
+    seconds = time.process_time() - began
+    print(f"{1000 * seconds:.1f} ms")
+    assert 0 < len(opened) <= slots._MOST_FILES
+    assert seconds < 1
+    assert takes(slot("mine"), Need(1, GPUS, {"cores": 1.0}), priority=1) == ("GPU-a",)
+    queue = job_queue.queue()
+    assert len(repr(queue)) < 200_000
+
+
+def test_names_of_files_are_listed_up_to_a_limit(attacker, folder, monkeypatch):  # noqa: F811
+    def attack():
+        own = folder / f"distdl-queue-{USER}"
+        own.mkdir(mode=0o755)
+        own.chmod(0o755)
+        for number in range(3_000):
+            (own / f".{number}").touch()
+        plant(folder, {"x": record() * 2})
+
+    attacker(attack)
+    began = time.process_time()
+    slots.entries()
+    assert time.process_time() - began < 0.2
+
+
+def test_one_users_files_take_nothing_from_what_is_read_of_another(attacker, folder):  # noqa: F811
+    attacker(lambda: plant(folder, {f"f{number}": record() * 2 for number in range(400)}))
+    attacker(lambda: plant(folder, {"x": record(name="other") * 2}, user=USER + 1), USER + 1)
+    assert names().count("other") == 1
+    assert names().count("theirs") <= slots._MOST_FILES
+
+
+def test_a_user_writes_no_more_files_than_others_read(slot, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(slots, "_MOST_JOBS", 2)
+    first, second, third = slot("first"), slot("second"), slot("third")
+    takes(first, gpus(1))
+    takes(second, gpus(1))
+    assert third.ask(gpus(1)).problem.startswith("You have 2 jobs in the queue")
+    first.release()
+    takes(third, gpus(1))
+
+
+def test_another_user_who_changes_his_folder_all_the_time_causes_few_looks(attacker, slot, folder, monkeypatch):  # noqa: F811
+    def attack():
+        plant(folder, {"x": record() * 2})
+        own = folder / f"distdl-queue-{USER}"
+
+        def forever():
+            while True:
+                os.utime(own)
+
+        return forever
+
+    holder, mine = slot("holder"), slot("mine")
+    takes(holder, gpus(3))
+    mine.ask(gpus(1))
+    attacker(attack)
+    looks, look = [], Slot._look
+    monkeypatch.setattr(Slot, "_look", lambda one, *args, **more: looks.append(one) or look(one, *args, **more))
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        mine.ask(gpus(1))
+    assert len(looks) <= 11
+
+
+@pytest.mark.fault("queue", "1,900 changing holders of another user: few and small events of a waiting job")
+def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distdl_home, monkeypatch):  # noqa: F811
+    fake = {
+        f"f{number}": record(
+            name=f"{number}" + "ü" * 400, state="holds", count=1, among=[f"GPU-{number}", "GPU-a"], gpus=[0, 1],
+            amounts={"cores": 1.0},
+        ) * 2
+        for number in range(1_900)
+    }  # fmt: skip
+    attacker(lambda: plant(folder, fake))
+    mine = slot("mine")
+    turn = mine.ask(Need(1, GPUS[:1], {"cores": 1.0}))
+    view = queueing.view(turn, Need(1, GPUS[:1], {"cores": 1.0}), {}, 0)
+    store = JobStore()
+    spec = JobSpec(id=new_id(), name="mine", created=time.time())
+    made = store.prepare(spec.id)
+    made.spec_file.write_text(spec.dumps())
+    lock = JobLock.acquire(made.lock)
+    made = store.publish(made)
+    recorder = EventRecorder(made, spec)
+    try:
+        wait = supervisor_queueing.Wait(recorder)
+        now = [time.monotonic()]
+        monkeypatch.setattr(supervisor_queueing.time, "monotonic", lambda: now[0])
+        for number in range(1_000):
+            now[0] += 1.1
+            changed = dataclasses.replace(view, why=f"{view.why}{number}")
+            wait.note(changed, ())
+        monkeypatch.undo()
+    finally:
+        recorder.close()
+        lock.release()
+    text = made.events.read_bytes()
+    events = [json.loads(line) for line in text.splitlines()]
+    assert 30 <= sum(event["type"] == "queue" for event in events) <= 100
+    assert max(map(len, text.splitlines())) < 8_000
+    assert len(text) < 600_000
+    assert len(view.why) < 500
+
+
+# what a file says -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"number": 10**30}, {"number": float("inf")}, {"number": None}, {"number": -1}, {"number": 1.5},
+        {"amounts": {"cores": -1}}, {"amounts": []}, {"amounts": {"cores": float("nan")}}, {"amounts": {"x": 1e308}},
+        {"amounts": {"memory": 1e308}}, {"amounts": {"cores": True}}, {"name": "a\x1b[2Jb\x07\n"}, {"name": None},
+        {"name": "\u202eabc"}, {"name": "x" * 3_000}, {"name": ["x"]}, {"job": {"a": 1}}, {"job": "\x1b]0;x\x07"},
+        {"priority": float("nan")}, {"priority": 1e300}, {"priority": "1"}, {"among": None}, {"among": "GPU-a"},
+        {"among": [["GPU-a"]]}, {"count": -3}, {"count": 10**400}, {"count": 1e300}, {"gpus": [5]}, {"gpus": [-1]},
+        {"gpus": {"a": 1}}, {"gpus": ["GPU-a"]}, {"gpus": [1e308], "state": "holds"}, {"state": 7},
+        {"state": ["holds"]}, {"blocked": 1}, {"boot": "another"}, {"boot": None}, {"sequence": b"x"},
+        {"sequence": b"f" * 40}, {"extra": [[[]]] * 500},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(attacker, slot, folder, changes):  # noqa: F811
+    attacker(lambda: plant(folder, {"one": record(**changes) * 2, "two": record(**changes) + b" " * 4096}))
+    mine, third = slot("mine"), slot("third")
+    assert takes(mine, gpus(2)) == ("GPU-a", "GPU-b")
+    assert third.ask(gpus(3)) is not None
+    for entry in slots.entries():
+        assert (entry.name + entry.job + entry.user).isprintable()
+        assert len(entry.name) <= 60
+        assert 0 <= entry.number <= 1 << 53
+        assert all(0 <= amount <= 1e18 for amount in entry.need.amounts.values())
+        assert abs(entry.priority) <= 1e6
+    queue = job_queue.queue()
+    shown = repr(queue)
+    assert queue._repr_html_()
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+    json.dumps(queueing.view(third.ask(gpus(3)), gpus(3), {}, 0).to_json(), allow_nan=False)
+
+
+# turns ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("queue", "another user's job that could start and never does keeps no job waiting for long")
+def test_a_job_that_never_takes_its_turn_is_passed(attacker, slot, folder, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(slots, "_TURN_SECONDS", 1.0)
+    all_of_it = record(count=3, among=list(GPUS)) * 2
+    attacker(lambda: plant(folder, {"one": all_of_it, "two": all_of_it}))
+    mine = slot("mine")
+    assert mine.ask(gpus(1)).place.lacks == ("order",)
+    began = time.monotonic()
+    assert takes(mine, gpus(1)) == ("GPU-a",)
+    assert time.monotonic() - began > 0.9
+    second = slot("second")
+    second.ask(gpus(1))
+
+
+def test_new_files_in_the_place_of_those_that_never_start_win_no_time(attacker, slot, folder, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(slots, "_TURN_SECONDS", 1.0)
+    all_of_it = record(count=3, among=list(GPUS)) * 2
+
+    def attack():
+        plant(folder, {"f0": all_of_it})
+
+        def forever():
+            number = 0
+            while True:
+                time.sleep(0.2)
+                number += 1
+                plant(folder, {f"f{number}": all_of_it})
+                (folder / f"distdl-queue-{USER}" / f"f{number - 1}").unlink()
+
+        return forever
+
+    attacker(attack)
+    mine = slot("mine")
+    wait_for(lambda: mine.ask(gpus(1)) is None, 5, "the job's turn")
+
+
+def test_a_holder_of_something_else_counts_not_as_a_start(attacker, slot, folder, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(slots, "_TURN_SECONDS", 1.0)
+    files = {"f": record(count=3, among=list(GPUS)) * 2, "g": record(state="holds") * 2}
+    attacker(lambda: plant(folder, files))
+    mine = slot("mine")
+    wait_for(lambda: mine.ask(gpus(1)) is None, 5, "the job's turn")
