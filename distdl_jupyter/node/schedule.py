@@ -91,8 +91,8 @@ def schedule(
     job of a ``late`` user that could start: nobody waits for it any longer.
     """
     running, kept = _Usage(), _Usage()
-    for job in held:
-        running.add(job.key, job.gpus, job.amounts)
+    for holder in held:
+        running.add(holder.key, holder.gpus, holder.amounts)
     places = []
     for index, job in enumerate(order_jobs(waiting), 1):
         need = job.need

@@ -31,7 +31,6 @@ import re
 import secrets
 import stat
 import struct
-import sys
 import time
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -136,7 +135,7 @@ def base() -> Path:
     """Return the folder that holds those of all users; this user's own where the machine has none for all."""
     if named := os.environ.get(FOLDER):
         return Path(named)
-    for name in _BASES if sys.platform == "linux" else ():
+    for name in _BASES if _ON_LINUX else ():
         with contextlib.suppress(OSError):
             status = Path(name).stat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o1002 == 0o1002:
@@ -305,6 +304,7 @@ def _boot() -> str:
 
 # locks --------------------------------------------------------------------------------------------
 
+_ON_LINUX: bool = os.uname().sysname == "Linux"
 #: F_OFD_GETLK and F_OFD_SETLK of fcntl(2): locks that belong to an open file, not to a process. Python names them from
 #: 3.9 on, and only where the C library does.
 _GET_LOCK, _SET_LOCK = 36, 37
@@ -313,7 +313,7 @@ _FLOCK = "hhqqi4x"
 
 def _lock(fd: int, kind: int) -> None:
     """Take (F_WRLCK) or release (F_UNLCK) the write lock of a file. Raises OSError when another has it."""
-    if sys.platform == "linux":
+    if _ON_LINUX:
         fcntl.fcntl(fd, _SET_LOCK, struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0))
     else:
         fcntl.flock(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -321,7 +321,7 @@ def _lock(fd: int, kind: int) -> None:
 
 def _is_locked(fd: int) -> bool:
     """Return whether someone has the write lock of a file; takes no lock itself where the system can tell."""
-    if sys.platform == "linux":
+    if _ON_LINUX:
         answer = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_WRLCK)
     try:

@@ -30,7 +30,7 @@ def digits(seconds):
         progress(step, 10 * seconds)
         time.sleep(0.1)
 
-first = submit(digits, (600,), name="digits", cores={cores}, max_run_duration_seconds=900, notify_when="loss < 0.01")
+first = submit(digits, (600,), name="digits", cores={cores}, notify_when="loss < 0.01")
 while first.state.value != "running":
     time.sleep(0.1)
 """
@@ -61,7 +61,15 @@ def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     panel = book.page.locator(".jp-OutputArea .dd-queue")
     expect(panel.locator(".dd-queue-place")).to_have_text("Place 1 of 1")
     expect(panel.locator(".dd-queue-why")).to_contain_text("held by digits")
-    expect(panel.locator(".dd-queue-figure")).to_contain_text("digits")
+    holders, reasons = panel.locator(".dd-queue-rows").all()
+    expect(holders).to_contain_text("digits")
+    expect(reasons).to_contain_text(f"needs {cores()} cores, 0 cores free")
+    for row in panel.locator(".dd-queue-row").all():
+        label, value = (row.locator(f".dd-queue-{part}").bounding_box() for part in ("label", "value"))
+        assert label["y"] < value["y"] + value["height"] <= label["y"] + label["height"] + 8  # one line
+        assert label["x"] + label["width"] < value["x"]
+    # Whatever looks like a button is one.
+    assert panel.locator(".dd-btn").count() == panel.get_by_role("button", include_hidden=True).count()
     slots = book.page.locator("#distdl-sidebar .dd-cluster[data-name=local]")
     expect(slots.locator(".dd-cluster-summary")).to_have_text("1 job, 1 queued")
     slots.locator(".dd-cluster-toggle").click()
@@ -71,6 +79,9 @@ def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     expect(panel.locator(".dd-queue-offer")).to_contain_text("lab has 2 idle nodes: it would start there now")
     panel.scroll_into_view_if_needed()
     book.picture(f"queue-{'dark' if dark else 'light'}")
+    book.page.set_viewport_size({"width": 1366, "height": 768})
+    panel.scroll_into_view_if_needed()
+    book.picture(f"queue-1366-{'dark' if dark else 'light'}")
     panel.get_by_role("button", name="Run elsewhere: lab").click()
     page = book.page.locator(".dd-document").last
     expect(page.locator(".dd-title").first).to_contain_text("vit-tiny")

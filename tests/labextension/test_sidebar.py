@@ -54,7 +54,7 @@ def row(**given):
         "backend": "horovod-gloo", "node_count": 2, "process_count_per_node": 2, "created": NOW - 52, "ended": None,
         "last_sign": NOW, "done": None, "total": None, "left": None, "metric": "", "value": None, "spark": [],
         "failed_rank": None, "notebook": "quickstart.ipynb", "can_rerun": False,
-        "can_resume": False, "restarts": 0, "stalled": False, "place": None, "start": None, "priority": 0,
+        "can_resume": False, "restarts": 0, "stalled": False, "place": None, "priority": 0,
         "waited": 0, "queued_since": None,
     }  # fmt: skip
     return fields | given
@@ -112,9 +112,8 @@ def test_a_job_without_progress_says_which_rank_differs(node):
 def test_each_other_state_says_what_is_most_worth_knowing(node):
     assert line(node, row(state="starting", says="waiting for rank 1")) == "lab-3, 2 × 2, waiting for rank 1"
     assert line(node, row(state="queued")) == "lab-3, 2 × 2, queued"
-    waits = row(state="queued", says="waiting for 2 GPUs, held by digits", place=1, start=NOW + 360)
-    assert line(node, waits) == "can start in about 6 min, waiting for 2 GPUs, held by digits"
-    assert line(node, {**waits, "start": None}) == "waiting for 2 GPUs, held by digits"
+    waits = row(state="queued", says="waiting for 2 GPUs, held by digits", place=1)
+    assert line(node, waits) == "waiting for 2 GPUs, held by digits"
     ended = {"created": NOW - 1142, "ended": NOW - 960}
     assert line(node, row(state="completed", **ended)) == "lab-3, 2 × 2, 3 min 2 s, 16 min ago"
     assert line(node, row(state="canceled", done=18, total=100, **ended)) == "lab-3, 2 × 2, canceled at 18 %"

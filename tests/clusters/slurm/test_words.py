@@ -132,7 +132,7 @@ def test_the_state_of_a_job_is_read():
 
 def test_a_place_that_is_not_known_yet_is_not_shown():
     one = WaitingJob(
-        place=None, id="20260101-000000-abcde", name="train", user="", why="", start=None, priority=3, target="slurm"
+        place=None, id="20260101-000000-abcde", name="train", user="", why="", priority=3, target="slurm"
     )
     shown = str(Queue(waiting=(one,), holding=(), total={}, free={})).splitlines()[-1]
     assert shown.split() == ["abcde", "train", "3"]
@@ -280,9 +280,9 @@ def test_own_place_is_among_those_that_wait_for_its_partition():
     assert [job.id for job in jobs] == ["4", "3", "5", "7", "6"]
     assert (jobs[2].gpus, jobs[2].why, jobs[3].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
     place = squeue.view(jobs, "7")
-    assert (place.place, place.of, place.start) == (2, 2, 2000.0)
-    held = [(one.job, one.name, one.ends) for one in place.holding]
-    assert held == [("4", "dock", 900.0), ("20260101-000000-abcde", "dig-its", 950.0)]
+    assert (place.place, place.of) == (2, 2)
+    held = [(one.job, one.name) for one in place.holding]
+    assert held == [("4", "dock"), ("20260101-000000-abcde", "dig-its")]
     assert squeue.view(jobs, "4") is None
 
 
