@@ -228,7 +228,9 @@ class Job:
             control.request(self.folder.control, "cancel", now=True)
 
     def _check_ended(self, remedy: str) -> None:
-        """Raise JobStillRunning while the job has not ended."""
+        """Raise JobStillRunning while the job has not ended, JobNotFound when it was removed."""
+        if not self.folder.path.exists():
+            raise JobNotFound(f"Job {self.id} no longer exists: its folder was deleted.", hint="Submit the code again.")
         if not self.view().state.ended:
             supervisor = self.folder.supervisor()
             hint = f"{supervisor.says()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy

@@ -79,8 +79,8 @@ class _Reader:
 
     def _asked(self) -> bool:
         if not self.folder.path.exists():
-            raise JobNotFound(f"Job {self.folder.id} is not here any more: its folder was deleted while it ran.",
-                              hint="Its processes were ended.")  # fmt: skip
+            raise JobNotFound(f"Job {self.folder.id} no longer exists: its folder was deleted.",
+                              hint="If it was running, its processes were ended.")  # fmt: skip
         try:
             ended = finalize_abandoned(self.folder)
         except OSError as error:

@@ -188,6 +188,8 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
     ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
     PluginUnavailable, JobNotFound.
     """
+    if not folder.path.exists():
+        raise JobNotFound(f"Job {folder.id} no longer exists: its folder was deleted.", hint="Submit the code again.")
     if not folder.has_checkpoints:
         raise InvalidSpec(
             f"Job {folder.id} saved no checkpoint, so there is nothing to go on from.",

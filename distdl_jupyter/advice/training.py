@@ -100,7 +100,7 @@ def searcher(code: str) -> str:
     """Return what searches over settings in some code, "" when nothing that is known does, or it cannot be read."""
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []

@@ -192,8 +192,16 @@ def parsed(name: str, text: str) -> Range | Choice:
     Raises InvalidSpec.
     """
     try:
+        return _parsed(name, text)
+    except (RecursionError, MemoryError):
+        raise InvalidSpec(f"{name}={text[:40]}... is nested too deeply.", field="parameters",
+                          hint="Example: loguniform(1e-4, 1e-1).") from None  # fmt: skip
+
+
+def _parsed(name: str, text: str) -> Range | Choice:
+    try:
         tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         tree = None
     if isinstance(tree, ast.Call):
         called = ast.unparse(tree.func)

@@ -92,7 +92,7 @@ def _assigned_numbers(code: str) -> dict[str, float]:
     """Return the numbers of names that the code sets exactly once, to a number; none when it is no Python."""
     try:
         nodes = list(ast.walk(ast.parse(code)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     found: dict[str, float] = {}

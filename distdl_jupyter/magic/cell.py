@@ -60,7 +60,11 @@ class CellMagic:
             from distdl_jupyter.storage import dataframes  # few cells have data
 
             options["data"] = dataframes.named(options["data"], self._session.ip.user_ns)
-        draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
+        try:
+            draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
+        except KeyboardInterrupt as error:
+            shown_as(error, ["Interrupted while packing; no job was started."])
+            raise
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)
         if getattr(chosen, "scale", ""):

@@ -181,7 +181,7 @@ def _parsed(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 

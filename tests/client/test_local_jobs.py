@@ -551,6 +551,18 @@ def test_jobs_are_listed_attached_and_removed():
         attach(job.id)
 
 
+def test_other_handles_of_a_removed_job_say_that_it_is_gone():
+    job = submit(lambda: 1)
+    handles = [attach(job.id) for _ in range(3)]
+    job.wait(60)
+    job.remove()
+    for handle in handles:
+        for call in (handle.resume, handle.remove, handle.wait, handle.rerun):
+            with pytest.raises(JobNotFound) as error:
+                call()
+            assert "while it ran" not in str(error.value)
+
+
 def test_a_living_job_cannot_be_removed():
     job = submit(forever)
     with pytest.raises(JobStillRunning, match="Cancel it"):

@@ -1,5 +1,7 @@
 """What a sweep varies is read from Python and from a line, and refused in one sentence where it cannot be."""
 
+import contextlib
+
 import optuna
 import pytest
 
@@ -87,3 +89,12 @@ def test_trials_are_compared_at_the_same_steps_whenever_they_are_looked_at():
     assert compared(rows([0, 1, 2]), -1, complete=False)[-1] == (1, 1.0)
     assert thinned(rows(range(1000)))[-1] == (999.0, 999.0)
     assert len(thinned(rows(range(1000)))) <= 101
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["+".join(["1"] * 3000), "uniform" + "()" * 3000, "uniform(" + "-" * 3000 + "1, 2)", "1," + "-" * 3000 + "1"],
+)
+def test_a_deeply_nested_line_is_read_or_refused(text):
+    with contextlib.suppress(InvalidSpec):
+        assert space.parsed("x", text)

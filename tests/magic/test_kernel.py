@@ -318,3 +318,11 @@ def test_a_job_outlives_its_kernel(plain_kernel):
     assert job.state is State.RUNNING
     job.cancel(now=True)
     job.wait(60)
+
+
+def test_an_interrupt_while_packing_starts_no_job_and_says_so(kernel):
+    kernel.ok("class Slow:\n    def __reduce__(self):\n        raise KeyboardInterrupt\nslow = Slow()")
+    before = len(jobs())
+    ran = kernel.run("%%distributed --no-panel\nprint(slow)")
+    assert ran.traceback == "Interrupted while packing; no job was started."
+    assert len(jobs()) == before

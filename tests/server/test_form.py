@@ -143,6 +143,20 @@ def test_a_wrong_question_is_refused(server):
     assert server.post("/form", {"code": "1", "environment": [1]}, 400)["field"] == "environment"
 
 
+DEEP = {
+    "terms": "x = " + "+".join(["1"] * 3000),
+    "attributes": "x = a" + ".b" * 3000,
+    "signs": "x = " + "-" * 3000 + "1",
+    "calls": "f" + "()" * 3000,
+}
+
+
+@pytest.mark.parametrize("code", DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize("line", ["", "%%distributed -p 2 -b torch\n"])
+def test_deeply_nested_code_gets_its_form(server, code, line):
+    assert server.post("/form", {"code": line + code}, 200)["code"] == code
+
+
 def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):
     (root / "proj" / "labels").mkdir(parents=True)
     (root / "proj" / "labels" / "a.txt").write_text("1")
