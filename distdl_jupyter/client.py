@@ -97,7 +97,7 @@ class Job:
         until = None if timeout is None else time.monotonic() + timeout
         while not self.view().state.ended:
             if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"Job {self.id} still is {self.state.value} after {timeout:g} s; it goes on.")
+                raise TimeoutError(f"Job {self.id} is still {self.state.value} after {timeout:g} s; it goes on.")
             time.sleep(POLL)
         while self._callbacks:
             self._callbacks.pop(0)()
@@ -234,7 +234,7 @@ class Job:
         if not self.view().state.ended:
             supervisor = self.folder.supervisor()
             hint = f"{supervisor.says()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
-            raise JobStillRunning(f"Job {self.id} still is {self.state.value}.", code="result-not-ready", hint=hint)
+            raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
     def ask_stacks(self) -> None:
         """Ask all ranks where they stand and return at once; the view's ``stacks`` say when the answers are there.

@@ -110,7 +110,7 @@ def unfinished(id_: str) -> Unfinished:
     state, _ = studies.scaling_state(listed[-1].row, time.time(), complete=False)
     if listed[-1].active or (state is State.RUNNING and driver != mark() and not has_ended(driver)):
         raise JobStillRunning(
-            f"Scaling study {group.id} still is running.",
+            f"Scaling study {group.id} is still running.",
             code="scaling-still-running",
             hint="A run whose process has ended is ended within some seconds.",
         )

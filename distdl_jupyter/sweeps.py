@@ -88,7 +88,7 @@ class Sweep(SweepShown):
         until = None if timeout is None else time.monotonic() + timeout
         while (study := self.study).state is State.RUNNING:
             if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"Sweep {self.id} still is running after {timeout:g} s; it goes on.")
+                raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s; it goes on.")
             time.sleep(_LOOK)
         if study.state in (State.FAILED, State.LOST):
             raise JobFailed(study.problem, hint=study.hint)
@@ -121,7 +121,7 @@ class Sweep(SweepShown):
         study, folder = self.study, sweep_study.folder(self.id)
         if study.state is State.RUNNING or any(not one.has_ended for one in study.trials):
             raise JobStillRunning(
-                f"Sweep {self.id} still is running.", code="sweep-still-running", hint="Stop it before removing it."
+                f"Sweep {self.id} is still running.", code="sweep-still-running", hint="Stop it before removing it."
             )
         for row in sweep_study.rows_of(self.id):
             client.attach(row.id).remove()

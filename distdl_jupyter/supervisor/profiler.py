@@ -139,7 +139,7 @@ class ProfileCollector:
                 recorded = one.status in ("recording", "saving")
                 one.status, one.why = "missing", f"Its process has ended{' while it recorded' if recorded else ''}."
             elif not one.ended and time.monotonic() - now.heard > _SILENT:
-                one.status, one.why = "missing", f"It has said nothing for {_SILENT / 60:.0f} min."
+                one.status, one.why = "missing", f"No response for {_SILENT / 60:.0f} min."
 
     def _start(self, now: _Profile) -> None:
         """Tell the ranks with which step they begin, once all have said where they are."""

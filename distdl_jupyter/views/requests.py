@@ -55,7 +55,7 @@ def from_json(form: type[R], data: bytes | bytearray) -> R:
     except msgspec.ValidationError as error:
         raise _invalid(form, error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidSpec("The request's body is no JSON.", code="request-not-json") from None
+        raise InvalidSpec("The request body is not valid JSON.", code="request-not-json") from None
 
 
 #: msgspec's words for kinds of values, and ours.
@@ -77,7 +77,7 @@ def _invalid(form: type[Request], error: msgspec.ValidationError) -> InvalidSpec
             field=named[2],
         )
     if not names:
-        return InvalidSpec("The request's body takes a JSON object.", code="request-not-an-object")
+        return InvalidSpec("The request body must be a JSON object.", code="request-not-an-object")
     return InvalidSpec(
         f"{names[-1]} takes {_takes(form, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
     )

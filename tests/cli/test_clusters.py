@@ -68,5 +68,5 @@ def test_a_mistake_is_one_sentence_with_the_remedy(words, says):
 def test_a_silent_cluster_is_told_as_such_and_keeps_nobody_waiting():
     distdl("add", "slow", "rack", "--silent-seconds", 100)
     told = distdl()
-    assert "It has said nothing for 5 s." in told
+    assert "No response for 5 s." in told
     assert "1 of 1 up" in told

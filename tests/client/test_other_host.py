@@ -84,7 +84,7 @@ def test_requests_are_placed_and_answered_with_its_host(folder):
         job.cancel()
     assert "cancel" in folder.control.read_text()
     for refused in (job.resume, job.remove):
-        with pytest.raises(JobStillRunning, match=r"still is running\. " + said):
+        with pytest.raises(JobStillRunning, match=r"is still running\. " + said):
             refused()
 
 

@@ -75,7 +75,7 @@ def test_a_silent_cluster_and_one_that_fails_cost_the_others_nothing(rack, tmp_p
     begun = time.monotonic()
     found = {one.target.name: one for one in clusters().look(1.0)}
     assert time.monotonic() - begun < 15
-    assert found["slow"].problem == "It has said nothing for 1 s."
+    assert found["slow"].problem == "No response for 1 s."
     assert found["local"].problem == ""
     assert found["local"].nodes[0].cores > 0
     assert found["clumsy"].problem == "Its plug-in failed: ZeroDivisionError: counted the machines"

@@ -108,7 +108,7 @@ def test_a_silent_cluster_hides_no_other_and_is_shown_as_such(root, rack):
         server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"silent_seconds": 4}})
         listed = {one["name"]: one for one in server.get("/clusters")["clusters"]}
         assert listed["local"]["problem"] == ""
-        assert listed["slow"]["problem"] == "It has said nothing for 0.5 s."
+        assert listed["slow"]["problem"] == "No response for 0.5 s."
         assert listed["slow"]["nodes"] == []
 
 
@@ -175,7 +175,7 @@ def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_on
             assert listed["local"]["nodes"], "the others are there"
         looks = [thread for thread in threading.enumerate() if thread.name == "distdl-look"]
         assert len(looks) <= 2, looks
-        wait_for(lambda: server.get("/clusters/slow")["problem"] == "It has said nothing for 3 s.", what="its silence")
+        wait_for(lambda: server.get("/clusters/slow")["problem"] == "No response for 3 s.", what="its silence")
 
 
 MOODY = (
@@ -210,7 +210,7 @@ def test_a_cluster_that_falls_silent_keeps_its_last_known_nodes(root, rack, tmp_
         assert [one["state"] for one in server.get("/clusters/lab")["nodes"]] == ["idle", "idle"]
         flag.touch()
         later = wait_for(lambda: (now := server.get("/clusters/lab"))["problem"] and now, what="the silence")
-        assert later["problem"] == "It has said nothing for 0.5 s."
+        assert later["problem"] == "No response for 0.5 s."
         assert [(one["name"], one["state"]) for one in later["nodes"]] == [("node-0", "unknown"), ("node-1", "unknown")]
         flag.unlink()
         wait_for(lambda: not server.get("/clusters/lab")["problem"], what="the end of the silence")

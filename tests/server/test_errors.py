@@ -58,11 +58,11 @@ def test_status_of_web_errors():
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"{", "The request's body is no JSON."),
-        (b"[1]", "The request's body takes a JSON object."),
-        (b'{"code": NaN}', "The request's body is no JSON."),
-        (b'{"code": "\\ud800"}', "The request's body is no JSON."),
-        (b'{"options": ' * 100_000, "The request's body is no JSON."),
+        (b"{", "The request body is not valid JSON."),
+        (b"[1]", "The request body must be a JSON object."),
+        (b'{"code": NaN}', "The request body is not valid JSON."),
+        (b'{"code": "\\ud800"}', "The request body is not valid JSON."),
+        (b'{"options": ' * 100_000, "The request body is not valid JSON."),
         (b'{"code": 3}', "code takes a text."),
         (b"{}", "code is missing."),
         (b'{"code": "1", "options": [1]}', "options takes an object."),

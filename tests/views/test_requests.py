@@ -50,7 +50,7 @@ def test_a_query_fills_a_form():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "The request's body takes a JSON object."),
+        ([], "The request body must be a JSON object."),
         ({}, "name is missing."),
         ({"name": None}, "name takes a text."),
         ({"name": "a", "count": True}, "count takes a whole number or nothing."),

@@ -224,11 +224,11 @@ HINTS = {
     ),
     "a module": (
         "import shards_of_mine",
-        f"`shards_of_mine` is not installed for {sys.executable}, and no shards_of_mine.py travelled with the job.",
+        f"`shards_of_mine` is not installed for {sys.executable}, and shards_of_mine.py was not sent with the job.",
     ),
     "a name": (
         "modle(1)",
-        "`modle` is neither set in this code nor captured from the notebook: set it before it is used here.",
+        "`modle` is not defined in the cell or the notebook. Define it before using it.",
     ),
     "torch's init": (
         "import torch.distributed as dist\nimport torch\ndist.all_reduce(torch.ones(1))",

@@ -167,14 +167,14 @@ def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
     top = error.name.split(".")[0]
     if top in sys.modules:
         return ""
-    return f"`{top}` is not installed for {sys.executable}, and no {top}.py travelled with the job."
+    return f"`{top}` is not installed for {sys.executable}, and {top}.py was not sent with the job."
 
 
 def _missing_name(error: BaseException, views: Sequence[View]) -> str:
     name = getattr(error, "name", None)
     if type(error) is not NameError or not name or not views:
         return ""
-    return f"`{name}` is neither set in this code nor captured from the notebook: set it before it is used here."
+    return f"`{name}` is not defined in the cell or the notebook. Define it before using it."
 
 
 def _missing_file(error: BaseException, _views: Sequence[View]) -> str:
