@@ -39,6 +39,12 @@ class ShellEvent(msgspec.Struct, tag_field="type", tag="shell"):
     command: Annotated[str, Meta(max_length=2**20)]
 
 
+class ShellClosedEvent(msgspec.Struct, tag_field="type", tag="shell-closed"):
+    """The launcher no longer waits for such a command."""
+
+    shell: Number
+
+
 class WarnedEvent(msgspec.Struct, tag_field="type", tag="warned"):
     """The scheduler has announced the end of the job."""
 
@@ -90,7 +96,7 @@ class _Stacks(msgspec.Struct):
     answers: dict[_NumberText, _Stack]
 
 
-_EVENTS = ExitEvent | ShellEvent | WarnedEvent | ResourcesEvent
+_EVENTS = ExitEvent | ShellEvent | ShellClosedEvent | WarnedEvent | ResourcesEvent
 _REPLIES: Mapping[str, type[msgspec.Struct]] = {
     "start": _Started,
     "alive": _Alive,

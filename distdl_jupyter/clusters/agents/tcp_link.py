@@ -130,9 +130,9 @@ class Port:
         hello = json.loads(line)
         if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()) or hello["attempt"]:
             return None
+        number, hostname, address = int(hello["number"]), str(hello["hostname"]), str(hello["address"])
         writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
-        link = TcpLink(reader, writer, self._lost)
-        return Caller(int(hello["number"]), str(hello["hostname"]), str(hello["address"]), link)
+        return Caller(number, hostname, address, TcpLink(reader, writer, self._lost))
 
     def close(self) -> None:
         """Let nobody connect any more; idempotent."""

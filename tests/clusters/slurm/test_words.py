@@ -131,9 +131,7 @@ def test_the_state_of_a_job_is_read():
 
 
 def test_a_place_that_is_not_known_yet_is_not_shown():
-    one = WaitingJob(
-        place=None, id="20260101-000000-abcde", name="train", user="", why="", priority=3, target="slurm"
-    )
+    one = WaitingJob(place=None, id="20260101-000000-abcde", name="train", user="", why="", priority=3, target="slurm")
     shown = str(Queue(waiting=(one,), holding=(), total={}, free={})).splitlines()[-1]
     assert shown.split() == ["abcde", "train", "3"]
 

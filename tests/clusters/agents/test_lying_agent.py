@@ -1,0 +1,160 @@
+"""An agent that lies breaks its own connection, and neither the supervisor nor the ranks of another host."""
+
+import json
+import sys
+import time
+
+import pytest
+
+from distdl_jupyter.clusters.agents.agent import Host, HostFailed, Node, Nodes
+from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.agents.run import DirectRun
+from distdl_jupyter.clusters.agents.wire import Wire
+from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.clusters.ssh.reach import SshProcess
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot
+from distdl_jupyter.core.store import JobStore, new_id
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+
+#: Greets, claims to start what it is asked to start, then sends the events and replies that it is given.
+AGENT = """
+import json, os, sys
+from distdl_jupyter.node import frames
+replies, events = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+reader = frames.Reader(greeting=False)
+os.write(1, frames.GREETING)
+def send(fields):
+    os.write(1, frames.message(fields.pop("type"), **fields))
+while content := os.read(0, 65536):
+    for frame in reader.feed(content):
+        kind = getattr(frame, "data", {}).get("type")
+        if kind == "start":
+            pids = {str(one["process"]): 7 for one in frame.data["processes"]}
+            send({"type": "reply", "request": frame.data["request"], "pids": pids})
+            for event in events:
+                send(event)
+        elif kind == "beat":
+            send({"type": "beat"})
+        elif kind is not None:
+            send({"type": "reply", "request": frame.data["request"], **replies.get(kind, {})})
+"""
+
+
+class Machines(Nodes):
+    """Two machines with an agent each."""
+
+    def environment(self, _node):
+        return {}
+
+    def of_rank(self, _place, variables):
+        return variables
+
+    def handle(self):
+        return {}
+
+    def close(self):
+        for node in self.nodes:
+            node.connection.close()
+
+
+@pytest.fixture
+def run_of():
+    """Return ``run(events, replies) -> DirectRun`` of two ranks; the agent of the second one lies."""
+    made = []
+
+    def begin(events=(), replies=None):
+        nodes = []
+        for number, (told, answers) in enumerate([((), {}), (events, replies or {})]):
+            name = f"node-{number}"
+            link = SshProcess(name, [sys.executable, "-c", AGENT, json.dumps(answers), json.dumps(list(told))])
+            connection = Connection(Host(name, ""), "", lambda it, name=name, link=link: Wire(name, link, b"", it))
+            connection.start()
+            assert connection._wire.greeted.wait(60)
+            nodes.append(Node(connection, "/nowhere", "/nowhere", "/nowhere"))
+        folder = JobStore().publish(JobStore().prepare(new_id()))
+        places = tuple(RankSlot(rank, rank, f"node-{rank}", 0) for rank in range(2))
+        placement = Placement(places, "127.0.0.1", (), "lo")
+        run = DirectRun(placement, Plan(({}, {})), Context(folder, {}, {}), Machines(nodes))
+        made.append(run)
+        run.launch()
+        return run
+
+    yield begin
+    for run in made:
+        run.close()
+
+
+EXIT = {"type": "exit", "process": 1, "code": 0, "signal": None}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param({**EXIT, "process": 0}, id="exit of a rank elsewhere"),
+        pytest.param({**EXIT, "process": 2}, id="exit of a rank that does not exist"),
+        pytest.param({**EXIT, "process": 1_100_000}, id="exit of the launcher elsewhere"),
+        pytest.param({**EXIT, "process": -1}, id="negative process"),
+        pytest.param({**EXIT, "process": 10**400}, id="huge process"),
+        pytest.param({**EXIT, "code": None, "signal": "\u00b2"}, id="signal in superscript"),
+        pytest.param({"type": "exit"}, id="exit without fields"),
+        pytest.param({"type": "resources"}, id="resources without samples"),
+        pytest.param({"type": "resources", "samples": [1]}, id="sample that is a number"),
+        pytest.param({"type": "lost"}, id="an event that only the supervisor makes"),
+        pytest.param({"type": "lost", "says": "node-0"}, id="a lost host"),
+        pytest.param({"type": "shell", "shell": "x"}, id="shell without a command"),
+        pytest.param({"type": "hold", "channel": []}, id="hold of a list"),
+        pytest.param({"type": "reply", "request": []}, id="reply to a list"),
+        pytest.param({"type": "resources", "samples": [{"t": 1, "node": {}, "ranks": {"0": {}}}]}, id="rank elsewhere"),
+        pytest.param({"type": "surprise"}, id="unknown event"),
+    ],
+)
+def test_a_lie_is_the_end_of_its_own_host_only(run_of, event):
+    run = run_of([event])
+    exits = wait_for(run.poll)
+    assert [(one.rank, one.code, one.signal) for one in exits] == [(1, None, None)]
+    assert "node-1" in exits[0].evidence
+    assert not run._nodes.nodes[0].connection.lost
+
+
+def test_the_true_exit_of_its_rank_is_believed(run_of):
+    (only,) = wait_for(run_of([{**EXIT, "code": 3}]).poll)
+    assert (only.rank, only.code) == (1, 3)
+
+
+def test_what_an_honest_agent_says_breaks_nothing(run_of):
+    sample = {"t": 1.0, "node": {}, "ranks": {"1": {}}, "gpus": None}
+    closed, warned = {"type": "shell-closed", "shell": 0}, {"type": "warned"}
+    run = run_of([closed, warned, {"type": "resources", "samples": [sample]}, EXIT])
+    assert [(one.rank, one.code) for one in wait_for(run.poll)] == [(1, 0)]
+    assert [one.data["ranks"] for one in run.samples()] == [{"1": {}}]
+
+
+@pytest.mark.parametrize(
+    ("count", "listed"),
+    [(3, 3), (4_000_000, 10_000), (30_000_000, 0), (-1, 0), (10**400, 0), ("many", 0), (None, 0)],
+)
+def test_the_number_of_living_processes_is_bounded(run_of, count, listed):
+    run = run_of(replies={"alive": {"alive": count, "workers": 0}})
+    began = time.monotonic()
+    assert run.alive().count("node-1") == listed
+    assert time.monotonic() - began < 10, "it was not waited for in vain"
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        ("stuck", {"pids": ["1"]}),
+        ("stuck", {}),
+        ("clock", {"t_ns": "now"}),
+        ("drain", {"evidence": 5}),
+        ("stacks", {"answers": []}),
+    ],
+)
+def test_a_reply_that_is_not_valid_is_the_failure_of_its_host(run_of, request_, reply):
+    run = run_of(replies={request_: reply})
+    with pytest.raises(HostFailed) as told:
+        run._nodes.nodes[1].connection.ask(request_, ranks=[1])
+    assert told.value.host == "node-1"
+    assert [one.rank for one in wait_for(run.poll)] == [1]
