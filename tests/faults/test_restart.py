@@ -233,7 +233,7 @@ def test_what_cannot_be_resumed(capsys):
     assert "saved no checkpoint" in capsys.readouterr().err
     living = started("plain", steps=100_000)
     wait_for(lambda: living.folder.has_checkpoints, 60.0)
-    with pytest.raises(DistDLError, match=r"still is (running|starting)"):
+    with pytest.raises(DistDLError, match=r"is still (running|starting)"):
         living.resume()
     living.cancel(now=True)
     living.wait(60)
