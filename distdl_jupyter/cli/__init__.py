@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import (
@@ -32,7 +32,7 @@ from distdl_jupyter.cli import (
     vm_sizes,
     warm,
 )
-from distdl_jupyter.core.aliases import OTHER_FLAGS
+from distdl_jupyter.core.aliases import OTHER_FLAGS, unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, findings, listing, plural, short_id
 from distdl_jupyter.core.options import ABOUT, flags
@@ -52,10 +52,31 @@ if TYPE_CHECKING:
 _NEWEST = 20
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+class _CommandParser(argparse.ArgumentParser):
+    """Answers an unknown flag or command with the nearest ones."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words; what is no flag of this very command is refused here."""
+        chosen, rest = super().parse_known_args(args, namespace)
+        flag = next((word for word in rest if word.startswith("-")), "")
+        if flag:
+            self._refuse(f"{arguments.unknown_flag(self, flag)} '{self.prog} --help' lists all flags.")
+        return chosen, rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action.choices, dict) and value not in action.choices:
+            self._refuse(f"{unknown(value, action.choices, 'command')} '{self.prog} --help' lists all commands.")
+        super()._check_value(action, value)
+
+    def _refuse(self, text: str) -> NoReturn:
+        # Without the usage: that of a job's flags is longer than a screen.
+        self.exit(2, f"{self.prog}: {text}\n")
+
+
+def main(words: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = _parser()
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(words)
     run: Callable[[argparse.Namespace], int] | None = getattr(chosen, "run", None)
     if run is None:
         parser.print_help()
@@ -79,7 +100,7 @@ def _run(run: Callable[[argparse.Namespace], int], chosen: argparse.Namespace) -
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="distdl", description="Training jobs on many processes.")
+    parser = _CommandParser(prog="distdl", description="Training jobs on many processes.")
     parser.add_argument("--version", action="version", version=f"distdl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 

@@ -16,6 +16,8 @@ _LIBRARIES = (
     "NCCL_", "HOROVOD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "TF_", "KERAS_", "HF_",
     "TOKENIZERS_", "OMPI_MCA_", "PRTE_MCA_",
 )  # fmt: skip
+#: All ranks iterate over a set in the same order. A job's own environment_variables may set another seed.
+HASH_SEED = {"PYTHONHASHSEED": "0"}
 _NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
 #: What the ssh program itself needs: its keys' agent, a Kerberos ticket, where its configuration lies.
 _SSH = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
@@ -31,7 +33,7 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     environment = {n: value for n, value in submitters.items() if n in kept or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
         del environment["MPLBACKEND"]  # it has no notebook in a rank, which has a backend of its own
-    return environment
+    return environment | HASH_SEED
 
 
 def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -50,7 +50,10 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
             continue
         primary = ALIASES.get(name, name)
         if primary not in allowed:
-            raise InvalidSpec(unknown(name, allowed, common=common), code="option-unknown", field=name)
+            raise InvalidSpec(
+                unknown(name, allowed, common=common), code="option-unknown", field=name,
+                hint="%%distributed? and 'distdl submit --help' list all options.",
+            )  # fmt: skip
         if primary in found and found[primary] != value:
             raise InvalidSpec(
                 f"{spelled[primary]} and {name} mean the same and differ: {found[primary]!r} and {value!r}.",
@@ -110,36 +113,57 @@ def _meaning(name: str) -> str:
     return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
 
 
-#: Names beyond which a list is long.
-_LONG = 20
-#: From so many letters on the beginning of a name is taken for it.
+#: Names that an answer lists at most where none is near, and where some are.
+_LISTED = 10
+_NEAREST = 5
+#: How alike two names are at least, and how much less alike than the nearest one.
+_ALIKE, _LESS_ALIKE = 0.7, 0.2
+#: From so many letters on the beginning of a name is compared with it.
 _BEGINNING = 3
 
 
-def unknown(name: str, allowed: Iterable[str], what: str = "option", *, common: Iterable[str] = ()) -> str:
-    """Return one sentence that answers an unknown name with the nearest allowed one, first of ``common``, or with all.
+def unknown(
+    name: str,
+    allowed: Iterable[str],
+    what: str = "option",
+    *,
+    common: Iterable[str] = (),
+    aliases: Mapping[str, str] = ALIASES,
+) -> str:
+    """Return one sentence that answers an unknown name with the nearest allowed ones, those of ``common`` first.
 
-    A long list does not follow a good guess: it would hide it.
+    Where none is near a short list is given whole; a long one hides what is wrong.
     """
     names = sorted(allowed)
-    near = _near(name, names, frozenset(common))
-    guess = f" Did you mean {near}?" if near else ""
-    listed = "" if guess and len(names) > _LONG else f" Allowed: {', '.join(names)}."
-    return f"{name!r} is no {what}.{guess}{listed}"
+    near = _nearest(name, names, frozenset(common), aliases)
+    if near:
+        listed = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
+    else:
+        listed = f" Allowed: {', '.join(names)}." if len(names) <= _LISTED else ""
+    return f"{name!r} is no {what}.{listed}"
 
 
-def _near(name: str, allowed: Iterable[str], common: frozenset[str]) -> str:
-    """Return the nearest name as it is accepted, an alias for its primary name, "" when none is near.
-
-    Of two that are about as near it is the common one, and the one that begins alike; the beginning of a name means it.
-    """
+def _nearest(name: str, allowed: Iterable[str], common: frozenset[str], aliases: Mapping[str, str]) -> list[str]:
+    """Return the nearest names, the nearest first; an alias stands for its primary name."""
     primary = {one: one for one in allowed}
-    primary |= {alias: one for alias, one in ALIASES.items() if one in primary}
+    primary |= {alias: one for alias, one in aliases.items() if one in primary}
+    scores: dict[str, float] = {}
+    for spelling, one in primary.items():
+        score = _likeness(_letters(name), _letters(spelling)) + 0.1 * (one in common)
+        scores[one] = max(score, scores.get(one, 0.0))
+    least = max(_ALIKE, max(scores.values(), default=0.0) - _LESS_ALIKE)
+    near = [one for one, score in scores.items() if score >= least]
+    return sorted(near, key=lambda one: (-scores[one], one))[:_NEAREST]
 
-    def nearness(one: str) -> float:
-        ratio = difflib.SequenceMatcher(None, one, name).ratio()
-        return ratio + 0.1 * (primary[one] in common) + 0.1 * (one[:1] == name[:1]) + one.startswith(name)
 
-    near = difflib.get_close_matches(name, primary, n=5)
-    near += [one for one in primary if len(name) >= _BEGINNING and one.startswith(name)]
-    return primary[max(near, key=nearness)] if near else ""
+def _letters(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _likeness(name: str, spelling: str) -> float:
+    if len(name) <= 1:
+        return (0.8 - len(spelling) / 1000) * spelling.startswith(name or " ")
+    ratio = difflib.SequenceMatcher(None, name, spelling).ratio()
+    if len(name) >= _BEGINNING:
+        ratio = max(ratio, 0.95 * difflib.SequenceMatcher(None, name, spelling[: len(name)]).ratio())
+    return ratio + 0.1 * (spelling[:1] == name[0])

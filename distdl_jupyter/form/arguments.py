@@ -69,6 +69,14 @@ Then ``found.best.params`` are the best values and ``found.best.run(process_coun
 """
 
 
+class HelpRequested(InvalidSpec):
+    """A magic line asks for the help; ``text`` is it."""
+
+    def __init__(self, call: str, text: str) -> None:
+        super().__init__(f"{call}? shows the help.", code="flag-help", field="flag")
+        self.text = text
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Help as wide as the text above it."""
 
@@ -95,9 +103,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise InvalidSpec."""
-        text = message[:1].upper() + message[1:]
-        lists = f"{self.call}? lists all flags." if self._magic else f"{self.call} --help lists them."
-        raise InvalidSpec(f"{text}.", code="flag-invalid", field="flag", hint=lists)
+        raise InvalidSpec(
+            f"{message[:1].upper()}{message[1:]}.", code="flag-invalid", field="flag", hint=self._lists_all
+        )
+
+    @property
+    def _lists_all(self) -> str:
+        return f"{self.call}? lists all flags." if self._magic else f"{self.call} --help lists them."
 
     def parse(self, line: str) -> argparse.Namespace:
         """Return what the words of a magic line mean. Raises InvalidSpec."""
@@ -108,7 +120,7 @@ class Parser(argparse.ArgumentParser):
                 f"The magic line cannot be read: {error}.", code="magic-line-unreadable", hint="Close every quote."
             ) from None
         if {"-h", "--help"} & set(words):
-            raise InvalidSpec(f"{self.call}? shows the help.", code="flag-help", field="flag")
+            raise HelpRequested(self.call, self.format_help())
         return self._parsed(words)
 
     def read(self, words: list[str]) -> dict[str, Any]:
@@ -141,7 +153,7 @@ class Parser(argparse.ArgumentParser):
         if rest and self.complete():
             return self._parsed(words)
         if rest:
-            raise InvalidSpec(self._stray(rest[0]), code="flag-stray", field="flag")
+            raise InvalidSpec(self._stray(rest[0]), code="flag-stray", field="flag", hint=self._lists_all)
         return chosen
 
     def _stray(self, word: str) -> str:
@@ -149,9 +161,24 @@ class Parser(argparse.ArgumentParser):
             if not self._magic:
                 return f"{word!r} stands alone; each value follows its flag."
             return f"{word!r} stands alone on the magic line; each value follows its flag, such as -p 2."
-        shown = [a for a in self._actions if a.help is not argparse.SUPPRESS]
-        flags = [next(f for f in a.option_strings if f.startswith("--")) for a in shown if a.option_strings]
-        return unknown(word.partition("=")[0], flags, "flag")
+        return unknown_flag(self, word)
+
+
+def unknown_flag(parser: argparse.ArgumentParser, word: str) -> str:
+    """Return one sentence that answers a word that is no flag of a parser with the nearest ones."""
+    actions = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - no public list
+    names = {action.dest: _long(action) for action in actions if action.help is not argparse.SUPPRESS}
+    aliases: dict[str, str] = {}
+    for action in actions:
+        primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
+        if primary in names:
+            aliases |= dict.fromkeys(action.option_strings, names[primary])
+    common = [flag for dest, flag in names.items() if dest in ABOUT]
+    return unknown(word.partition("=")[0], names.values(), "flag", common=common, aliases=aliases)
+
+
+def _long(action: argparse.Action) -> str:
+    return next((flag for flag in action.option_strings if flag.startswith("--")), action.option_strings[0])
 
 
 def add_id(parser: argparse.ArgumentParser) -> None:

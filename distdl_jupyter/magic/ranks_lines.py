@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, seconds_taken, short_id
-from distdl_jupyter.form.arguments import Parser, job_options, job_parser
+from distdl_jupyter.form.arguments import HelpRequested, Parser, job_options, job_parser
 from distdl_jupyter.magic.ranks_magic import ranks_of
 from distdl_jupyter.magic.ranktable import RanksTable
 from distdl_jupyter.magic.session import Session, short_errors
@@ -70,12 +70,14 @@ class RankLines:
             with short_errors():
                 return self.run(line)
 
-        dist_ranks.__doc__ = Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, places=" [ACTION]").format_help()
+        dist_ranks.__doc__ = _parser().format_help()
         return dist_ranks
 
     def run(self, line: str) -> Any:
         """Do what the line says. Raises DistDLError."""
         action, _, rest = line.strip().partition(" ")
+        if action in ("-h", "--help"):
+            raise HelpRequested("%dist_ranks", _parser().format_help())
         if action not in self._actions:
             raise InvalidSpec(
                 f"%dist_ranks cannot {action!r}; it can {', '.join(ACTIONS)}, and alone it shows the ranks.",
@@ -165,6 +167,10 @@ def actions(_ip: Any, event: Any) -> list[str]:
     if len(words) - (0 if event.line.endswith(" ") else 1) <= 1:
         return list(ACTIONS)
     return [name for name in _ip.user_ns if not name.startswith("_")] if words[1] == "push" else []
+
+
+def _parser() -> Parser:
+    return Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, places=" [ACTION]")
 
 
 def _names_parser() -> Parser:

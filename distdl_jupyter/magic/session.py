@@ -6,11 +6,13 @@ Errors of this package are shown as one line: the frames of the magic hold nothi
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.form.arguments import HelpRequested
 from distdl_jupyter.magic.current_ranks import CurrentRanks
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ def short_errors() -> Iterator[None]:
     """Let IPython show errors of this package as one line, and a cell's syntax error with its place only."""
     try:
         yield
+    except HelpRequested as request:
+        sys.stdout.write(f"{request.text}\n")
     except DistDLError as error:
         if "_render_traceback_" not in vars(type(error)):  # what it has of its own tells more
             shown_as(error, [f"{type(error).__name__}: {error}"])

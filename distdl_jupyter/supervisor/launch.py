@@ -304,6 +304,7 @@ class Launch:
             "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
             "PYTHONUNBUFFERED": "1",
             "DISTDL_BACKEND": self.backend.name,
+            **environment.HASH_SEED,
         }
         if self._spec.weight_check_steps:
             own["DISTDL_WEIGHT_CHECK"] = str(self._spec.weight_check_steps)

@@ -36,7 +36,7 @@ _WHO = """
 import json, os
 names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NODE_COUNT", "HOST"]
 print(json.dumps({name: os.environ.get("DISTDL_" + name) for name in names}))
-print(json.dumps([os.environ.get("MY_SETTING"), os.environ["DISTDL_JOB_ID"]]))
+print(json.dumps([os.environ.get("MY_SETTING"), os.environ["DISTDL_JOB_ID"], os.environ.get("PYTHONHASHSEED")]))
 """
 _BRINGS = """
 import os, pathlib
@@ -109,7 +109,7 @@ class RunningContract(Subject):
             for rank in range(self.ranks):
                 who, own = (json.loads(line) for line in listener.said(rank) if line[:1] in "{[")
                 node, local = divmod(rank, self.process_count_per_node)
-                assert own == ["ünï & 'quoted' $HOME", sample.id]
+                assert own == ["ünï & 'quoted' $HOME", sample.id, "0"]
                 assert {name: int(who[name]) for name in who if name != "HOST"} == {
                     "RANK": rank,
                     "WORLD_SIZE": self.ranks,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
 from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.clusters.environment import HASH_SEED
 from distdl_jupyter.core.plan import Placement, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
@@ -85,6 +86,7 @@ class Sample:
             "DISTDL_JOB_DIR": str(self.folder.path),
             "DISTDL_NONCE": self.nonce,
             "PYTHONUNBUFFERED": "1",
+            **HASH_SEED,
             **self.variables,
         }
 

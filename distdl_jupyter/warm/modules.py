@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
@@ -85,14 +86,14 @@ class Modules:
         new = [module for module in loaded[self._known :] if module is not None]
         self._known = len(loaded)
         self.stamps.take(new)
-        looked = {module: by for module, by in self.recorder.looked_through().items() if module != "os"}
+        reads = self.recorder.unforkable_reads()
         if preconditions.threads() > 1:
             raise Unfit(name, "starts a thread when it is imported")
         if preconditions.gpu_in_use():
             raise Unfit(name, "opens a GPU when it is imported")
-        if looked:
-            others = {module.__name__ for module in new} & set().union(*looked.values())
-            raise Unfit(name, f"reads the whole environment when it is imported (in {min(looked)})", others)
+        if reads:
+            others = {module.__name__ for module in new}.intersection(chain(*(read.importing for read in reads)))
+            raise Unfit(name, f"reads {reads[0].what} when it is imported (in {reads[0].importing[0]})", others)
         if outside := self._outside(map(preconditions.file_of, new)):
             raise Unfit(name, f"imports {outside}, which is no installed module")
 

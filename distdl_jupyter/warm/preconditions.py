@@ -20,10 +20,14 @@ _AT_LOAD_NAMES = ("LANG", "LANGUAGE", "TZ")
 #: Variables with a prefix of those that may differ: they are set right after the fork, or are read only when a GPU, or
 #: a strategy of TensorFlow, is first used.
 SETTLED_LATER = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TF_CONFIG", "PYTHONUNBUFFERED")
+#: Variables of a terminal, which no rank has: an import that reads them does the same for its output.
+_OF_TERMINALS = ("TERM", "COLUMNS", "LINES", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
 
 
 def is_watched(name: str, read: Iterable[str]) -> bool:
     """Say whether a variable may have changed what an import did; ``read`` are those that Python code has read."""
+    if name in _OF_TERMINALS:
+        return False
     if name in read:
         return True
     if name in SETTLED_LATER:

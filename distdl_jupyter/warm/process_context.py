@@ -1,4 +1,4 @@
-"""What a process inherits besides its environment: limits, priority, control group, namespaces.
+"""What a process inherits besides its environment: limits, control group, namespaces.
 
 A job that starts cold has those of its submitter; one that starts warm has the template's, so they must be equal.
 """
@@ -22,7 +22,6 @@ def now() -> dict[str, Any]:
     found: dict[str, Any] = {
         "the user": [os.getuid(), os.geteuid(), os.getgid()],
         "the hard limits (ulimit -H)": {name: resource.getrlimit(getattr(resource, name))[1] for name in _LIMITS},
-        "the priority (nice)": os.getpriority(os.PRIO_PROCESS, 0),
     }
     if sys.platform == "linux":
         found["the processors that may be used"] = sorted(os.sched_getaffinity(0))
@@ -45,6 +44,11 @@ def limit(soft: dict[str, int]) -> None:
         now, hard = resource.getrlimit(number)
         if now != wanted:
             resource.setrlimit(number, (wanted, hard))
+
+
+def niceness() -> int:
+    """Return this process's niceness, which any process may raise."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:

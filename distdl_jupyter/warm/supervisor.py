@@ -29,6 +29,7 @@ def become(connection: socket.socket, message: dict[str, Any], descriptors: list
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
         prepared.room.say(arguments)
         process_context.limit(message["limits"])
+        os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
         child.be_another([sys.executable, *arguments])
         wire.send(connection, {"taken": os.getpid()})
         # Until the submitter has said so, the job is not this process's: it may have given up waiting.

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import sockets
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
@@ -208,6 +209,10 @@ class Template:
         if reason:
             wire.send(connection, {"cold": reason})
             raise Ended(reason)
+        if name := self._prepared().differing(message["environment"]):
+            # The job's own variables: another template would not have them either.
+            wire.send(connection, {"cold": _differs(name)})
+            return
         pid = os.fork()
         if pid == 0:
             supervisor.become(connection, message, descriptors, self._prepared())
@@ -219,10 +224,12 @@ class Template:
         """Return why this job cannot start warm, "" when it can; a template that says so has had its day."""
         if path := self._modules.stamps.changed():
             return f"{path} has changed since the template was made"
-        if name := self._prepared().differing(message["environment"]):
-            return f"the environment variable {name} has another value than when the template was made"
+        if name := self._prepared().differing(for_ranks_here(message["inherited"])):
+            return _differs(name)
         if name := process_context.difference(self._process_context, message["circumstances"]):
             return f"{name} are not those of the template" if name.startswith("the ") else f"{name} differs"
+        if message["niceness"] < process_context.niceness():
+            return "the priority (nice) of the template is lower"
         if preconditions.threads() > 1:
             return "the template has started threads"
         return ""
@@ -243,6 +250,10 @@ class Template:
             "unfit": self._learned.unfit,
             "loads": [name for name in frameworks.SLOW if name in sys.modules],
         }
+
+
+def _differs(name: str) -> str:
+    return f"the environment variable {name} has another value than when the template was made"
 
 
 def _has_ended(folder: JobFolder) -> bool:

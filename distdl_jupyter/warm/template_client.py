@@ -45,6 +45,7 @@ def start(
         "secrets": dict(secret_variables),
         "circumstances": process_context.now(),
         "limits": process_context.limits(),
+        "niceness": process_context.niceness(),
     }
     try:
         connection = _connected(where)

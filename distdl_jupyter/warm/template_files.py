@@ -11,7 +11,7 @@ from typing import NamedTuple
 from distdl_jupyter.core import sockets, store
 
 #: Raised when what is said at the socket changes, so that two versions never meet there.
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class TemplateFiles(NamedTuple):

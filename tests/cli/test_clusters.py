@@ -28,6 +28,14 @@ def distdl(*words, code=0):
     return done.stdout if code == 0 else done.stderr or done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [(("sho",), "Did you mean show?"), (("--jsn",), "Did you mean --json?")],
+)
+def test_an_unknown_command_or_flag_is_answered_with_the_nearest(words, answer):
+    assert answer in distdl(*words, code=2)
+
+
 @pytest.mark.full
 def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
     assert "distdl clusters add lab ssh" in distdl()
@@ -51,7 +59,7 @@ def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("add", "mini", "rak"), "'rak' is no kind of cluster. Did you mean rack?"),
+        (("add", "mini", "rak"), "'rak' is no kind of cluster. Did you mean rack or ray?"),
         (("add", "mini", "rack", "--machine", 3), "Did you mean --machines?"),
         (("add", "mini", "rack", "--machines", "x"), "distdl clusters add mini rack --help lists them"),
         (("add", "mini", "rack", "3"), "'3' stands alone; each value follows its flag."),

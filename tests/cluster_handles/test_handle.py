@@ -51,7 +51,7 @@ def test_a_cluster_is_added_shown_changed_and_removed(rack):
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: add_cluster("mini", "rak"), InvalidSpec, r"no kind of cluster\. Did you mean rack\?"),
+        (lambda: add_cluster("mini", "rak"), InvalidSpec, r"no kind of cluster\. Did you mean rack or ray\?"),
         (lambda: add_cluster("mini", "rack", machine=3), InvalidSpec, r"Did you mean machines\?"),
         (lambda: add_cluster("mini", "rack", machines="3"), InvalidSpec, "machines is '3', but it takes a whole nu"),
         (lambda: add_cluster("mini", "rack", machines=True), InvalidSpec, "takes a whole number"),

@@ -1,5 +1,6 @@
 """The flags of %%distributed, without a kernel."""
 
+import re
 import shlex
 
 import pytest
@@ -49,6 +50,18 @@ def test_help_is_asked_for_in_the_notebooks_way():
     assert "--help" not in cell_parser().format_help()
 
 
+@pytest.mark.parametrize("line", ["-e A=1", "-n 2", "--elastc", "--max-duration 3"])
+def test_at_most_five_flags_answer_an_unknown_one(line):
+    with pytest.raises(InvalidSpec) as caught:
+        options(line)
+    assert 1 <= len(re.findall(r" --[a-z]", caught.value.message)) <= 5
+
+
+def test_the_nearest_flag_comes_first():
+    with pytest.raises(InvalidSpec, match=r"Did you mean --env, "):
+        options("-e A=1")
+
+
 def test_every_common_option_and_every_alias_is_a_flag():
     assert set(ABOUT) <= allowed()
     parser = cell_parser()
@@ -61,9 +74,11 @@ def test_every_common_option_and_every_alias_is_a_flag():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--proces-count-per-node 2", "is no flag. Did you mean --process-count-per-node\\?$"),
+        ("--proces-count-per-node 2", "is no flag. Did you mean --process-count-per-node\\? "),
         ("--foo", "'--foo' is no flag"),
-        ("--xyzzy", "'--xyzzy' is no flag. Allowed: --account, --address, --after, --check, "),
+        ("--xyzzy", "'--xyzzy' is no flag. %%distributed\\? lists all flags"),
+        ("--proceses 2", "is no flag. Did you mean --process-count-per-node\\? "),
+        ("--bakend torch", "is no flag. Did you mean --distributed-backend\\? "),
         ("--foo=3", "'--foo' is no flag"),
         ("2", "'2' stands alone on the magic line; each value follows its flag, such as -p 2"),
         ("-p two", "it takes a whole number or auto, not 'two'"),

@@ -228,6 +228,8 @@ def test_help_is_real(kernel):
     for words in ("usage: %%distributed [flags]", "--process-count-per-node N", "job.result()"):
         assert words in text
     assert "usage: %dist_logs [flags] [ID]" in kernel.ok("%dist_logs?").pager
+    for line in ("%%distributed --help\n1", "%%sweep lr=1,2 -h\n1", "%dist_logs --help", "%dist_ranks -h"):
+        assert f"usage: {line.split()[0]} " in kernel.ok(line).text
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,8 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
         from distdl_jupyter.warm import process_context
 
         wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": {}, "secrets": {},
-                               "environment": dict(os.environ), "circumstances": process_context.now(), "limits": {}},
+                               "environment": dict(os.environ), "circumstances": process_context.now(), "limits": {},
+                               "niceness": process_context.niceness()},
                   (file.fileno(), file.fileno()))  # fmt: skip
         pid = wire.receive(connection)[0]["taken"]
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

@@ -57,12 +57,26 @@ def test_reads_of_the_environment_are_recorded(monkeypatch):
     monkeypatch.delenv("SET_BY_DEFAULT")
     assert {"WAS_THERE", "WAS_NOT_THERE", "ASKED_FOR", "SET_BY_DEFAULT"} <= recorder.read
     assert recorder.set == {"SET_BY_DEFAULT": "2"}
-    assert recorder.looked_through() == {}
+    assert recorder.unforkable_reads() == []
     os.environ.get("AFTERWARDS")
     with recorder:
         dict(os.environ)
-    assert set(recorder.looked_through()) == {__name__}
+    assert recorder.unforkable_reads()[0].what == "the whole environment"
     assert "AFTERWARDS" not in recorder.read
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "MASTER_PORT", "PATH"])
+def test_a_read_of_what_each_rank_or_shell_has_is_told_and_compared_with_no_job(name):
+    with Recorder() as recorder:
+        os.environ.get(name)
+    assert [read.what for read in recorder.unforkable_reads()] == [name]
+    assert name not in recorder.read
+
+
+def test_torchs_own_settings_are_no_variables_of_ranks():
+    with Recorder() as recorder:
+        os.environ.get("TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK")
+    assert recorder.unforkable_reads() == []
 
 
 @pytest.mark.parametrize(
@@ -77,6 +91,7 @@ def test_reads_of_the_environment_are_recorded(monkeypatch):
         ({}, {"OMP_NUM_THREADS": "4"}, {"OMP_NUM_THREADS"}, "OMP_NUM_THREADS"),
         ({"LANG": "C"}, {"LANG": "ja_JP.UTF-8"}, set(), "LANG"),
         ({}, {"PYTHONHASHSEED": "0"}, set(), "PYTHONHASHSEED"),
+        ({"TERM": "dumb"}, {"TERM": "xterm-color", "COLUMNS": "80"}, {"TERM", "COLUMNS"}, ""),
     ],
 )
 def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read, name):
@@ -142,7 +157,7 @@ def test_only_installed_modules_are_told(tmp_path, monkeypatch):
 def test_circumstances_are_compared_by_name():
     mine = process_context.now()
     assert process_context.difference(mine, process_context.now()) == ""
-    assert process_context.difference(mine, {**mine, "the priority (nice)": 19}) == "the priority (nice)"
+    assert process_context.difference(mine, {**mine, "the user": [1, 1, 1]}) == "the user"
 
 
 @pytest.mark.parametrize(

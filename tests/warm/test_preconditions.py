@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.warm import import_history, template_client, template_files
+from distdl_jupyter.warm import import_history, report, template_client, template_files
 from tests.conftest import wait_for
 from tests.starting import revive
 from tests.warm.conftest import assert_warm, cold_reason, is_warm
@@ -90,7 +90,54 @@ def test_other_variables_are_the_jobs_own(distdl_home, monkeypatch):
     assert_warm(job)
 
 
-def test_another_limit_or_priority_starts_cold(distdl_home):
+def test_a_variable_of_one_job_harms_no_other(distdl_home):
+    """It is read when modules are imported, so this one job starts cold; the template stays for all others."""
+    job = submit(value_of, ("TMPDIR",), distributed_backend="plain", environment_variables={"TMPDIR": "/var/tmp"})
+    assert job.result(timeout=120) == "/var/tmp"
+    assert "the environment variable TMPDIR has another value" in cold_reason(job)
+    other = submit(value_of, ("TMPDIR",), distributed_backend="plain")
+    assert other.result(timeout=120) == os.environ.get("TMPDIR")
+    assert_warm(other)
+
+
+def surroundings():
+    return os.environ["TERM"], os.environ["PATH"].split(os.pathsep)[-1], os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_what_differs_from_terminal_to_terminal_is_the_jobs_own(distdl_home):
+    """The submitter has another terminal, another PATH and a lower priority than the template."""
+    code = textwrap.dedent("""
+        from distdl_jupyter import submit
+        from tests.warm.test_preconditions import surroundings
+        from tests.warm.conftest import assert_warm
+        from distdl_jupyter.warm import template_client
+
+        template_client._TIMEOUT = 30.0
+        job = submit(surroundings, distributed_backend="plain")
+        print(*job.result(timeout=120))
+        assert_warm(job)
+    """)
+    own = {"TERM": "xterm-256color", "COLUMNS": "33", "PATH": f"{os.environ['PATH']}:/opt/my/tools"}
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    ran = subprocess.run(["nice", "-n", "5", sys.executable, "-c", code], env=os.environ | own, capture_output=True,
+                         text=True, timeout=200)  # fmt: skip
+    assert ran.stdout.split() == ["xterm-256color", "/opt/my/tools", str(niceness + 5)], ran.stderr
+
+
+@pytest.mark.full
+def test_a_template_of_lower_priority_makes_way_for_one_of_the_submitters(own_home):
+    start = "from distdl_jupyter import cli; cli.main(['warm', 'start'])"
+    subprocess.run(["nice", "-n", "5", sys.executable, "-c", start], check=True, timeout=200)
+    job = submit(abs, (-1,), distributed_backend="plain")
+    assert job.result(timeout=120) == 1
+    assert "the priority (nice) of the template is lower" in cold_reason(job)
+    assert revive()
+    again = submit(abs, (-1,), distributed_backend="plain")
+    assert again.result(timeout=120) == 1
+    assert_warm(again)
+
+
+def test_another_limit_starts_cold(distdl_home):
     """In a process of its own, because a lower limit is for ever."""
     code = textwrap.dedent("""
         import resource
@@ -227,6 +274,9 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
     for name in ("first", "second"):
         (site / "restless" / f"{name}.py").touch()
     (site / "curious.py").write_text("import os\nALL = dict(os.environ)\n")
+    (site / "ranked.py").write_text("import os\nRANK = int(os.environ.get('LOCAL_RANK', '0'))\n")
+    (site / "tools.py").write_text("import shutil\nCOMPILER = shutil.which('nvcc')\n")
+    (site / "trains.py").write_text("import ranked, tools\n")
     (site / "library").mkdir()
     (site / "library" / "__init__.py").write_text("import json\nfrom library import core\n")
     (site / "library" / "core.py").write_text("import curious\n")
@@ -235,17 +285,36 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
     parts = [f"library.part{number}" for number in range(30)]
     where = template_files.of(str(environment))
     import_history.Learned(where.learned).add(
-        ["restless.first", "restless.second", "restless", *parts, "curious", "json", "not_there"]
+        ["restless.first", "restless.second", "restless", *parts, "trains", "curious", "json", "not_there"]
     )
     try:
         template_client.make(where)
         said = template_client.wait_until_ready(where)
-        assert set(said["unfit"]) == {"restless", "library", "library.core", "curious"}
-        assert where.log.read_text().count("left out from now on") == 2, "each is found once, with all that import it"
+        assert set(said["unfit"]) == {"restless", "library", "library.core", "curious", "trains", "ranked", "tools"}
+        assert where.log.read_text().count("left out from now on") == 3, "each is found once, with all that import it"
+        assert said["unfit"]["trains"] == "reads LOCAL_RANK when it is imported (in ranked)"
         assert "starts a thread" in said["unfit"]["restless"]
         assert "whole environment" in said["unfit"]["curious"]
     finally:
         template_client.stop(where)
+
+
+def imports_torchmetrics():
+    import torchmetrics
+
+    return torchmetrics.__name__
+
+
+@pytest.mark.full
+def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
+    options = {"distributed_backend": "torch", "process_count_per_node": 2}
+    assert submit(imports_torchmetrics, **options).results(timeout=120) == ["torchmetrics"] * 2
+    wait_for(lambda: any(line.startswith("Left out: torchmetrics") for line in report.lines()), what="the learning")
+    revive()
+    for code in (threads, imports_torchmetrics):
+        job = submit(code, **options)
+        job.results(timeout=120)
+        assert_warm(job)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,31 @@ def test_a_function(code, given, backend, count, distdl_home, monkeypatch):
     assert unlike(warm, cold) == {}
 
 
+def order_of_a_set():
+    return list({"a", "b", "c", "d", "e", "f", os.environ["PYTHONHASHSEED"]})
+
+
+def test_all_ranks_of_all_starts_go_through_a_set_in_one_order(distdl_home, monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "random")  # as kernels may have it
+    options = {"distributed_backend": "torch", "process_count_per_node": 2}
+    warm = submit(order_of_a_set, **options)
+    orders = warm.results(timeout=120)
+    assert_warm(warm)
+    orders += warm.rerun().results(timeout=120)
+    orders += submit(order_of_a_set, **{**options, "distributed_backend": "horovod-mpi"}).results(timeout=120)
+    monkeypatch.setenv("DISTDL_WARM", "off")
+    orders += submit(order_of_a_set, **options).results(timeout=120)
+    assert orders == [orders[0]] * 8
+
+
+def test_a_job_may_have_a_seed_of_its_own_which_its_rerun_keeps(distdl_home, monkeypatch):
+    options = {"distributed_backend": "torch", "process_count_per_node": 2}
+    job = submit(order_of_a_set, **options, environment_variables={"PYTHONHASHSEED": "7"})
+    orders = job.results(timeout=120) + job.rerun().results(timeout=120)
+    assert orders == [orders[0]] * 4
+    assert "7" in orders[0]
+
+
 def test_a_script(tmp_path, distdl_home, monkeypatch):
     (tmp_path / "train.py").write_text(
         textwrap.dedent("""
