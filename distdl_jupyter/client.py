@@ -125,12 +125,16 @@ class Job:
         return [results.value(self.folder, rank) for rank in self._completed(timeout).ranks]
 
     def _completed(self, timeout: float | None) -> JobView:
-        """Wait for the end and return the view. Raises JobFailed, TimeoutError."""
+        """Wait for the end and return the view. Raises JobFailed, TimeoutError.
+
+        A job that was canceled when all its ranks had delivered their values has these all the same.
+        """
         self.wait(timeout)
         from distdl_jupyter import results
 
         view = self.view()
-        if view.state is not State.COMPLETED:
+        delivered = view.state is State.CANCELED and all(rank.ok for rank in view.ranks)
+        if view.state is not State.COMPLETED and not delivered:
             raise results.job_failed(self.folder, view)
         return view
 

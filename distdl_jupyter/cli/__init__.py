@@ -34,7 +34,7 @@ from distdl_jupyter.cli import (
 )
 from distdl_jupyter.core.aliases import OTHER_FLAGS, unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.humanize import clock, findings, listing, plural, short_id
+from distdl_jupyter.core.humanize import clock, finding, findings, listing, plural, short_id
 from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form import arguments
@@ -527,7 +527,7 @@ def _follow(job: Job) -> int:
               file=sys.stderr)  # fmt: skip
         raise
     view = job.view()
-    print(f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip(), file=sys.stderr)
+    print("\n".join(show.ending(view, [finding(one) for one in job.spec.findings])), file=sys.stderr)
     return 0 if view.state is State.COMPLETED else 1
 
 

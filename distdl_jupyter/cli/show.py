@@ -5,12 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core.humanize import number, processes, ran_and_waited, short_id
-from distdl_jupyter.views.card import cost_text, elsewhere, origin_text, staging_bars, staging_node, staging_text
+from distdl_jupyter.core.humanize import duration, number, processes, ran_and_waited, short_id, shown_state
+from distdl_jupyter.views.card import (
+    cost_text,
+    elsewhere,
+    failure_card,
+    origin_text,
+    staging_bars,
+    staging_node,
+    staging_text,
+)
 from distdl_jupyter.views.curve import label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.view import JobView
@@ -19,9 +27,12 @@ if TYPE_CHECKING:
 def lines(view: JobView) -> Iterator[str]:
     """Yield what is known of a job now."""
     now = time.time()
-    yield f"{view.name}  {view.id}  {view.state.value}"
+    state = shown_state(view.state, stalled=view.stall is not None)
+    yield f"{view.name}  {view.id}  {state}"
     if view.reason:
         yield view.reason
+    if text := hint(view):
+        yield text
     yield from _troubles(view)
     if view.queue is not None:
         yield f"place {view.queue.place} of {view.queue.of}, {view.queue.why}"
@@ -40,6 +51,22 @@ def lines(view: JobView) -> Iterator[str]:
         yield f"rank {rank.rank} on {rank.host or 'this machine'}{process}: {_status(rank, view)}"
     for note in view.notes:
         yield f"{note['level']}: {note['text']}"
+
+
+def hint(view: JobView) -> str:
+    """Return what to do about a failure, "" for nothing."""
+    card = failure_card(view)
+    return str(card.hint) if card is not None else ""
+
+
+def ending(view: JobView, told: Collection[str] = ()) -> Iterator[str]:
+    """Yield how a job has ended, what to do about a failure, and the warnings that were not ``told`` before it ran."""
+    yield f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip()
+    if text := hint(view):
+        yield text
+    for note in view.notes:
+        if note["level"] in ("warning", "error") and note["text"] not in told:
+            yield f"{note['level'].capitalize()}: {note['text']}"
 
 
 def _status(rank: RankView, view: JobView) -> str:
@@ -61,4 +88,6 @@ def _troubles(view: JobView) -> Iterator[str]:
         yield f"requeue {requeued}: {one.reason}" if one.requeued else (
             f"restart {failed} of {view.max_restarts}: {one.reason}")  # fmt: skip
     if view.stall is not None and not view.state.ended:
-        yield f"{view.stall.text} distdl stacks {short_id(view.id)} shows where the ranks stand."
+        silence = duration(max(0.0, time.time() - view.stall.since))
+        yield f"{view.stall.text} The last sign of progress was {silence} ago."
+        yield f"Show where the ranks are: distdl stacks {short_id(view.id)}"

@@ -29,6 +29,11 @@ STATE_SHAPES: dict[State, str] = {
     State.LOST: "question",
 }
 
+#: How a job is shown that has started and makes no progress; word and shape of each state as it is shown.
+STALLED = "stalled"
+SHOWN_WORDS: dict[str, str] = {**STATE_WORDS, STALLED: "Stalled"}
+SHOWN_SHAPES: dict[str, str] = {**STATE_SHAPES, STALLED: "exclamation"}
+
 #: One character for each shape, for terminals.
 SHAPE_SIGNS: dict[str, str] = {
     "dashed-ring": "◌",
@@ -38,6 +43,7 @@ SHAPE_SIGNS: dict[str, str] = {
     "tick": "✓",
     "cross": "✗",
     "question": "?",
+    "exclamation": "!",
 }
 
 #: The word of each phase of the set-up.
@@ -49,6 +55,11 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 _SPANS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 _AGO = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def shown_state(state: State | str, *, stalled: bool) -> str:
+    """Return the state as it is shown: that of a job that has started and makes no progress is ``STALLED``."""
+    return STALLED if stalled and state in (State.STARTING, State.RUNNING) else str(state)
 
 
 def duration(seconds: float) -> str:

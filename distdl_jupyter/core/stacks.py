@@ -88,9 +88,14 @@ class Group:
     @property
     def sentence(self) -> str:
         """Return it as a clause: "rank 2 stands in In [7], line 12"."""
+        return self.clause()
+
+    def clause(self, awaited: str = "") -> str:
+        """Return the sentence, with whom the ranks wait for: "rank 0 waits for it in hvd.allreduce (In [7])"."""
         one = len(self.ranks) == 1
         if self.thread.waits_in:
-            return f"{ranks_in_words(list(self.ranks))} {'waits' if one else 'wait'} in {self.says}"
+            whom = f" for {awaited}" if awaited else ""
+            return f"{ranks_in_words(list(self.ranks))} {'waits' if one else 'wait'}{whom} in {self.says}"
         return f"{ranks_in_words(list(self.ranks))} {'stands' if one else 'stand'} in {self.says}"
 
 
@@ -122,9 +127,19 @@ class Taken:
         return tuple(sorted({rank for group in self.groups()[:-1] for rank in group.ranks} | self.missing.keys()))
 
     @property
+    def _awaited(self) -> str:
+        """For whom the ranks wait that wait in a collective operation: "it", "them", "" where that is not known."""
+        others = self.groups()[:-1]
+        if any(group.thread.waits_in for group in others):
+            return ""
+        late = sum(len(group.ranks) for group in others) + len(self.missing)
+        return ("", "it")[late] if late < 2 else "them"
+
+    @property
     def sentence(self) -> str:
-        """Say who stands where, as a clause without its full stop; "" when nobody answered."""
-        clauses = [group.sentence for group in self.groups()]
+        """Say who stands where and who waits for whom, as a clause without its full stop; "" when nobody answered."""
+        groups = self.groups()
+        clauses = [group.clause(self._awaited if group is groups[-1] else "") for group in groups]
         if self.missing:
             silent = sorted(self.missing)
             clauses.insert(0, f"{ranks_in_words(silent)} gave no stacks")

@@ -84,6 +84,7 @@ def html(
             far=words.progress(view) if view.state is State.RUNNING else "",
             share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
             sentence=words.explanation(view),
+            state=shown_state(view),
             stall=None if view.state.ended else view.stall,
             card=card,
             failure=None if card is None else _failure(card, view, detail),
@@ -276,11 +277,16 @@ def _saved(view: JobView, log: LogBook, rows: list[Row]) -> str:
 # text -----------------------------------------------------------------------------------------
 
 
+def shown_state(view: JobView) -> str:
+    """Return the state of a job as it is shown."""
+    return humanize.shown_state(view.state, stalled=view.stall is not None)
+
+
 def text(
     view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "", taken: Stacks | None = None
 ) -> str:
     """Return the job as some lines of plain text, for terminals and for diffs of notebooks."""
-    word, waited = humanize.STATE_WORDS[view.state], view.waiting_time(view.last_sign)
+    word, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(view.last_sign)
     spent = humanize.duration(view.run_time(view.last_sign))
     ending = f"{word} after {spent}" if view.state.ended else f"{word}, {spent} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""

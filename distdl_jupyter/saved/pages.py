@@ -71,6 +71,7 @@ _STATES = {
     State.PREPARING: (PAPER.brand, "#eaf2fb"),
     State.STARTING: (PAPER.brand, "#eaf2fb"),
     State.RUNNING: (PAPER.brand, "#eaf2fb"),
+    humanize.STALLED: (PAPER.warn, PAPER.warn_tint),
     State.CANCELING: (PAPER.ink, PAPER.faint),
     State.COMPLETED: (PAPER.ok, "#edf5ed"),
     State.FAILED: (PAPER.err, PAPER.err_tint),
@@ -88,6 +89,7 @@ _SHAPES = {
     "tick": f'{_RING}<path d="M5.4 8.3l1.8 1.8 3.4-3.9"/>',
     "cross": '<circle cx="8" cy="8" r="6.5" fill="currentColor" stroke="none"/>'
     '<path d="M5.7 5.7l4.6 4.6m0-4.6l-4.6 4.6" stroke="#fff"/>',
+    "exclamation": f'{_RING}<path d="M8 4.8v4m0 2.3v.1"/>',
     "question": f'{_RING}<path d="M6.3 6.5c.1-2.3 3.5-2.2 3.4 0-.1 1.2-1.7 1.2-1.7 2.5m0 2.1v.1"/>',
 }
 #: Line ends of a template that stand for nothing: those between elements, values and blocks.
@@ -135,7 +137,7 @@ def _templates() -> jinja2.Environment:
     found.globals.update(
         shapes={name: Markup(drawn) for name, drawn in _SHAPES.items()},  # noqa: S704 - ours
         state_colours=_STATES,
-        state_shapes=humanize.STATE_SHAPES,
-        state_words=humanize.STATE_WORDS,
+        state_shapes=humanize.SHOWN_SHAPES,
+        state_words=humanize.SHOWN_WORDS,
     )
     return found

@@ -111,7 +111,8 @@ class HangDetector:
     def _report_stall(self, now: float, taken: Taken) -> None:
         silence = self._timer.silence(now)
         differ, where = self._explained(taken)
-        text = f"No progress for {duration(silence)}{f': {where}' if where else ''}."
+        # Without a duration, which would soon be wrong: ``since`` says it.
+        text = f"No progress{f': {where}' if where else ''}."
         self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text)
 
     def _explained(self, taken: Taken) -> tuple[list[int], str]:

@@ -18,6 +18,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import SHORT_WAIT
 from distdl_jupyter.views import table
 from distdl_jupyter.views.wire import finite
+from distdl_jupyter.worker.watch.shutdown import KEPT_ALIVE
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
@@ -158,11 +159,21 @@ def _status_text(view: JobView) -> str:
         return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
     if view.elsewhere is not None:
         return view.elsewhere.says()
-    if view.state is State.RUNNING and view.stall is not None:
+    if not view.state.ended and (text := _kept_alive(view)):
+        return text
+    if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
         return view.stall.text
     if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
         return view.phases[-1].detail
     return view.reason
+
+
+def _kept_alive(view: JobView) -> str:
+    """Return what keeps the processes alive of a job whose code has ended everywhere, "" for nothing."""
+    if not all(rank.ok or rank.status == "ended" for rank in view.ranks):
+        return ""
+    notes = (str(note["text"]) for note in view.notes if note.get("code") == KEPT_ALIVE)
+    return next((text.partition(". ")[0] for text in notes), "")
 
 
 def default_metric(names: Sequence[str]) -> str:
@@ -219,9 +230,9 @@ def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tup
 
 
 def _state(job: JobRow, *, signs: bool) -> str:
-    state = State(job.state)
-    text = f"{humanize.SHAPE_SIGNS[humanize.STATE_SHAPES[state]]} {humanize.STATE_WORDS[state]}" if signs else job.state
-    if state is State.RUNNING and job.total and job.done is not None:
+    state = humanize.shown_state(job.state, stalled=job.stalled)
+    text = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}" if signs else state
+    if job.state == State.RUNNING and job.total and job.done is not None:
         text += f" {humanize.percent(job.done, job.total)}"
     return text
 

@@ -66,7 +66,8 @@ def main() -> int:
 
 def _run(identity: Identity, sources: Sources) -> int:
     try:
-        value = execute.run(identity.folder, payload.read(identity.folder), sources)
+        code = payload.read(identity.folder)
+        value = execute.run(identity.folder, code, sources)
     except SystemExit as error:
         return _exited(error, identity, sources)
     except BaseException as error:  # noqa: BLE001  whatever ends the user's code is told
@@ -75,6 +76,7 @@ def _run(identity: Identity, sources: Sources) -> int:
     _quiet()
     _deliver(identity, value)
     shutdown.leave()
+    shutdown.announce_survivors("The function has returned" if code.kind == "function" else "The code has ended")
     return 0
 
 
@@ -110,6 +112,7 @@ def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
     if code is None or code == 0:
         _deliver(identity, None)
         shutdown.leave()
+        shutdown.announce_survivors("The code has ended")
         return 0
     if not isinstance(code, int):
         sys.stderr.write(f"{code}\n")

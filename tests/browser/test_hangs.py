@@ -68,7 +68,19 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     book = desk([LOAD, STUCK, "from distdl_jupyter import panel\npanel(job)"], height=1300)
     book.run_all()
     cell = book.output(1)
-    expect(cell.locator(".dd-stall")).to_contain_text("rank 1 stands in")
+    line = cell.locator(".dd-stall")
+    expect(line).to_contain_text(re.compile(r"No progress: rank 1 stands in .*, while rank 0 waits for it in "))
+    # One number, which counts on.
+    assert len(re.findall(r"\b[0-9]+ (?:s|min)\b", line.inner_text())) == 1
+    expect(cell.locator(".dd-pill").first).to_have_text("Stalled")
+    row = book.sidebar().root.locator(".dd-job[data-id]")
+    expect(row).to_have_attribute("data-state", "stalled")
+    expect(row).to_contain_text("while rank 0 waits for it in")
+    assert "stalled" in lab.run("ls")
+    for dark in (False, True):
+        book.theme(dark=dark)
+        book.picture(f"stalled-{'dark' if dark else 'light'}")
+    book.theme(dark=False)
     cell.get_by_role("button", name="Show stacks").click()
     both_groups(cell)
     book.picture("stacks-cell")

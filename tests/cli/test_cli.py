@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import cli, client, jobs
+from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
 
@@ -60,6 +61,55 @@ def test_a_script_is_submitted_followed_listed_read_and_removed(script):
     assert "removed" in distdl("rm", job.id).stdout
     assert jobs() == []
     assert "No jobs yet" in distdl("ls").stdout
+
+
+FAILS = """
+x = {"image": 1}
+x["label"]
+"""
+MISSES = "import no_such_module\n"
+DIVERGES = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1 + dist.get_rank())
+for step in range(8):
+    optimizer.zero_grad()
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+ALONE = """
+import torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(25):
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("code", "word"), [(FAILS, "The only key of `x` is"), (MISSES, "no_such_module` is not")])
+def test_run_and_show_give_the_hint_that_the_result_has(tmp_path, code, word):
+    path = tmp_path / "train.py"
+    path.write_text(code)
+    done = distdl("run", "-p", 2, path, code=1)
+    (job,) = jobs()
+    with pytest.raises(JobFailed) as failed:
+        job.result()
+    assert word in failed.value.hint
+    assert failed.value.hint in done.stderr
+    assert failed.value.hint in distdl("show", job.id).stdout
+
+
+@pytest.mark.parametrize(("code", "word"), [(DIVERGES, "different weights"), (ALONE, "do not communicate")])
+def test_run_ends_with_the_warnings_that_came_while_the_job_ran(tmp_path, code, word):
+    path = tmp_path / "train.py"
+    path.write_text(code)
+    done = distdl("run", "-p", 2, path)
+    end = done.stderr.partition(" completed")[2]
+    assert "Warning: " in end
+    assert word in end
+    assert "never initialises" not in end, "what was said before the start is not said again"
 
 
 def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):

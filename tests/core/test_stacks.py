@@ -98,16 +98,22 @@ def test_ranks_at_the_same_place_are_one_group_and_those_that_wait_are_the_other
     assert [group.ranks for group in one.groups()] == [(1,), (0, 2, 3)]
     assert one.differ == (1,)
     assert one.sentence == (
-        "rank 1 stands in In [5], line 4, while ranks 0, 2 and 3 wait in hvd.allreduce (In [7], line 4)"
+        "rank 1 stands in In [5], line 4, while ranks 0, 2 and 3 wait for it in hvd.allreduce (In [7], line 4)"
     )
     assert taken(ALLREDUCE, HELPER).differ == taken(HELPER, ALLREDUCE).groups()[1].ranks == (1,)
     assert taken(ALLREDUCE, ALLREDUCE).differ == ()
 
 
+def test_ranks_that_wait_in_different_operations_wait_for_nobody_in_particular():
+    other = ALLREDUCE.replace("in allreduce", "in broadcast")
+    assert " for " not in taken(ALLREDUCE, other).sentence
+    assert "wait for them in" in taken(ALLREDUCE, ALLREDUCE, ALLREDUCE, HELPER, HELPER).sentence
+
+
 def test_a_rank_that_gave_none_differs():
     one = stacks.taken(1, file_of([ALLREDUCE], missing={"1": "Its process is stopped."}), PAYLOAD)
     assert one.differ == (1,)
-    assert one.sentence == "rank 1 gave no stacks, while rank 0 waits in hvd.allreduce (In [7], line 4)"
+    assert one.sentence == "rank 1 gave no stacks, while rank 0 waits for it in hvd.allreduce (In [7], line 4)"
     assert stacks.taken(1, file_of([], missing={"0": "x"}), {}).groups() == ()
 
 

@@ -304,9 +304,9 @@ def test_a_stall_that_passes(monkeypatch):
     """).strip(), options={"process_count_per_node": 2, "distributed_backend": "torch"})  # fmt: skip
     stall = wait_for(lambda: job.view().stall, 120, "the stall")
     assert stall.ranks == [1]
-    assert stall.text.startswith("No progress for ")
+    assert stall.text.startswith("No progress: ")
     assert "rank 1 stands in" in stall.text
-    assert "while rank 0 waits in torch.distributed.all_reduce" in stall.text
+    assert "while rank 0 waits for it in torch.distributed.all_reduce" in stall.text
     assert [one.why for one in job.view().stacks] == ["stall"]
     job.wait(60)
     assert job.state is State.COMPLETED

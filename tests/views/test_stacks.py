@@ -44,7 +44,10 @@ def test_the_rank_that_differs_comes_first_with_its_line():
     ]
     assert [one.kind for one in others.frames] == ["library", "cell"]
     assert [(one.rank, one.pid, one.silent) for one in others.places] == [(0, 40, 61.0), (1, 41, 61.0), (3, 43, 61.0)]
-    assert told.says == "rank 2 stands in In [7], line 3, while ranks 0, 1 and 3 wait in hvd.allreduce (In [7], line 2)"
+    assert (
+        told.says
+        == "rank 2 stands in In [7], line 3, while ranks 0, 1 and 3 wait for it in hvd.allreduce (In [7], line 2)"
+    )
 
 
 def test_ranks_that_stand_at_the_same_place_do_not_differ():

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch.hooks import guarded
 
 #: Seconds to wait for the other ranks' ends. Connections that were opened this long ago are all up.
@@ -29,8 +30,12 @@ SHORT_TIMEOUT = 1.0
 LAST_TIMEOUT = 2.0
 #: Seconds in which a store answers.
 _ANSWERS = 2.0
+#: Seconds that threads and child processes of the code get to end before the user is told of them, and its code.
+PATIENCE, KEPT_ALIVE = 3.0, "kept-alive"
 #: Variables by which profilers and other tools get into a process.
 INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+#: Threads and processes that are named.
+_MOST_NAMES = 4
 #: Kinds of files that keep written text or bytes for a while.
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
@@ -101,6 +106,28 @@ def _until(store: Any, counter: str, wanted: int, timeout: float) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def announce_survivors(ending: str) -> None:
+    """Tell the user what keeps this process alive after its code has ended; ``ending`` says how that has ended.
+
+    Python waits for threads that are no daemons and for such processes of ``multiprocessing``, executors included.
+    """
+    threading.Thread(target=_announce, args=(ending,), name="distdl-end", daemon=True).start()
+
+
+def _announce(ending: str) -> None:
+    time.sleep(PATIENCE)
+    threads = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    multiprocessing = sys.modules.get("multiprocessing")
+    children = [one for one in multiprocessing.active_children() if not one.daemon] if multiprocessing else []
+    names = [f"thread {one.name!r}" for one in threads] + [f"child process {one.name!r}" for one in children]
+    if names and (out := channel.current()) is not None:
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        keeps = "keeps" if len(names) == 1 else "keep"
+        out.note("warning", f"{ending}; {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. End what the "
+                 "code has started before it returns, or start it with daemon=True. The value is saved: it stays "
+                 "available when the job is canceled.", KEPT_ALIVE)  # fmt: skip
 
 
 def end(code: int) -> NoReturn:

@@ -11,7 +11,7 @@ import { __, _n } from '../ui/trans';
 import { Restarts } from './restarts';
 import { StallLine } from './stall';
 import type { JobTime } from './steptime';
-import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, ranAndWaited, rankCount, rankWord, shortId, spans, stateWord, unitWord } from '../ui/format';
+import { ENDED, ago, clock, count, duration, money, pastDay, percent, processes, ranAndWaited, rankCount, rankWord, shortId, shownState, spans, stateWord, unitWord, type ShownState } from '../ui/format';
 
 export interface Actions {
   cancel(): void;
@@ -125,7 +125,8 @@ export class Header {
   /** Show a newer card. */
   update(card: Card, detached = false): void {
     const changed = this.#card?.state !== card.state;
-    if (changed && this.#card) setText(this.#live, `${card.name}: ${stateWord(card.state)}`);
+    const state = shown(card);
+    if (this.#card && shown(this.#card) !== state) setText(this.#live, `${card.name}: ${stateWord(state)}`);
     if (changed) this.#asking = false;
     if (changed) this.#pressed = null;
     this.#card = card;
@@ -182,9 +183,10 @@ export class Header {
   }
 
   #drawIdentity(card: Card): void {
-    assign(this.#pill, { 'data-state': card.state });
-    const turns = card.state === 'starting' || card.state === 'preparing';
-    fill(this.#pill, card.state, () => [icon(card.state, 14, turns ? 'dd-turn' : ''), stateWord(card.state)]);
+    const state = shown(card);
+    assign(this.#pill, { 'data-state': state });
+    const turns = state === 'starting' || state === 'preparing';
+    fill(this.#pill, state, () => [icon(state, 14, turns ? 'dd-turn' : ''), stateWord(state)]);
     setText(this.#name, card.name);
     assign(this.#name, { title: card.name });
     setText(this.#id, card.id);
@@ -383,6 +385,8 @@ export function resumeButton(): HTMLButtonElement {
   press.title = __('Start a new job that goes on from the checkpoints of this one');
   return press;
 }
+
+const shown = (card: Card): ShownState => shownState(card.state, card.stall !== null);
 
 function places(card: Card): string[] {
   return [card.compute_target, processes(card.node_count, card.process_count_per_node), card.backend];

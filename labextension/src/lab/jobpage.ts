@@ -6,7 +6,7 @@ import { Menu, Widget } from '@lumino/widgets';
 import { curveDefaults } from '../job/curvedefaults';
 import type { JobMessage } from '../job/jobview';
 import { JobPageView, type PageHost, type PageState } from '../job/jobpageview';
-import { capital, shortId } from '../ui/format';
+import { capital, shortId, shownState } from '../ui/format';
 import { connection, jobHost } from './jobhost';
 import { ranksIcon } from './icons';
 import type { DistDL } from './live';
@@ -118,8 +118,9 @@ export class JobPage extends Widget {
 
   #retitle({ card }: JobMessage): void {
     this.title.label = `${card.name} ${shortId(card.id)}`;
-    this.title.caption = __('Job %1, %2', card.id, capital(card.state));
-    const icon = stateIcon(card.state);
+    const state = shownState(card.state, card.stall !== null);
+    this.title.caption = __('Job %1, %2', card.id, capital(state));
+    const icon = stateIcon(state);
     if ((this.title.icon as LabIcon | undefined)?.name !== icon.name) this.title.icon = icon;
   }
 

@@ -1,12 +1,12 @@
 /** The shapes of a job's states as icons of JupyterLab, for the tabs of pages; `style/page.css` gives them their colours. */
 import { LabIcon } from '@jupyterlab/ui-components';
 import { icon } from '../ui/icons';
-import type { State } from '../ui/format';
+import type { ShownState } from '../ui/format';
 
-const made = new Map<State, LabIcon>();
+const made = new Map<ShownState, LabIcon>();
 
 /** Return the icon of a state, always the same one. */
-export function stateIcon(state: State): LabIcon {
+export function stateIcon(state: ShownState): LabIcon {
   const known = made.get(state);
   if (known) return known;
   const fresh = new LabIcon({ name: `distdl:state-${state}`, svgstr: drawing(state, `dd-stateicon dd-stateicon-${state}`) });

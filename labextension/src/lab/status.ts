@@ -9,7 +9,7 @@ import { h, onClick, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { lineText, secondLine } from '../sidebar/jobtext';
 import type { JobRow } from '../sidebar/types';
-import { shortId } from '../ui/format';
+import { shortId, shownState } from '../ui/format';
 import type { JobList } from './jobs';
 import { NAME, SETTINGS } from './ids';
 import { ILanguage } from './language';
@@ -105,7 +105,7 @@ class RunningJobs implements IRunningSessions.IManager {
   #item(row: JobRow): IRunningSessions.IRunningItem {
     const now = Date.now() / 1000;
     return {
-      icon: () => stateIcon(row.state),
+      icon: () => stateIcon(shownState(row.state, row.stalled)),
       label: () => `${row.name} ${shortId(row.id)}`,
       labelTitle: () => `${row.id}\n${lineText(secondLine(row, now, now, false))}`,
       detail: () => secondLine(row, now, now, false).strong,

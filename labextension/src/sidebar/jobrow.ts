@@ -5,7 +5,7 @@
 import { assign, fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { shortId, stateWord } from '../ui/format';
+import { shortId, shownState, stateWord } from '../ui/format';
 import { figure, isActive, lineText, secondLine, share, spoken } from './jobtext';
 import { Sparkline } from './sparkline';
 import { isStudy, titleOf } from './study';
@@ -66,7 +66,7 @@ export class JobRowView {
   /** Show this row at the moment `now`; see `secondLine` for `heard` and `stale`. */
   update(row: JobRow, now: number, heard: number, stale: boolean): void {
     const line = secondLine(row, now, heard, stale);
-    assign(this.element, { 'data-state': row.state, 'data-stale': stale, 'data-tone': line.tone });
+    assign(this.element, { 'data-state': shownState(row.state, row.stalled && !stale), 'data-stale': stale, 'data-tone': line.tone });
     this.#drawMark(row, stale);
     setText(this.#name, titleOf(row));
     setText(this.#id, shortId(row.id));
@@ -82,9 +82,10 @@ export class JobRowView {
   }
 
   #drawMark(row: JobRow, stale: boolean): void {
-    const turns = !stale && (row.state === 'starting' || row.state === 'preparing');
-    fill(this.#mark, `${row.state} ${turns}`, () => [icon(row.state, 16, turns ? 'dd-turn' : '')]);
-    if (this.#mark.title !== stateWord(row.state)) this.#mark.title = stateWord(row.state);
+    const state = shownState(row.state, row.stalled && !stale);
+    const turns = !stale && (state === 'starting' || state === 'preparing');
+    fill(this.#mark, `${state} ${turns}`, () => [icon(state, 16, turns ? 'dd-turn' : '')]);
+    if (this.#mark.title !== stateWord(state)) this.#mark.title = stateWord(state);
   }
 
   #drawFigure(row: JobRow, now: number): void {

@@ -1,6 +1,6 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
 import { __, _n } from '../ui/trans';
-import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWaited, shortId, spans, stateWord, type State } from '../ui/format';
+import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWaited, shortId, shownState, spans, stateWord, type State } from '../ui/format';
 import { isStudy, metricOf, titleOf } from './study';
 import type { JobRow } from './types';
 
@@ -31,6 +31,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, tone: 'plain', ...more });
   if (row.state === 'queued' && row.place !== null) return line(row.says, { place: '' });
+  if (row.stalled && !stale && shownState(row.state, true) === 'stalled') return { place: '', strong: '', tell: row.says, tone: 'stalled' };
   if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));
@@ -45,7 +46,6 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
 
 function runningLine(row: JobRow, now: number, heard: number, stale: boolean, line: (tell: string, more?: Partial<Line>) => Line): Line {
   const strong = row.total && row.done !== null ? percent(row.done, row.total) : '';
-  if (row.stalled && !stale) return { place: '', strong: '', tell: row.says, tone: 'stalled' };
   if (stale) return line(strong ? __('%1 at %2', strong, clock(heard)) : __('running at %1', clock(heard)));
   const left = row.left === null ? '' : __('%1 left', duration(Math.max(0, row.left - (now - heard))));
   if (strong) return line(left, { strong });
@@ -107,7 +107,7 @@ function brief(seconds: number): string {
 /** Return what a screen reader says of a row: without the seconds, which would make it speak all the time. */
 export function spoken(row: JobRow, { place, strong, tell }: Line): string {
   const value = row.value === null ? '' : `${metricOf(row)} ${number(row.value)}`;
-  return [`${titleOf(row)} ${shortId(row.id)}`, stateWord(row.state), place, strong || tell, value].filter(Boolean).join(', ');
+  return [`${titleOf(row)} ${shortId(row.id)}`, stateWord(shownState(row.state, row.stalled)), place, strong || tell, value].filter(Boolean).join(', ');
 }
 
 /** Whether a job must be asked about before it is canceled: an older one holds work that would be lost. */
@@ -119,7 +119,7 @@ export function asksBeforeCancel(row: JobRow, now: number, setting: 'minute' | '
 /** Whether a search finds a row: every word stands somewhere in what the row is about. */
 export function matches(row: JobRow, words: readonly string[]): boolean {
   if (!words.length) return true;
-  const text = [titleOf(row), row.id, row.state, stateWord(row.state), row.compute_target, row.backend, row.notebook, row.says].join('\n').toLowerCase();
+  const text = [titleOf(row), row.id, row.state, stateWord(shownState(row.state, row.stalled)), row.compute_target, row.backend, row.notebook, row.says].join('\n').toLowerCase();
   return words.every((word) => text.includes(word));
 }
 

@@ -9,7 +9,7 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
 import { say } from '../ui/refusal';
-import { shortId, stateWord } from '../ui/format';
+import { shortId, shownState, stateWord } from '../ui/format';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
 import { FilterBar } from './filterbar';
@@ -354,8 +354,8 @@ export class SidebarView {
   /** Tell screen readers of changed states: politely, once, with the newest first. */
   #announce(rows: readonly JobRow[]): void {
     if (!this.#answered) return;
-    const changed = rows.filter((row) => (this.#known.get(row.id)?.row ?? this.#studies.get(row.id) ?? row).state !== row.state);
-    if (changed.length) setText(this.#live, changed.slice(0, 3).map((row) => `${titleOf(row)} ${shortId(row.id)}: ${stateWord(row.state)}`).join('; '));
+    const changed = rows.filter((row) => wordOf(this.#known.get(row.id)?.row ?? this.#studies.get(row.id) ?? row) !== wordOf(row));
+    if (changed.length) setText(this.#live, changed.slice(0, 3).map((row) => `${titleOf(row)} ${shortId(row.id)}: ${wordOf(row)}`).join('; '));
   }
 
   async #do(request: Promise<unknown>): Promise<void> {
@@ -378,6 +378,8 @@ export class SidebarView {
     this.#filter.focus();
   }
 }
+
+const wordOf = (row: JobRow): string => stateWord(shownState(row.state, row.stalled));
 
 function tool(name: string, title: string, action: () => void): HTMLButtonElement {
   return onClick(h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet', title, 'aria-label': title }, icon(name)), action);

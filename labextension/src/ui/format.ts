@@ -7,6 +7,12 @@ import { __, _n } from './trans';
 export type State =
   | 'queued' | 'preparing' | 'starting' | 'running' | 'canceling' | 'completed' | 'failed' | 'canceled' | 'lost';
 
+/** A state as it is shown: a job that has started and makes no progress is stalled. */
+export type ShownState = State | 'stalled';
+
+export const shownState = (state: State, stalled: boolean): ShownState =>
+  stalled && (state === 'running' || state === 'starting') ? 'stalled' : state;
+
 export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'canceled', 'lost']);
 export const PHASES = ['capture', 'stage', 'start', 'rendezvous', 'train', 'collect', 'clean'] as const;
 type Unit = (amount: number | string) => string;
@@ -24,12 +30,13 @@ const SPANS: [number, Unit, number, Unit][] = [
 export const capital = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
 
 /** Return the word of a state, as it stands alone. */
-export function stateWord(state: State): string {
-  const words: Record<State, string> = {
+export function stateWord(state: ShownState): string {
+  const words: Record<ShownState, string> = {
     queued: __('Queued'),
     preparing: __('Preparing'),
     starting: __('Starting'),
     running: __('Running'),
+    stalled: __('Stalled'),
     canceling: __('Canceling'),
     completed: __('Completed'),
     failed: __('Failed'),

@@ -44,6 +44,7 @@ const SHAPES: Record<string, string[]> = {
   queued: [CIRCLE(5.6, ' stroke-dasharray=2,2.6')],
   starting: [CIRCLE(5.6, ' opacity=0.35'), 'path d=M8 2.4A5.6 5.6 0 0 1 13.6 8'],
   running: [CIRCLE(5.6, ' opacity=0.45'), CIRCLE(2.9, ' fill=currentColor stroke=none')],
+  stalled: [CIRCLE(5.7), 'path d=M8 4.8V8.8M8 11.1V11.2'],
   completed: [CIRCLE(5.7), 'path d=M5.4 8.2 7.2 10 10.6 6.2'],
   failed: [CIRCLE(6.4, ' fill=currentColor stroke=none'), 'path class=dd-cut d=M5.8 5.8 10.2 10.2M10.2 5.8 5.8 10.2'],
   canceled: [CIRCLE(5.7), 'path d=M4.1 11.9 11.9 4.1'],
