@@ -50,6 +50,8 @@ _LOOK = 0.5
 _FAILURES, _LOSSES = 3, 3
 #: Trials before the first one is stopped early, and before values are chosen by what others came to, at most.
 _STARTUP, _MOST_RANDOM = 5, 10
+#: The share of a trial before which it is not stopped early by default.
+_EARLIEST = 0.1
 SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
 
 
@@ -81,12 +83,14 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
         "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
         "gp": lambda: optuna.samplers.GPSampler(seed=seed),
     }  # fmt: skip
+    first = plan.prune_after or 0
     pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
         "median": lambda: optuna.pruners.MedianPruner(
-            n_startup_trials=min(_STARTUP, max(1, plan.trials // 4)), n_warmup_steps=plan.prune_after
+            n_startup_trials=_STARTUP if plan.prune_after is None else min(_STARTUP, max(1, plan.trials // 4)),
+            n_warmup_steps=first,
         ),
-        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, plan.prune_after)),
-        "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=max(1, plan.prune_after)),
+        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, first)),
+        "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=max(1, first)),
         "none": optuna.pruners.NopPruner,
     }  # fmt: skip
     with warnings.catch_warnings():
@@ -243,18 +247,31 @@ class Driver:
         for step, value in compared(rows, going.step, complete=alone or ended):
             going.trial.report(value, step)
             going.step = step
-            if not ended and not going.is_pruned and going.trial.should_prune():
-                self._prune(going)
+            if not ended and not going.is_pruned and self._may_prune(going) and going.trial.should_prune():
+                self._prune(going, int(rows[-1].step))
 
-    def _prune(self, going: _Going) -> None:
+    def _may_prune(self, going: _Going) -> bool:
+        """Return whether trials may be stopped early by now: before, a difference may be noise."""
+        if self._plan.prune_after is not None:
+            return True
+        import optuna
+
+        finished = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+        if len(finished) < _STARTUP:
+            return False
+        view = going.reader.view
+        if view.total and view.done is not None:
+            return view.done >= _EARLIEST * view.total
+        lengths = sorted(max(one.intermediate_values, default=0) for one in finished)
+        return going.step >= _EARLIEST * lengths[len(lengths) // 2]
+
+    def _prune(self, going: _Going, newest: int) -> None:
+        """Stop a trial; ``newest`` is the last step that it has reported."""
         going.is_pruned = True
-        step = going.step
-        if self._plan.pruner != "median":
-            reason = f"not among the best at step {step}"
-        elif self._plan.maximize:
-            reason = f"lower than the median at step {step}"
-        else:
-            reason = f"higher than the median at step {step}"
+        than = "not among the best"
+        if self._plan.pruner == "median":
+            than = f"{'lower' if self._plan.maximize else 'higher'} than the median"
+        reason = f"{than} at step {going.step}" + (f", stopped at step {newest}" if newest > going.step else "")
         with contextlib.suppress(JobNotRunning):
             client.Job(going.reader.folder).cancel(reason=PRUNED + reason)
 

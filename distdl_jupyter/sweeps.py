@@ -173,7 +173,7 @@ def sweep(
     parallel: int = 1,
     sampler: str = "tpe",
     pruner: str = "median",
-    prune_after: int = 1,
+    prune_after: int | None = None,
     seed: int | None = None,
     **options: Any,
 ) -> Sweep:
@@ -185,7 +185,8 @@ def sweep(
 
     At most ``parallel`` trials run at a time, of ``trials`` in all (default 20; with the sampler "grid" each
     combination). ``sampler`` is tpe, random, grid, qmc or gp; ``pruner`` stops bad trials early: median, halving,
-    hyperband or none, from step ``prune_after`` on. ``options`` are those of ``submit``, for each trial.
+    hyperband or none, from step ``prune_after`` on (None: from 10 % of a trial on, once 5 trials have finished).
+    ``options`` are those of ``submit``, for each trial.
 
     ``sweep(id)`` returns a sweep again by its id or the last part of it, ``sweep()`` the newest one.
 
@@ -208,8 +209,8 @@ def sweep(
 
 def of_draft(
     draft: CapturedCode, parameters: space.Space, *, trials: int | None = None, metric: str = "loss",
-    maximize: bool | None = None, parallel: int = 1, sampler: str = "tpe", pruner: str = "median", prune_after: int = 1,
-    seed: int | None = None, **options: Any,
+    maximize: bool | None = None, parallel: int = 1, sampler: str = "tpe", pruner: str = "median",
+    prune_after: int | None = None, seed: int | None = None, **options: Any,
 ) -> Sweep:  # fmt: skip
     """Do what ``sweep`` does with captured code."""
     flags = {} if draft.kind == "function" else _flags(draft, parameters)
@@ -273,9 +274,9 @@ def _check_plan(plan: Plan) -> None:
             hint='Example: metric="val_loss".',
         )
     given = plan.prune_after
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
         raise InvalidSpec(
-            f"prune_after is {plan.prune_after!r}, but it takes a step from 0.",
+            f"prune_after is {plan.prune_after!r}, but it must be a step of at least 0.",
             code="prune-after-invalid",
             field="prune_after",
         )

@@ -35,8 +35,8 @@ class Plan:
     parallel: int = 1
     sampler: str = "tpe"
     pruner: str = "median"
-    #: Steps before which no trial is stopped early.
-    prune_after: int = 1
+    #: The step from which on trials may be stopped early; None: from 10 % of a trial on, once 5 have finished.
+    prune_after: int | None = None
     seed: int | None = None
     flags: dict[str, str] = field(default_factory=dict)
 

@@ -163,7 +163,7 @@ def test_trials_that_all_fail_end_the_sweep(distdl_home):
 @pytest.mark.full
 def test_a_bad_trial_is_stopped_early_and_says_why(distdl_home):
     found = sweep(swept.trains, {"lr": [1e-2, 1e-5, 3e-2]}, trials=3, sampler="grid", seed=0, name="digits",
-                  kwargs={"epochs": 200, "seconds": 0.05})  # fmt: skip
+                  prune_after=1, kwargs={"epochs": 200, "seconds": 0.05})  # fmt: skip
     found.wait(120)
     pruned = [one for one in found.study.trials if one.state == "pruned"]
     assert all(one.says.startswith("higher than the median at step ") for one in pruned)
@@ -338,6 +338,18 @@ def test_the_best_trial_runs_again_on_several_processes(distdl_home):
 
 
 @pytest.mark.full
+def test_no_trial_is_stopped_early_before_others_have_finished_and_it_has_come_a_tenth(distdl_home):
+    rates = [1e-2, 1.1e-2, 1.2e-2, 1.3e-2, 1.4e-2, 1e-5, 1.1e-5, 1.2e-5, 1.3e-5]
+    found = sweep(swept.trains, {"lr": rates}, trials=9, sampler="grid", seed=0, name="digits",
+                  kwargs={"epochs": 60, "seconds": 0.05}).wait(200)  # fmt: skip
+    first, rest = found.study.trials[:5], found.study.trials[5:]
+    assert {one.state for one in first} == {"completed"}
+    pruned = [one for one in rest if one.state == "pruned"]
+    assert pruned
+    assert all(one.done >= 6 for one in pruned)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("sampler", ["gp", "qmc", "random"])
 def test_a_sampler_gives_every_trial_values_of_its_own(distdl_home, sampler):
     found = sweep(swept.trains, {**LR, "width": [1, 64]}, trials=13, parallel=3, sampler=sampler, seed=1,
@@ -353,7 +365,7 @@ def test_a_sampler_gives_every_trial_values_of_its_own(distdl_home, sampler):
 @pytest.mark.full
 def test_trials_of_two_nodes_are_stopped_early_and_the_best_is_found(distdl_home):
     # With this seed the good value is tried first.
-    found = sweep(swept.trains, {"lr": [0.01, 0.0001]}, trials=2, sampler="grid", seed=1, node_count=2,
+    found = sweep(swept.trains, {"lr": [0.01, 0.0001]}, trials=2, sampler="grid", seed=1, node_count=2, prune_after=1,
                   distributed_backend="torch", kwargs={"epochs": 100, "seconds": 0.1}).wait(200)  # fmt: skip
     best, bad = found.trials
     assert (best.params, best.state, bad.state) == ({"lr": 0.01}, "completed", "pruned")
