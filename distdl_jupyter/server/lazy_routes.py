@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tornado.routing import RuleRouter
     from tornado.web import Application
 
-#: Where pages of others are that pass through this server (``server.tracking``).
-VIEW = "/distdl/view"
 #: Where all addresses are; ``server.routes`` says which there are.
 BASE = "/distdl/api"
 
@@ -35,8 +33,7 @@ class LazyRoutes(Router):
         from tornado.web import _ApplicationRouter  # what ``Application.add_handlers`` makes of handlers
 
         routes = importlib.import_module("distdl_jupyter.server.routes")
-        table = [*importlib.import_module("distdl_jupyter.server.tracking").pages(), *routes.handlers()]
-        return _ApplicationRouter(self._application, [(self._base_url + at, *to) for at, *to in table])
+        return _ApplicationRouter(self._application, [(self._base_url + at, *to) for at, *to in routes.handlers()])
 
     @property
     def rules(self) -> list[Rule]:
@@ -51,6 +48,6 @@ class LazyRoutes(Router):
 def add(application: Application, base_url: str) -> LazyRoutes:
     """Put the addresses into a running application, before its last rule, and return them."""
     routes = LazyRoutes(application, base_url)
-    below = Rule(PathMatches(f"{base_url.rstrip('/')}(?:{BASE}|{VIEW})(?:/.*)?$"), routes)
+    below = Rule(PathMatches(f"{base_url.rstrip('/')}{BASE}(?:/.*)?$"), routes)
     application.default_router.rules.insert(-1, below)
     return routes

@@ -308,8 +308,7 @@ class OutputList:
 class TrackerRow:
     """How far one experiment tracker has come with a job (core.tracking.TrackerRecord).
 
-    ``url`` is a page of the run elsewhere, ``view`` one below this server's base; where there is neither, ``missing``
-    may say what to install.
+    ``url`` is the page of the run; for a run that is kept on this machine ``command`` shows it, "" where there is none.
     """
 
     tracker: str
@@ -317,8 +316,7 @@ class TrackerRow:
     run: str
     place: str
     url: str
-    view: str
-    missing: str
+    command: str
     trouble: str
     done: bool
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from importlib.util import find_spec
-from typing import Any
+import shlex
+from pathlib import Path
 
 from distdl_jupyter.core import tracking
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
-from distdl_jupyter.server.lazy_routes import VIEW
 from distdl_jupyter.server.schema import TrackerList, TrackerRow
-
-_PROXY = "jupyter_server_proxy"
 
 
 class TrackersOfJob(Handler):
@@ -25,37 +23,29 @@ class TrackersOfJob(Handler):
 
 
 def _rows(id_: str) -> TrackerList:
-    return TrackerList(tuple(map(functools.partial(_row, id_), tracking.of_job(attached(id_).folder.path))))
+    folder = attached(id_).folder.path
+    return TrackerList(tuple(map(functools.partial(_row, folder), tracking.of_job(folder))))
 
 
-def _row(id_: str, record: tracking.TrackerRecord) -> TrackerRow:
-    view, why = "", ""
-    if record.run and not record.url and record.tracker != "wandb":
-        why = _missing(record.tracker)
-        view = "" if why else _view(id_, record)
+def _row(folder: Path, record: tracking.TrackerRecord) -> TrackerRow:
+    command = _command(folder, record) if record.run and not record.url else ""
     return TrackerRow(
-        record.tracker, record.title, record.run, record.place, record.url, view, why, record.trouble, record.done
+        record.tracker, record.title, record.run, record.place, record.url, command, record.trouble, record.done
     )
 
 
-def _view(id_: str, record: tracking.TrackerRecord) -> str:
+def _command(job: Path, record: tracking.TrackerRecord) -> str:
+    """Return the command that shows a run that is kept on this machine, "" where there is none."""
     if record.tracker == "tensorboard":
-        return f"{VIEW[1:]}/{id_}/tensorboard/"
-    return f"{VIEW[1:]}/mlflow/#/experiments/{record.experiment}/runs/{record.run}"
+        # All of the job where ranks have written event files of their own.
+        has_own = next(job.glob("outputs/**/events.out.tfevents.*"), None) is not None
+        folder = job if has_own else tracking.folder_of(job, "tensorboard")
+        return f"tensorboard --logdir {shlex.quote(str(folder))}"
+    if record.tracker == "mlflow":
+        from distdl_jupyter.monitoring import settings, trackers
 
-
-def _missing(tracker: str) -> str:
-    missing = [name for name in (tracker, _PROXY) if find_spec(name) is None]
-    return f"Opening it here needs a package: pip install 'distdl-jupyter[{tracker}]'." if missing else ""
-
-
-def pages() -> list[tuple[str, Any, dict[str, Any]]]:
-    """Return the patterns of trackers' pages with their handler; none without jupyter-server-proxy."""
-    if find_spec(_PROXY) is None:
-        return []
-    from distdl_jupyter.server.trackerpages import TrackerPages
-
-    return [
-        (rf"{VIEW}/[\w-]+/tensorboard(/.*)", TrackerPages, {"state": {}}),
-        (rf"{VIEW}/mlflow(/.*)", TrackerPages, {"state": {}}),
-    ]
+        try:
+            return f"mlflow ui --backend-store-uri {shlex.quote(trackers.mlflow_address(settings.read()))}"
+        except DistDLError:
+            return ""
+    return ""

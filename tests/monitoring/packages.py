@@ -1,4 +1,4 @@
-"""MLflow, Weights & Biases and the server's proxy beside the environment of the tests: what of them it lacks."""
+"""MLflow and Weights & Biases beside the environment of the tests: what of them it lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 #: What a user installs with the extras of the same trackers.
-WANTED = ("mlflow>=3.4", "wandb>=0.19", "jupyter-server-proxy>=4.4")
+WANTED = ("mlflow>=3.4", "wandb>=0.19")
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet")
 
 

@@ -95,8 +95,6 @@ export class Api {
   logUrl = (id: string, rank: number | null = null): string => this.#download(`jobs/${part(id)}/log?${words({ format: 'text', rank })}`);
   /** Where a file that a job wrote can be downloaded. */
   outputUrl = (id: string, file: string): string => this.#download(`jobs/${part(id)}/outputs/${file.split('/').map(part).join('/')}`);
-  /** Where a page of another program is that passes through this server. */
-  viewUrl = (view: string): string => `${this.base}/${view}`;
   /** Where a picture that ranks have shown is. */
   traceUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/profile/${number}/trace`);
   pictureUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/pictures/${number}`);

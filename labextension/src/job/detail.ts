@@ -1,4 +1,5 @@
 /** What of a job does not stream: its spec, the code of its cell, the names that travelled with it, the files it wrote. */
+import { copyable } from '../ui/checks';
 import { copy } from '../ui/clipboard';
 import { h, onClick, type Child } from '../ui/dom';
 import { button } from './header';
@@ -69,21 +70,19 @@ export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork:
   return [box(__('Checkpoints'), said, grid([__('Step'), ...metrics, __('Size'), __('Written'), __('Checkpoint'), ''], rows, metrics.length + 1))];
 }
 
-/** The job's run in each experiment tracker: `open` shows its page. */
-export function trackersPart(trackers: TrackerRow[], open: (tracker: TrackerRow) => void): HTMLElement[] {
+/** The job's run in each experiment tracker, with a link to its page, or the command that shows it. */
+export function trackersPart(trackers: TrackerRow[]): HTMLElement[] {
   if (!trackers.length) return [];
   const rows = trackers.map((one) => [
     one.title, h('span', { class: 'dd-mono dd-ell', title: one.run }, one.run), h('span', { class: 'dd-ell', title: one.place }, one.place),
-    one.trouble ? h('span', { class: 'dd-ink-warn' }, one.trouble) : one.done ? __('Complete') : __('Being written'), openButton(one, open),
+    one.trouble ? h('span', { class: 'dd-ink-warn' }, one.trouble) : one.done ? __('Complete') : __('Being written'), trackerLink(one),
   ]);
   return [box(__('Tracking'), null, grid([__('Tracker'), __('Run'), __('Where'), __('State'), ''], rows))];
 }
 
-function openButton(tracker: TrackerRow, open: (tracker: TrackerRow) => void): Child {
-  if (!tracker.view && !tracker.url) return tracker.missing ? h('span', { class: 'dd-sub' }, tracker.missing) : '';
-  const press = button('open', __('Open %1', tracker.title), 'dd-small');
-  onClick(press, () => open(tracker));
-  return press;
+function trackerLink({ title, url, command }: TrackerRow): Child {
+  if (/^https?:/.test(url)) return h('a', { class: 'dd-link', href: url, target: '_blank', rel: 'noopener noreferrer' }, __('Open %1', title));
+  return command && copyable('', command);
 }
 
 function stepWords({ step, is_named: named }: CheckpointRow): string {

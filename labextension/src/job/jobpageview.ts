@@ -37,8 +37,6 @@ export interface PageHost extends JobHost {
   /** Start a new job that goes on from one checkpoint, and show it. */
   fork(path: string): Promise<void>;
   trackers(): Promise<TrackerRow[]>;
-  /** Show the page of the job's run in a tracker. */
-  openTracker(tracker: TrackerRow): void;
   outputAddress(path: string): string;
   logAddress(rank: number | null): string;
   compare(): void;
@@ -219,7 +217,7 @@ export class JobPageView {
     Promise.all([this.host.outputs(), this.host.checkpoints(), this.host.trackers()]).then(
       ([files, table, trackers]) => {
         fill(this.#outputs, JSON.stringify([files, table, trackers]), () => [
-          ...trackersPart(trackers, (tracker) => this.host.openTracker(tracker)),
+          ...trackersPart(trackers),
           ...checkpointsPart(table, (path) => this.#fork(path)),
           ...outputsPart(files, (path) => this.host.outputAddress(path)),
         ]);

@@ -12,7 +12,6 @@ import { ranksIcon } from './icons';
 import type { DistDL } from './live';
 import { markView } from './onscreen';
 import type { OpenCell } from './opencell';
-import { openTracker } from './trackerpage';
 import { stateIcon } from './stateicons';
 import { __ } from '../ui/trans';
 
@@ -100,7 +99,6 @@ export class JobPage extends Widget {
       outputs: () => api.outputs(id),
       checkpoints: () => api.checkpoints(id),
       trackers: () => api.trackers(id),
-      openTracker: (tracker) => openTracker(this.app, api, id, tracker),
       fork: async (path) => void commands.execute(OPEN_JOB, { id: (await api.forkJob(id, path)).id }),
       outputAddress: (path) => api.outputUrl(id, path),
       logAddress: (rank) => api.logUrl(id, rank),
