@@ -56,11 +56,11 @@ class ResourcesEvent(msgspec.Struct, tag_field="type", tag="resources"):
 
 
 class Sample(msgspec.Struct):
-    """One moment (see ``node.resources``)."""
+    """One moment (see ``node.resources``). What it holds of each rank is checked where it is read."""
 
     t: Amount
-    node: dict[str, Any]
-    ranks: dict[_NumberText, dict[str, Any]]
+    node: Any
+    ranks: dict[_NumberText, Any]
     gpus: Any = None
 
 
