@@ -31,7 +31,7 @@ SHOWN = "who stands where is shown for all ranks side by side, the stuck one fir
 
 
 def stuck(backend, how):
-    """Train three steps together; then rank 1 does ``how`` while rank 0 waits in a collective operation."""
+    """Train three steps together; then rank 1 does ``how`` while rank 0 waits for it in a collective operation."""
     import os
     import threading
     import time
@@ -125,7 +125,7 @@ def test_a_rank_that_skips_a_collective_operation(how, backend):
         assert taken.ranks[1].state == {"loop": "running", "sleep": "sleeping"}[how]
         assert taken.ranks[0].step == 2
         told = repr(taken)
-        assert f"rank 0 waits in {module}." in told
+        assert f"rank 0 waits for it in {module}." in told
         assert line[-1] in told or line[0] in told
         assert "test_stuck.py, line" in told
     finally:
@@ -328,7 +328,7 @@ def test_a_hang_that_is_given_a_time(backend):
     assert view.state is State.FAILED, view.reason
     assert "no rank made progress for 4 s, its hang_timeout_seconds" in view.reason
     assert "rank 1 stands in tests/faults/test_stuck.py, line" in view.reason
-    assert "rank 0 waits in" in view.reason
+    assert "rank 0 waits for it in" in view.reason
     assert view.stop.by == "hang"
     assert view.failure is None
     assert [one.why for one in view.stacks] == ["hang"]
@@ -382,7 +382,7 @@ def test_asking_from_a_terminal():
     try:
         said = distdl("stacks", job.id)
         assert "time.sleep(3600)" in said
-        assert "rank 0 waits in torch.distributed.all_reduce" in said
+        assert "rank 0 waits for it in torch.distributed.all_reduce" in said
     finally:
         end(job)
     assert "time.sleep(3600)" in distdl("stacks", job.id, "--kept")

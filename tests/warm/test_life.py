@@ -147,7 +147,7 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
         connection.connect(str(template_files.of().socket))
         from distdl_jupyter.warm import process_context
 
-        wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": {}, "secrets": {},
+        wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": dict(os.environ), "secrets": {},
                                "environment": dict(os.environ), "circumstances": process_context.now(), "limits": {},
                                "niceness": process_context.niceness()},
                   (file.fileno(), file.fileno()))  # fmt: skip
