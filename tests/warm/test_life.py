@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from distdl_jupyter import submit
+from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import import_history, process_marker, report, settings, template_client, template_files, wire
@@ -148,10 +149,12 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
         from distdl_jupyter.warm import process_context
 
         wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": dict(os.environ), "secrets": {},
-                               "environment": dict(os.environ), "circumstances": process_context.now(), "limits": {},
+                               "environment": for_ranks_here(os.environ), "circumstances": process_context.now(), "limits": {},
                                "niceness": process_context.niceness()},
                   (file.fileno(), file.fileno()))  # fmt: skip
-        pid = wire.receive(connection)[0]["taken"]
+        answer = wire.receive(connection)[0]
+        assert "taken" in answer, answer
+        pid = answer["taken"]
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     assert not (tmp_path / "events.jsonl").exists()
 
