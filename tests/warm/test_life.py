@@ -149,8 +149,8 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
         from distdl_jupyter.warm import process_context
 
         wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": dict(os.environ), "secrets": {},
-                               "environment": for_ranks_here(os.environ), "circumstances": process_context.now(), "limits": {},
-                               "niceness": process_context.niceness()},
+                               "environment": for_ranks_here(os.environ), "limits": {},
+                               "circumstances": process_context.now(), "niceness": process_context.niceness()},
                   (file.fileno(), file.fileno()))  # fmt: skip
         answer = wire.receive(connection)[0]
         assert "taken" in answer, answer
