@@ -32,6 +32,7 @@ EXCEPTIONS = {
     "magic/lines.py": "examples of a magic's help",
     "magic/ranks_lines.py": "examples of a magic's help",
     "preflight/files.py": "calls of users' code that write files",
+    "preflight/training.py": "calls of users' code that start processes",
     "preflight/reading.py": "names that users' code usually gives to modules",
     "registry.py": "the backend that is taken when none is chosen",
     "warm/preconditions.py": "prefixes of variables that libraries read when they are loaded",

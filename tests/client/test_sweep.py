@@ -74,7 +74,7 @@ def trial_numbers():
         ({"parameters": {"lr": 0.1}}, "lr is 0.1, which is no range and no list"),
         ({"parameters": {"rate": [1, 2]}}, "got an unexpected keyword argument 'rate'|cannot be called this way"),
         ({"trials": 0}, "trials is 0"), ({"parallel": -1}, "parallel is -1"), ({"sampler": "x"}, "sampler is 'x'"),
-        ({"pruner": 3}, "pruner is 3"), ({"metric": ""}, "metric takes the name"), ({"prune_after": -1}, "from 0"),
+        ({"pruner": 3}, "pruner is 3"), ({"metric": ""}, "metric takes the name"), ({"prune_after": -1}, "at least 0"),
         ({"sampler": "grid"}, "The sampler grid takes lists"), ({"nodez": 2}, "nodez"),
     ],
 )  # fmt: skip

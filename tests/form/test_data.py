@@ -127,7 +127,7 @@ def test_a_launcher_takes_every_form_of_data(labels: Path) -> None:
 def test_a_folder_is_counted_and_the_job_reads_it(labels: Path, distdl_home: Path) -> None:
     model = form(data={"labels": str(labels)})
     assert said(model) == {
-        "name": "labels", "place": str(labels), "level": "ok", "text": "2 files, 1.2 kB", "remedy": "",
+        "name": "labels", "place": str(labels), "level": "ok", "text": "2 files, 1.2 kB", "remedy": "", "code": "",
         "looking": False, "sign_in": False,
     }  # fmt: skip
     assert any(item["text"] == "labels: 2 files, 1.2 kB" for item in model.checks["items"])

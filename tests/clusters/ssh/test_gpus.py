@@ -21,7 +21,6 @@ def test_a_job_that_demands_gpus_does_not_start_on_hosts_without_them(lab_of):
 
 def wait_for_file(path):
     import os
-    import time
 
     while not os.path.exists(path):
         time.sleep(0.05)
@@ -43,7 +42,6 @@ def test_jobs_of_two_submitters_wait_for_each_other_on_a_host(lab_of, tmp_path):
     assert second.state is State.QUEUED
     assert (view.place, view.host, view.lacks) == (1, "node-a", ("cores",))
     assert view.names == (f"first ({first.id[-5:]})",)
-    assert 400 < view.start - time.time() < 601
     (tmp_path / "second").touch()
     (tmp_path / "first").touch()
     assert (first.result(90), second.result(90)) == (str(count), "1")
