@@ -1,7 +1,5 @@
 """What a job asks of hosts must be on each of them, and is its own while it runs."""
 
-import time
-
 import pytest
 
 from distdl_jupyter.core.errors import JobFailed
@@ -21,6 +19,7 @@ def test_a_job_that_demands_gpus_does_not_start_on_hosts_without_them(lab_of):
 
 def wait_for_file(path):
     import os
+    import time
 
     while not os.path.exists(path):
         time.sleep(0.05)
