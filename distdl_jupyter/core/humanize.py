@@ -31,8 +31,8 @@ STATE_SHAPES: dict[State, str] = {
 
 #: How a job is shown that has started and makes no progress; word and shape of each state as it is shown.
 STALLED = "stalled"
-SHOWN_WORDS: dict[str, str] = {**STATE_WORDS, STALLED: "Stalled"}
-SHOWN_SHAPES: dict[str, str] = {**STATE_SHAPES, STALLED: "exclamation"}
+SHOWN_WORDS: dict[str, str] = {**{str(state): word for state, word in STATE_WORDS.items()}, STALLED: "Stalled"}
+SHOWN_SHAPES: dict[str, str] = {**{str(state): shape for state, shape in STATE_SHAPES.items()}, STALLED: "exclamation"}
 
 #: One character for each shape, for terminals.
 SHAPE_SIGNS: dict[str, str] = {

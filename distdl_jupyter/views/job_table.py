@@ -232,7 +232,7 @@ def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tup
 def _state(job: JobRow, *, signs: bool) -> str:
     state = humanize.shown_state(job.state, stalled=job.stalled)
     text = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}" if signs else state
-    if job.state == State.RUNNING and job.total and job.done is not None:
+    if job.state == "running" and job.total and job.done is not None:
         text += f" {humanize.percent(job.done, job.total)}"
     return text
 
