@@ -125,7 +125,8 @@ class AgentRun(Run):
         for number in numbers:
             if number < SERVICES and not self._is_on(node, number):
                 raise BrokenWire(f"It reported rank {number}, which it does not run.")
-            if SERVICES <= number < SHELLS and node is not self._nodes.nodes[0]:
+            # Services and the launcher run on the first node; the data program (above them) runs on every node.
+            if SERVICES <= number <= LAUNCHER and node is not self._nodes.nodes[0]:
                 raise BrokenWire(f"It reported process {number}, which it does not run.")
 
     def _is_on(self, node: Node, rank: int) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents.agent import Host, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.agents.data import STAGER
 from distdl_jupyter.clusters.agents.run import DirectRun
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Context
@@ -124,11 +125,12 @@ def test_the_true_exit_of_its_rank_is_believed(run_of):
 
 
 def test_what_an_honest_agent_says_breaks_nothing(run_of):
-    sample = {"t": 1.0, "node": {}, "ranks": {"1": {}}, "gpus": None}
+    sample = {"t": 1.0, "node": {"cpu": 5.0}, "ranks": {"1": [12.5, 1024]}, "gpus": {}}
     closed, warned = {"type": "shell-closed", "shell": 0}, {"type": "warned"}
-    run = run_of([closed, warned, {"type": "resources", "samples": [sample]}, EXIT])
+    data_program = {**EXIT, "process": STAGER}
+    run = run_of([closed, warned, data_program, {"type": "resources", "samples": [sample]}, EXIT])
     assert [(one.rank, one.code) for one in wait_for(run.poll)] == [(1, 0)]
-    assert [one.data["ranks"] for one in run.samples()] == [{"1": {}}]
+    assert [one.data["ranks"] for one in run.samples()] == [{"1": [12.5, 1024]}]
 
 
 @pytest.mark.parametrize(
