@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -456,6 +457,10 @@ class Job:
         of = self._end or self.view()
         processes = plural(of.node_count * of.process_count_per_node, "process")
         return f"<Job {self.id} {self.name!r} {of.state}, {processes}>"
+
+    def _ipython_display_(self) -> None:
+        # By name: the widgets are a layer above. A method needs no %load_ext in a restarted kernel.
+        importlib.import_module("distdl_jupyter.widgets").show(self)
 
 
 class Jobs(list[Job]):

@@ -41,7 +41,6 @@ def load(ip: Any) -> None:
     for name, function in lines.all().items():
         ip.register_magic_function(function, "line", name)
     ip.set_hook("complete_command", actions, str_key="%dist_ranks")
-    _show_jobs_as_panels(ip)
 
 
 def owner(ip: Any) -> str | None:
@@ -53,14 +52,3 @@ def owner(ip: Any) -> str | None:
         return None if lazy is None or lazy.startswith("distdl_jupyter") else str(lazy)
     module = str(getattr(found, "__module__", None) or type(found).__module__)
     return None if module.startswith("distdl_jupyter") else module.partition(".")[0]
-
-
-def _show_jobs_as_panels(ip: Any) -> None:
-    """Let a Job at the end of a cell show its panel. Nothing is imported before the first one is shown."""
-    ip.display_formatter.ipython_display_formatter.for_type_by_name("distdl_jupyter.client", "Job", _show)
-
-
-def _show(job: Any) -> None:
-    from distdl_jupyter import widgets
-
-    widgets.show(job)
