@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.clusters.agents.agent import Host, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.data import STAGER
-from distdl_jupyter.clusters.agents.run import DirectRun
+from distdl_jupyter.clusters.agents.run import LAUNCHER, SERVICES, DirectRun
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.ssh.reach import SshProcess
@@ -90,23 +90,31 @@ def run_of():
 EXIT = {"type": "exit", "process": 1, "code": 0, "signal": None}
 
 
+@pytest.mark.fault("entry", "a message of an agent that is not valid ends the connection to its own host only")
 @pytest.mark.parametrize(
     "event",
     [
         pytest.param({**EXIT, "process": 0}, id="exit of a rank elsewhere"),
         pytest.param({**EXIT, "process": 2}, id="exit of a rank that does not exist"),
-        pytest.param({**EXIT, "process": 1_100_000}, id="exit of the launcher elsewhere"),
+        pytest.param({**EXIT, "process": SERVICES}, id="exit of a service elsewhere"),
+        pytest.param({**EXIT, "process": LAUNCHER}, id="exit of the launcher elsewhere"),
         pytest.param({**EXIT, "process": -1}, id="negative process"),
         pytest.param({**EXIT, "process": 10**400}, id="huge process"),
+        pytest.param({**EXIT, "process": "1"}, id="process as text"),
+        pytest.param({**EXIT, "code": "x"}, id="code as text"),
+        pytest.param({**EXIT, "evidence": "x" * 100_000}, id="long evidence"),
         pytest.param({**EXIT, "code": None, "signal": "\u00b2"}, id="signal in superscript"),
         pytest.param({"type": "exit"}, id="exit without fields"),
         pytest.param({"type": "resources"}, id="resources without samples"),
+        pytest.param({"type": "resources", "samples": None}, id="no samples"),
         pytest.param({"type": "resources", "samples": [1]}, id="sample that is a number"),
         pytest.param({"type": "lost"}, id="an event that only the supervisor makes"),
         pytest.param({"type": "lost", "says": "node-0"}, id="a lost host"),
+        pytest.param({"type": "message", "message": {"type": "gave-up", "text": ""}}, id="a message of a rank"),
         pytest.param({"type": "shell", "shell": "x"}, id="shell without a command"),
         pytest.param({"type": "hold", "channel": []}, id="hold of a list"),
         pytest.param({"type": "reply", "request": []}, id="reply to a list"),
+        pytest.param({"type": "reply", "request": "one"}, id="reply to a word"),
         pytest.param({"type": "resources", "samples": [{"t": 1, "node": {}, "ranks": {"0": {}}}]}, id="rank elsewhere"),
         pytest.param({"type": "surprise"}, id="unknown event"),
     ],
@@ -114,7 +122,7 @@ EXIT = {"type": "exit", "process": 1, "code": 0, "signal": None}
 def test_a_lie_is_the_end_of_its_own_host_only(run_of, event):
     run = run_of([event])
     exits = wait_for(run.poll)
-    assert [(one.rank, one.code, one.signal) for one in exits] == [(1, None, None)]
+    assert [(exit_.rank, exit_.code, exit_.signal) for exit_ in exits] == [(1, None, None)]
     assert "node-1" in exits[0].evidence
     assert not run._nodes.nodes[0].connection.lost
 
@@ -149,9 +157,13 @@ def test_the_number_of_living_processes_is_bounded(run_of, count, listed):
     [
         ("stuck", {"pids": ["1"]}),
         ("stuck", {}),
+        ("alive", {}),
+        ("start", {"pids": {"one": 1}}),
         ("clock", {"t_ns": "now"}),
+        ("clock", {"t_ns": 1e300}),
         ("drain", {"evidence": 5}),
         ("stacks", {"answers": []}),
+        ("stacks", {"answers": {"0": "text"}}),
     ],
 )
 def test_a_reply_that_is_not_valid_is_the_failure_of_its_host(run_of, request_, reply):
@@ -160,3 +172,10 @@ def test_a_reply_that_is_not_valid_is_the_failure_of_its_host(run_of, request_, 
         run._nodes.nodes[1].connection.ask(request_, ranks=[1])
     assert told.value.host == "node-1"
     assert [one.rank for one in wait_for(run.poll)] == [1]
+
+
+def test_stacks_of_a_rank_elsewhere_are_left_out(run_of):
+    forged = {"text": "forged", "missing": "", "state": "", "about": {}}
+    run = run_of(replies={"stacks": {"answers": {"0": forged, "1": forged}}})
+    run._nodes.nodes[1].connection.ask_stacks([1])
+    assert list(wait_for(run.stacks)) == [1]

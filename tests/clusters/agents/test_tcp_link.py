@@ -5,8 +5,8 @@ import json
 import os
 import socket
 import ssl
+import subprocess
 import sys
-import time
 
 import pytest
 
@@ -19,74 +19,127 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 
 @pytest.fixture
 def port():
-    made = Port("127.0.0.1", str)
-    yield made
-    made.close()
-    made.cut()
+    port = Port("127.0.0.1", "{} is gone.".format)
+    yield port
+    port.close()
+    port.cut()
 
 
-def connect(back, **hello):
-    """Connect as an agent does, and say what it says."""
+def connect(port, certificate=""):
+    """Connect as an agent does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(cadata=back["certificate"])
-    stream = context.wrap_socket(socket.create_connection((back["host"], back["port"]), timeout=30))
-    told = {"secret": back["secret"], "number": 0, "attempt": 0, "hostname": "a", "address": "127.0.0.1", **hello}
-    stream.sendall(json.dumps(told).encode() + b"\n")
-    return stream
+    context.load_verify_locations(cadata=certificate or port.back["certificate"])
+    with socket.create_connection((port.back["host"], port.back["port"]), timeout=30) as plain:
+        return context.wrap_socket(plain)  # takes the descriptor over
 
 
-def test_silent_connections_keep_no_agent_out_and_hold_few_descriptors(port):
+def hello(port, **fields):
+    """Return the line that an agent sends first, with ``fields``."""
+    line = {"secret": port.back["secret"], "number": 0, "attempt": 0, "hostname": "a", "address": "127.0.0.1"}
+    return json.dumps(line | fields).encode() + b"\n"
+
+
+def connect_silently(port, count):
+    """Start another process that opens connections and sends nothing."""
+    code = (
+        "import socket, time; opened = []\n"
+        f"for _ in range({count}): opened.append(socket.socket()); opened[-1].setblocking(False); "
+        f"opened[-1].connect_ex({(port.back['host'], port.back['port'])!r})\n"
+        "print('open', flush=True); time.sleep(60)"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+
+@pytest.mark.fault("entry", "thousands of connections that send nothing: the nodes of the job still connect")
+def test_a_node_connects_beside_thousands_of_silent_connections(port):
     before = len(os.listdir("/proc/self/fd"))
-    silent = []
-    with contextlib.ExitStack() as stack:
-        for _ in range(1_000):
-            silent.append(stack.enter_context(socket.create_connection((port.back["host"], port.back["port"]))))
-        with connect(port.back, number=3):
-            assert wait_for(lambda: port.callers.get(3)).hostname == "a"
-        for _ in range(50):
-            time.sleep(0.01)
-            assert len(port._unproven) <= tcp_link._MAX_UNPROVEN
-        held = len(os.listdir("/proc/self/fd")) - before - len(silent)
-        assert held < 2 * tcp_link._MAX_UNPROVEN
-    assert list(port.callers) == [3]
+    silent = [connect_silently(port, 900) for _ in range(3)]
+    most = before + 2 * tcp_link._MAX_UNPROVEN + len(silent)
+    try:
+        for process in silent:
+            assert process.stdout.readline() == b"open\n"
+        assert len(os.listdir("/proc/self/fd")) < most
+        with connect(port) as stream:
+            stream.sendall(hello(port, number=3))
+            wait_for(lambda: port.callers, 20, "the node of the job")
+            assert list(port.callers) == [3]
+        assert len(port._unproven) <= tcp_link._MAX_UNPROVEN
+        assert len(os.listdir("/proc/self/fd")) < most
+    finally:
+        for process in silent:
+            process.kill()
+            process.communicate()
 
 
-def test_a_silent_connection_is_ended_after_some_seconds(port, monkeypatch):
+def test_a_connection_without_a_handshake_or_a_line_is_closed_after_some_seconds(port, monkeypatch):
     monkeypatch.setattr(tcp_link, "_HELLO_SECONDS", 0.5)
-    with socket.create_connection((port.back["host"], port.back["port"]), timeout=30) as silent:
-        assert silent.recv(1) == b""
+    with socket.create_connection((port.back["host"], port.back["port"])) as plain, connect(port) as stream:
+        for connection in (plain, stream):
+            connection.settimeout(5)
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                assert connection.recv(1) == b""
+    assert port.callers == {}
 
 
 @pytest.mark.parametrize(
-    "hello",
-    [{"secret": "guessed"}, {"secret": None}, {"number": "x"}, {"number": []}, {"attempt": 1}, {"secret": "\u00b2"}],
+    "line",
+    [
+        {"secret": "guessed"},
+        {"secret": None},
+        {"secret": "\u00b2"},
+        {"number": "x"},
+        {"number": []},
+        {"attempt": 1},
+        b"{}\n",
+        b"[]\n",
+        b"what\n",
+        b"[" * 50_000 + b"\n",
+        b"x" * 100_000 + b"\n",
+    ],
 )
-def test_what_is_not_an_agent_of_this_job_is_cut(port, hello):
-    with connect(port.back, **hello) as stream, contextlib.suppress(ConnectionError):
-        assert stream.recv(1) == b""
+def test_a_connection_that_is_not_of_this_job_is_closed_and_not_counted(port, line):
+    with connect(port) as stream:
+        assert stream.version() == "TLSv1.3"
+        stream.settimeout(5)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            stream.sendall(line if isinstance(line, bytes) else hello(port, **line))
+            assert stream.recv(1) == b""
     assert port.callers == {}
-    with connect(port.back):
-        assert wait_for(lambda: port.callers)
+    with connect(port) as stream:
+        stream.sendall(hello(port))
+        wait_for(lambda: port.callers, 5, "the node of the job")
 
 
-def test_each_place_connects_once(port):
-    with connect(port.back) as first, connect(port.back) as second:
-        assert wait_for(lambda: port.callers)
-        with contextlib.suppress(ConnectionError):
-            assert (second if wait_for(lambda: port.callers) else first).recv(1) == b""
-        assert len(port.callers) == 1
+def test_each_node_connects_once(port):
+    with connect(port) as first, connect(port) as second:
+        first.sendall(hello(port))
+        wait_for(lambda: port.callers, 5, "the first connection")
+        second.sendall(hello(port, hostname="other"))
+        second.settimeout(5)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            assert second.recv(1) == b""
+        assert [caller.hostname for caller in port.callers.values()] == ["a"]
+
+
+def test_each_port_has_its_own_certificate_and_secret(port):
+    other = Port("127.0.0.1", "{} is gone.".format)
+    try:
+        assert other.back["secret"] != port.back["secret"]
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connect(other, port.back["certificate"])
+    finally:
+        other.close()
 
 
 def test_a_closed_port_refuses(port):
     port.close()
-    back = port.back
 
-    def refused():
+    def is_refused():
         try:
-            socket.create_connection((back["host"], back["port"]), timeout=5).close()
+            socket.create_connection((port.back["host"], port.back["port"]), timeout=5).close()
         except OSError:
             return True
         return False
 
-    wait_for(refused)
+    wait_for(is_refused)

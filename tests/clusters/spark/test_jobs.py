@@ -1,12 +1,7 @@
 """Jobs on a real standalone Spark of two hosts, as users see them."""
 
-import contextlib
-import json
 import os
 import signal
-import socket
-import ssl
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import cluster_configs, clusters, submit
-from distdl_jupyter.clusters.agents import tcp_link
-from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.clusters.spark.cluster import SparkCluster
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions
 from distdl_jupyter.clusters.spark.stage import Stage
@@ -293,97 +286,6 @@ def test_options_that_are_no_cluster_are_refused():
         refusal({"master": "yarn", "conf": '{"spark.authenticate.secret": "s3cr3tvalue"}'})
     )
     assert refusal({"master": "yarn", "cpus_per_process": 0}).field == "cpus_per_process"
-
-
-@pytest.fixture
-def port():
-    port = Port("127.0.0.1", "{} is gone.".format)
-    yield port
-    port.cut()
-    port.close()
-
-
-def connected(port, certificate=""):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(cadata=certificate or port.back["certificate"])
-    with socket.create_connection((port.back["host"], port.back["port"])) as plain:
-        return context.wrap_socket(plain)  # takes the descriptor over
-
-
-def hello(port, **fields):
-    given = {"secret": port.back["secret"], "number": 0, "attempt": 0, "hostname": "a", "address": "b", **fields}
-    return json.dumps(given) + "\n"
-
-
-def test_connection_without_the_secret_is_closed_and_not_counted(port):
-    wrong = (hello(port, secret="no"), hello(port, attempt=1), "{}\n", "[]\n", "what\n", "x" * 100_000 + "\n")
-    for said in wrong:
-        with connected(port) as tls:
-            assert tls.version() == "TLSv1.3"
-            tls.settimeout(5)
-            with contextlib.suppress(ConnectionError, ssl.SSLError):
-                tls.sendall(said.encode())
-                assert tls.recv(1) == b""
-    assert port.callers == {}
-
-
-def test_a_node_gets_in_through_thousands_of_silent_connections(port):
-    address = port.back["host"], port.back["port"]
-    before = len(os.listdir("/proc/self/fd"))
-    silent = [opened_by_another_process(address) for _ in range(3)]
-    try:
-        for process in silent:
-            assert process.stdout.readline() == b"open\n"
-        assert len(os.listdir("/proc/self/fd")) - before < 150
-        with connected(port) as tls:
-            tls.sendall(hello(port).encode())
-            wait_for(lambda: port.callers, 20, "the node of the job")
-        assert len(os.listdir("/proc/self/fd")) - before < 150
-    finally:
-        for process in silent:
-            process.kill()
-            process.communicate()
-
-
-def opened_by_another_process(address):
-    """Start a process that opens 900 connections and says nothing."""
-    code = (
-        "import socket, time; opened = []\n"
-        f"for _ in range(900): opened.append(socket.socket()); opened[-1].setblocking(False); "
-        f"opened[-1].connect_ex({address!r})\n"
-        "print('open', flush=True); time.sleep(60)"
-    )
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-
-
-def test_a_connection_without_a_handshake_or_a_line_is_closed(port, monkeypatch):
-    monkeypatch.setattr(tcp_link, "_HELLO_SECONDS", 0.5)
-    with socket.create_connection((port.back["host"], port.back["port"])) as plain, connected(port) as tls:
-        for connection in (plain, tls):
-            connection.settimeout(5)
-            with contextlib.suppress(ConnectionError, ssl.SSLError):
-                assert connection.recv(1) == b""
-    assert port.callers == {}
-
-
-def test_place_connects_once(port):
-    with connected(port) as first, connected(port) as second:
-        first.sendall(hello(port).encode())
-        wait_for(lambda: port.callers, 5, "the first connection")
-        second.sendall(hello(port, hostname="other").encode())
-        second.settimeout(5)
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            assert second.recv(1) == b""
-        assert [caller.hostname for caller in port.callers.values()] == ["a"]
-
-
-def test_each_port_has_a_certificate_and_a_secret_of_its_own(port):
-    other = Port("127.0.0.1", "{} is gone.".format)
-    assert other.back["secret"] != port.back["secret"]
-    with pytest.raises(ssl.SSLCertVerificationError):
-        connected(other, port.back["certificate"])
-    other.close()
 
 
 @pytest.mark.full
