@@ -14,9 +14,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from distdl_jupyter.core import disk, locks
+from distdl_jupyter.core import disk, locks, signals
 from distdl_jupyter.core.aliases import override
-from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning, LaunchFailed
+from distdl_jupyter.core.errors import (
+    InvalidSpec,
+    JobNotFound,
+    JobNotRunning,
+    JobStillRunning,
+    LaunchFailed,
+    explain_interrupt,
+)
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
@@ -96,10 +103,11 @@ class Job:
         Raises TimeoutError; the job goes on then. A failed job is no error here: ``result`` raises it.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while not self.view().state.ended:
-            if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"Job {self.id} is still {self.state.value} after {timeout:g} s; it goes on.")
-            time.sleep(POLL)
+        with explain_interrupt(lambda: interrupted(self)):
+            while not self.view().state.ended:
+                if until is not None and time.monotonic() >= until:
+                    raise TimeoutError(f"Job {self.id} is still {self.state.value} after {timeout:g} s; it goes on.")
+                time.sleep(POLL)
         while self._callbacks:
             self._callbacks.pop(0)()
         return self
@@ -154,10 +162,11 @@ class Job:
             if not follow:
                 return
         batches = follower.follow() if follow else iter(follower.read, [])
-        for batch in batches:
-            for line in lines_of(batch, self.folder.path):
-                if rank is None or line.rank == rank:
-                    yield line
+        with explain_interrupt(lambda: interrupted(self)):
+            for batch in batches:
+                for line in lines_of(batch, self.folder.path):
+                    if rank is None or line.rank == rank:
+                        yield line
 
     def metrics(self) -> pd.DataFrame:
         """Return all reported metrics: one row per report with ``rank``, ``step``, ``time`` (UTC) and each metric.
@@ -261,7 +270,8 @@ class Job:
 
         if kept or number is not None:
             return job_stacks.kept(self.folder, number)
-        return job_stacks.take(self.folder, self.view, timeout)
+        with explain_interrupt(lambda: interrupted(self)):
+            return job_stacks.take(self.folder, self.view, timeout)
 
     def ask_profile(self, steps: int = 5, ranks: Sequence[int] | None = None) -> None:
         """Ask ranks to record their next steps and return at once; the view's ``profiles`` say how far they are.
@@ -294,7 +304,8 @@ class Job:
 
         if kept or number is not None:
             return job_profile.kept(self.folder, number)
-        return job_profile.take(self.folder, self.view, steps, ranks, timeout)
+        with explain_interrupt(lambda: interrupted(self)):
+            return job_profile.take(self.folder, self.view, steps, ranks, timeout)
 
     def resources(self) -> ResourceTable:
         """Return what every rank and its machine used, second by second: CPU, memory, GPU, disk and network.
@@ -342,7 +353,8 @@ class Job:
         """
         from distdl_jupyter import results
 
-        return results.track(self.folder, trackers, timeout)
+        with explain_interrupt(lambda: interrupted(self)):
+            return results.track(self.folder, trackers, timeout)
 
     def rerun(self, **options: Any) -> Job:
         """Start the same job once more, with the code and the values that travelled then; return the new handle.
@@ -496,6 +508,20 @@ def rows() -> list[JobRow]:
     return [one.row for one in job_list.here().all()]
 
 
+def nothing_started() -> str:
+    """Return the explanation of an interrupt before the start."""
+    return "Interrupted before the start; no job was started."
+
+
+def interrupted(job: Job, stop: str = "") -> str:
+    """Return the explanation of an interrupt that leaves a job as it is; ``stop`` is the command before its id."""
+    state, id_ = job.state, short_id(job.id)
+    if state.ended:
+        return f"Interrupted; job {job.name} ({id_}) has ended ({state.value})."
+    command = f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()"
+    return f"Interrupted; job {job.name} ({id_}) is still {state.value}. To stop it, run {command}"
+
+
 def attach(job_id: str | None = None) -> Job:
     """Return a handle of a job by its id, or by the id's last part, of the newest by default. Raises JobNotFound."""
     if job_id is None:
@@ -563,7 +589,8 @@ def launch(
     """
     from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
 
-    spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
+    with explain_interrupt(nothing_started):
+        spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
     spec = dataclasses.replace(spec, check=dict(check or {}))
     try:
         return Job(_begin(spec, secret_values, draft))
@@ -606,27 +633,36 @@ def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFo
     def start(folder: JobFolder, lock: JobLock) -> None:
         warm.begin(folder, lock, secret_values, python=spec.python)
 
-    return publish(JobStore(), spec, code, start)
+    return publish(JobStore(), spec, code, start, lambda id_: interrupted(attach(id_)))
 
 
-def publish(store: JobStore, spec: JobSpec, code: Code, start: Callable[[JobFolder, JobLock], object]) -> JobFolder:
+def publish(
+    store: JobStore,
+    spec: JobSpec,
+    code: Code,
+    start: Callable[[JobFolder, JobLock], object],
+    describe_started: Callable[[str], str],
+) -> JobFolder:
     """Write the folder of a job, or of a sweep, and ``start`` what drives it, which is given the lock.
 
-    Raises DiskRefused, LaunchFailed; nothing is left then.
+    An interrupt before the start leaves nothing. One that comes during the start is raised when that has succeeded,
+    with the sentence of ``describe_started``. Raises DiskRefused, LaunchFailed; nothing is left then.
     """
-    with disk.writing(store.jobs):
+    with explain_interrupt(nothing_started), disk.writing(store.jobs):
         store.sweep()
         spec, folder = _prepared(store, spec)
     lock = None
     try:
-        locks.prove(folder.lock)
-        lock = JobLock.acquire(folder.lock)
-        assert lock is not None, "a folder that nobody else can see is not locked"
-        code.write(folder)
-        folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
-        _write_beginning(folder, spec, code)
-        folder = store.publish(folder)
-        start(folder, lock)
+        with explain_interrupt(nothing_started):
+            locks.prove(folder.lock)
+            lock = JobLock.acquire(folder.lock)
+            assert lock is not None, "a folder that nobody else can see is not locked"
+            code.write(folder)
+            folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
+            _write_beginning(folder, spec, code)
+        with explain_interrupt(lambda: describe_started(spec.id)), signals.delay_interrupt():
+            folder = store.publish(folder)
+            start(folder, lock)
     except BaseException as error:
         if lock is not None:
             lock.release()

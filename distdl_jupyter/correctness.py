@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from distdl_jupyter import capture, client, jobspec, registry
 from distdl_jupyter.core import atomic_write, correctness
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
-from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, explain_interrupt
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views.correctness import displayable
@@ -214,8 +214,9 @@ def _count(options: Mapping[str, Any]) -> int:
 def _follow(job: Job) -> None:
     """Wait for the end of a run; an interrupt ends it."""
     try:
-        while not job.state.ended:
-            time.sleep(_LOOK)
+        with explain_interrupt(lambda: "Interrupted; the check was stopped, and none of its runs is still running."):
+            while not job.state.ended:
+                time.sleep(_LOOK)
     finally:
         if not job.state.ended:
             job.cancel()

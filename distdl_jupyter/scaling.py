@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import capture, client, registry, scaling_study, studies
 from distdl_jupyter.core import scaling
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound, JobNotRunning
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
@@ -154,6 +154,8 @@ def _measured(group: Group, known: dict[tuple[str, int], list[scaling.Run]], sta
         _end_runs(group.id)
         if isinstance(error, Exception):
             state, problem = State.FAILED, _in_short(error)
+        if isinstance(error, KeyboardInterrupt):
+            explain(error, _interrupted(group.id))
         raise
     finally:
         output.settle()
@@ -172,15 +174,15 @@ def of_options(
     return of_draft(draft, processes, **more)
 
 
-def stopped() -> str:
-    """Return what is said to who has interrupted the newest study."""
+def _interrupted(id_: str) -> str:
+    """Return the explanation of an interrupt of a study whose runs were ended."""
     try:
-        found = scaling_study.find()
+        facts = scaling_study.find(id_).facts
     except JobNotFound:
-        return "Stopped before anything was measured."
-    measured = f"{found.facts.done} of {found.facts.size}" if found.facts else "nothing"
-    id_ = short_id(found.id)
-    return f"Stopped with {measured} measured. distdl_jupyter.scaling({id_!r}) shows it again, and .resume() goes on."
+        return client.nothing_started()
+    measured = f"{facts.done} of {facts.size} numbers of processes" if facts else "nothing"
+    return (f"Interrupted with {measured} measured; no run is still running. "
+            f"To measure the rest, run distdl_jupyter.scaling({short_id(id_)!r}).resume()")  # fmt: skip
 
 
 def numbers(text: str) -> list[int]:

@@ -25,6 +25,7 @@ from distdl_jupyter.core.errors import (
     JobStillRunning,
     PluginUnavailable,
     ResultUnavailable,
+    explain_interrupt,
 )
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.humanize import short_id
@@ -86,10 +87,11 @@ class Sweep(SweepShown):
         Raises TimeoutError, and JobFailed when it cannot go on.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while (study := self.study).state is State.RUNNING:
-            if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s; it goes on.")
-            time.sleep(_LOOK)
+        with explain_interrupt(lambda: interrupted(self)):
+            while (study := self.study).state is State.RUNNING:
+                if until is not None and time.monotonic() >= until:
+                    raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s; it goes on.")
+                time.sleep(_LOOK)
         if study.state in (State.FAILED, State.LOST):
             raise JobFailed(study.problem, hint=study.hint)
         return self
@@ -233,12 +235,16 @@ def of_draft(
     _check_plan(plan)
     name = str(options.pop("name", draft.name))
     group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=plan.to_json())
-    spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
+    with explain_interrupt(client.nothing_started):
+        spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
 
     def start(folder: JobFolder, lock: JobLock) -> None:
         control.start_supervisor(folder, lock, secrets, python=spec.python, module=studies.DRIVER)
 
-    return Sweep(client.publish(sweep_study.store(), spec, draft, start).id)
+    def describe_started(id_: str) -> str:
+        return interrupted(Sweep(id_))
+
+    return Sweep(client.publish(sweep_study.store(), spec, draft, start, describe_started).id)
 
 
 def _extend(folder: JobFolder, trials: int) -> None:
@@ -343,7 +349,10 @@ def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[st
     )
 
 
-def stopped_hint(found: Sweep) -> str:
-    """Return what is said to who no longer waits for a sweep."""
-    id_ = short_id(found.id)
-    return f'The sweep goes on. sweep("{id_}") shows it again, sweep("{id_}").stop() ends it.'
+def interrupted(sweep: Sweep, stop: str = "") -> str:
+    """Return the explanation of an interrupt that leaves a sweep as it is; ``stop`` is the command before its id."""
+    state, id_ = sweep.state, short_id(sweep.id)
+    if state.ended:
+        return f"Interrupted; sweep {sweep.name} ({id_}) has ended ({state.value})."
+    command = f"{stop} {id_}" if stop else f"sweep({id_!r}).stop()"
+    return f"Interrupted; sweep {sweep.name} ({id_}) is still {state.value}. To stop it, run {command}"

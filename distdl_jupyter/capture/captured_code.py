@@ -6,25 +6,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ParamSpec
 
 from distdl_jupyter.capture.modules import LocalModule
 from distdl_jupyter.capture.notebook import CodeText
 from distdl_jupyter.capture.pickler import PickleReport, dump
 from distdl_jupyter.core import humanize
+from distdl_jupyter.core.errors import explain_interrupt
 from distdl_jupyter.core.spec import Captured, Kind, Source
 from distdl_jupyter.core.store import JobFolder
 
 #: Pickles up to this size wait in memory, larger ones in a temporary file.
 _IN_MEMORY = 64_000_000
 _MOST_LISTED = 6
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +159,14 @@ def pickled(items: Iterable[tuple[str, Any]]) -> tuple[PickleReport, Any]:
         if notes is None or notes.errors:
             waiting.file.close()
     return notes, (None if notes.errors else waiting.file)
+
+
+def explain_packing(capture: Callable[P, CapturedCode]) -> Callable[P, CapturedCode]:
+    """Explain an interrupt of a function that captures code."""
+
+    @functools.wraps(capture)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> CapturedCode:
+        with explain_interrupt(lambda: "Interrupted while packing; no job was started."):
+            return capture(*args, **kwargs)
+
+    return explained

@@ -11,7 +11,14 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.captured_code import CapturedCode, closed_on_error, keep, payload_fields, pickled
+from distdl_jupyter.capture.captured_code import (
+    CapturedCode,
+    closed_on_error,
+    explain_packing,
+    keep,
+    payload_fields,
+    pickled,
+)
 from distdl_jupyter.capture.cell_code import plain_python
 from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_label, shell
@@ -27,6 +34,7 @@ _ALWAYS_THERE = {"__name__", "__file__", "__doc__", "__builtins__", "__spec__", 
 _DEFINES_UNSEEN = ("exec", "eval", "globals", "locals", "vars", "setattr")
 
 
+@explain_packing
 def capture_cell(
     code: str,
     namespace: Mapping[str, Any],

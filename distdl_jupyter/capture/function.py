@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.captured_code import CapturedCode, closed_on_error, keep, payload_fields, pickled
+from distdl_jupyter.capture.captured_code import (
+    CapturedCode,
+    closed_on_error,
+    explain_packing,
+    keep,
+    payload_fields,
+    pickled,
+)
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, dump
 from distdl_jupyter.capture.references import closure_of, in_order, names_used
@@ -20,6 +27,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Source
 
 
+@explain_packing
 def capture_function(
     function: Callable[..., Any],
     args: Sequence[Any] = (),

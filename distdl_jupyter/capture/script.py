@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields
+from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
 from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
@@ -22,6 +22,7 @@ from distdl_jupyter.core.spec import Captured, Source, looks_secret
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 
 
+@explain_packing
 def capture_script(
     entry_script: str | os.PathLike[str],
     source_directory: str | os.PathLike[str] | None = ".",

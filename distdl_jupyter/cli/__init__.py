@@ -33,7 +33,7 @@ from distdl_jupyter.cli import (
     warm,
 )
 from distdl_jupyter.core.aliases import OTHER_FLAGS, unknown
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import clock, finding, findings, listing, plural, short_id
 from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.state import State
@@ -95,7 +95,9 @@ def _run(run: Callable[[argparse.Namespace], int], chosen: argparse.Namespace) -
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:
+            print(f"\ndistdl: {interrupt}", file=sys.stderr)
         return 130
 
 
@@ -389,23 +391,19 @@ def _sweep(chosen: argparse.Namespace) -> int:
 def _measured(chosen: argparse.Namespace) -> ScalingShown:
     from distdl_jupyter import capture, scaling
 
-    try:
-        if chosen.resume:
-            return scaling.resume(chosen.resume)
-        _understand_launchers(chosen)
-        if chosen.script is None:
-            raise InvalidSpec(
-                "distdl scale takes a script.",
-                code="scale-script-missing",
-                hint="Example: distdl scale --processes 1,2,4 train.py",
-            )
-        options = _options(chosen)
-        draft = capture.capture_script(chosen.script, None, chosen.arguments)
-        return scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds,
-                                  epoch_samples=chosen.epoch_samples)  # fmt: skip
-    except KeyboardInterrupt:
-        print(scaling.stopped(), file=sys.stderr)
-        raise
+    if chosen.resume:
+        return scaling.resume(chosen.resume)
+    _understand_launchers(chosen)
+    if chosen.script is None:
+        raise InvalidSpec(
+            "distdl scale takes a script.",
+            code="scale-script-missing",
+            hint="Example: distdl scale --processes 1,2,4 train.py",
+        )
+    options = _options(chosen)
+    draft = capture.capture_script(chosen.script, None, chosen.arguments)
+    return scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds,
+                              epoch_samples=chosen.epoch_samples)  # fmt: skip
 
 
 def _check(chosen: argparse.Namespace) -> int:
@@ -518,13 +516,13 @@ def _given(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _follow(job: Job) -> int:
+    from distdl_jupyter import client
+
     try:
         for line in job.logs(follow=True):
             print(_prefix(line, many=job.spec.process_count > 1, timed=False) + line.text, flush=True)
-    except KeyboardInterrupt:
-        id_ = short_id(job.id)
-        print(f"\n{job.name} ({job.id}) goes on. See it: distdl logs -f {id_}. Stop it: distdl stop {id_}.",
-              file=sys.stderr)  # fmt: skip
+    except KeyboardInterrupt as interrupt:
+        explain(interrupt, client.interrupted(job, "distdl stop"))
         raise
     view = job.view()
     print("\n".join(show.ending(view, [finding(one) for one in job.spec.findings])), file=sys.stderr)

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.errors import InvalidSpec, explain
 from distdl_jupyter.core.humanize import number, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form import arguments
@@ -111,8 +111,8 @@ def follow(found: Sweep) -> int:
             if study.state is not State.RUNNING:
                 break
             time.sleep(_LOOK)
-    except KeyboardInterrupt:
-        print(f"\n{sweeps.stopped_hint(found)}", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        explain(interrupt, sweeps.interrupted(found, "distdl sweep --stop"))
         raise
     print(found)
     return 0 if study.state is State.COMPLETED else 1

@@ -17,6 +17,8 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
     arguments.
     """
     from distdl_jupyter import client  # ranks may import what calls this, and need nothing of it
+    from distdl_jupyter.core.errors import explain
+    from distdl_jupyter.core.humanize import short_id
 
     if callable(what):
         job = client.submit(what, args, kwargs, **options)
@@ -27,8 +29,9 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
     show(job)
     try:
         job.wait()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         job.cancel()
+        explain(interrupt, f"Interrupted; job {job.name} ({short_id(job.id)}) was canceled.")
         raise
     job.results()  # raises where the job has failed
     return job

@@ -23,15 +23,19 @@ Messages are one sentence with its remedy. Nothing here knows HTTP or a screen.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import traceback
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker.secret_patterns import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
@@ -220,6 +224,32 @@ class JobFailed(DistDLError):
     def _render_traceback_(self) -> list[str]:
         """Show only the remote traceback in a notebook: the local frames hold nothing a user can mend."""
         return str(self).splitlines()
+
+
+def show_as(error: BaseException, lines: list[str]) -> None:
+    """Let IPython show an error as these lines, without the frames of this package."""
+    # IPython asks an exception for its own rendering by this name.
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+
+
+def explain(interrupt: KeyboardInterrupt, text: str) -> None:
+    """Give an interrupt one sentence, its message, which IPython shows instead of frames."""
+    interrupt.args = (text,)
+    show_as(interrupt, [text])
+
+
+@contextlib.contextmanager
+def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
+    """Explain an interrupt of the block; the innermost explanation stays.
+
+    ``describe`` says what is running, what is not, and which command stops it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not interrupt.args:
+            explain(interrupt, describe())
+        raise
 
 
 def docs_address() -> str:

@@ -1,9 +1,17 @@
-"""How a job's processes take signals: as a Python that was started from a terminal, whoever has submitted the job."""
+"""How a job's processes take signals: as a Python that was started from a terminal, whoever has submitted the job.
+
+``delay_interrupt`` keeps an interrupt out of a short block that must be done whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: What Python sets at its start; everything else has the operating system's default.
 _PYTHONS: dict[int, Any] = {signal.SIGPIPE: signal.SIG_IGN, signal.SIGINT: signal.default_int_handler}
@@ -20,3 +28,29 @@ def reset() -> None:
         if signal.getsignal(number) is not wanted:
             signal.signal(number, wanted)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+@contextlib.contextmanager
+def delay_interrupt() -> Iterator[None]:
+    """Raise the first interrupt of the block when the block has ended; the second one is raised at once.
+
+    Only the main thread gets interrupts; in other threads this does nothing.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[Any] = []
+
+    def receive(number: int, frame: Any) -> None:
+        received.append(frame)
+        if len(received) > 1:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, receive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if received:
+        handler(signal.SIGINT, received[0])

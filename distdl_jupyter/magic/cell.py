@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable
+from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable, explain
 from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
 from distdl_jupyter.magic.ranks_magic import RanksMagic
-from distdl_jupyter.magic.session import Session, short_errors, shown_as
+from distdl_jupyter.magic.session import Session, short_errors
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -60,11 +60,7 @@ class CellMagic:
             from distdl_jupyter.storage import dataframes  # few cells have data
 
             options["data"] = dataframes.named(options["data"], self._session.ip.user_ns)
-        try:
-            draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
-        except KeyboardInterrupt as error:
-            shown_as(error, ["Interrupted while packing; no job was started."])
-            raise
+        draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)
         if getattr(chosen, "scale", ""):
@@ -92,11 +88,7 @@ class CellMagic:
         from distdl_jupyter import scaling
 
         samples = getattr(chosen, "epoch_samples", None)
-        try:
-            found = scaling.of_options(draft, scaling.numbers(chosen.scale), options, epoch_samples=samples)
-        except KeyboardInterrupt as error:
-            shown_as(error, [scaling.stopped()])
-            raise
+        found = scaling.of_options(draft, scaling.numbers(chosen.scale), options, epoch_samples=samples)
         if out:
             self._session.keep(out, found)
         return found
@@ -177,6 +169,8 @@ def _wait(job: Job) -> Any:
     The first interrupt cancels a job on this machine, the second kills it, the third leaves it alone; a job elsewhere
     goes on after the first.
     """
+    from distdl_jupyter import client
+
     interrupts = obeyed = 0
     while True:
         try:
@@ -185,10 +179,10 @@ def _wait(job: Job) -> Any:
                 _stop(job, now=interrupts == 2)
             job.wait()
             break
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             interrupts += 1
             if interrupts == 3 or job.spec.cluster != "local":
-                _say(f"Job {job.name} goes on. %dist_cancel {short_id(job.id)} stops it.")
+                explain(interrupt, client.interrupted(job, "%dist_cancel"))
                 raise
     try:
         return job.result()

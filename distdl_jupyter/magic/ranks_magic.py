@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.errors import InvalidSpec, show_as
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.form.arguments import Parser
-from distdl_jupyter.magic.session import Session, short_errors, shown_as
+from distdl_jupyter.magic.session import Session, short_errors
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -108,7 +108,7 @@ class RanksMagic:
         try:
             answer = run(EventHandler(output, self._hinted))
         except Interrupted as interrupt:
-            shown_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
+            show_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
         finally:
             shown = output.finish()

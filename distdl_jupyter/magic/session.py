@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, show_as
 from distdl_jupyter.form.arguments import HelpRequested
 from distdl_jupyter.magic.current_ranks import CurrentRanks
 
@@ -64,17 +64,15 @@ def short_errors() -> Iterator[None]:
         sys.stdout.write(f"{request.text}\n")
     except DistDLError as error:
         if "_render_traceback_" not in vars(type(error)):  # what it has of its own tells more
-            shown_as(error, [f"{type(error).__name__}: {error}"])
+            show_as(error, [f"{type(error).__name__}: {error}"])
+        raise
+    except KeyboardInterrupt as interrupt:
+        if not interrupt.args:
+            show_as(interrupt, ["KeyboardInterrupt"])
         raise
     except SyntaxError as error:
         shortened = InvalidSpec(
             f"Line {error.lineno} of the cell is no Python: {error.msg}.", code="cell-syntax", field="cell"
         )
-        shown_as(shortened, "".join(traceback.format_exception_only(error)).splitlines())
+        show_as(shortened, "".join(traceback.format_exception_only(error)).splitlines())
         raise shortened from None
-
-
-def shown_as(error: BaseException, lines: list[str]) -> None:
-    """Let IPython show an error as these lines, without the frames of the magic."""
-    # IPython asks an exception for its own rendering by this name.
-    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from typing import Any
 from distdl_jupyter.core import space
 from distdl_jupyter.form.arguments import SWEEP, job_options, sweep_parser, without_secrets
 from distdl_jupyter.magic.cell import captured, identifier
-from distdl_jupyter.magic.session import Session, short_errors, shown_as
+from distdl_jupyter.magic.session import Session, short_errors
 
 
 class SweepMagic:
@@ -45,8 +45,4 @@ class SweepMagic:
         wait = getattr(chosen, "wait", None)
         found._ipython_display_()
         if wait or (wait is None and not self._session.somebody_looks()):
-            try:
-                found.wait()
-            except KeyboardInterrupt as error:
-                shown_as(error, [sweeps.stopped_hint(found)])
-                raise
+            found.wait()

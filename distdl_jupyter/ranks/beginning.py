@@ -9,7 +9,7 @@ import contextlib
 from typing import Any
 
 from distdl_jupyter import client
-from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
+from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.ranks import found, request
 from distdl_jupyter.ranks.session import OnWait, Ranks
 
@@ -28,9 +28,10 @@ def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
     session = Ranks(client.launch(request.session(), **options))
     try:
         session.await_ranks(on_wait)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         with contextlib.suppress(JobNotRunning):
             session.job.cancel(now=True)
+        explain(interrupt, "Interrupted before the ranks were ready; they were stopped.")
         raise
     return session
 
