@@ -119,9 +119,13 @@ class Parser(argparse.ArgumentParser):
             raise InvalidSpec(
                 f"The magic line cannot be read: {error}.", code="magic-line-unreadable", hint="Close every quote."
             ) from None
+        self.answer_help(words)
+        return self._parsed(words)
+
+    def answer_help(self, words: list[str]) -> None:
+        """Raise HelpRequested when the words of a line ask for the help."""
         if {"-h", "--help"} & set(words):
             raise HelpRequested(self.call, self.format_help())
-        return self._parsed(words)
 
     def read(self, words: list[str]) -> dict[str, Any]:
         """Return what the words of a command line give. Raises InvalidSpec."""

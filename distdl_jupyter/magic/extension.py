@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -41,6 +43,24 @@ def load(ip: Any) -> None:
     for name, function in lines.all().items():
         ip.register_magic_function(function, "line", name)
     ip.set_hook("complete_command", actions, str_key="%dist_ranks")
+    _show_help_without_body(ip, (*(_NAMES if foreign is None else _NAMES[1:]), "ranks", "sweep"))
+
+
+class HelpWithoutBody:
+    """Give a cell that only asks a cell magic for its help the body without which IPython refuses the cell."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._request = re.compile(rf"%%?({'|'.join(names)})([ \t].*)?[ \t](-h|--help)([ \t].*)?")
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        """Return the lines of a cell, ``%%sweep --help`` with a body (an input transformer of IPython's)."""
+        request = self._request.fullmatch("".join(lines).strip())
+        return [f"%%{request[1]} --help\n", "\n"] if request else lines
+
+
+def _show_help_without_body(ip: Any, names: Iterable[str]) -> None:
+    transformers = ip.input_transformers_cleanup
+    transformers[:] = [HelpWithoutBody(names), *(each for each in transformers if type(each) is not HelpWithoutBody)]
 
 
 def owner(ip: Any) -> str | None:

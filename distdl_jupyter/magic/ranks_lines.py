@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, seconds_taken, short_id
-from distdl_jupyter.form.arguments import HelpRequested, Parser, job_options, job_parser
+from distdl_jupyter.form.arguments import Parser, job_options, job_parser
 from distdl_jupyter.magic.ranks_magic import ranks_of
 from distdl_jupyter.magic.ranktable import RanksTable
 from distdl_jupyter.magic.session import Session, short_errors
@@ -76,8 +76,8 @@ class RankLines:
     def run(self, line: str) -> Any:
         """Do what the line says. Raises DistDLError."""
         action, _, rest = line.strip().partition(" ")
-        if action in ("-h", "--help"):
-            raise HelpRequested("%dist_ranks", _parser().format_help())
+        if action != "start":  # its help lists the flags of a job
+            _parser().answer_help(line.split())
         if action not in self._actions:
             raise InvalidSpec(
                 f"%dist_ranks cannot {action!r}; it can {', '.join(ACTIONS)}, and alone it shows the ranks.",

@@ -32,8 +32,10 @@ class SweepMagic:
         """Start the sweep of a cell and show it."""
         from distdl_jupyter import sweeps
 
+        parser = sweep_parser()
+        parser.answer_help(line.split())
         parameters, rest = space.of_line(line)
-        chosen = sweep_parser().parse(rest)
+        chosen = parser.parse(rest)
         out = identifier(getattr(chosen, "out", None))
         options = job_options(chosen, self._session.defaults)
         namespace = {**self._session.ip.user_ns, **space.sample(parameters)}

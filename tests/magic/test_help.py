@@ -1,0 +1,55 @@
+"""``--help`` and ``-h`` show the help of every magic, whatever else is missing on the line or in the cell."""
+
+import pytest
+
+from distdl_jupyter import jobs
+
+pytestmark = pytest.mark.timeout(600)
+
+CELLS = ["%%distributed", "%%distdl", "%%sweep", "%%ranks"]
+LINES = [
+    *("%dist_attach", "%dist_cancel", "%dist_check", "%dist_checkpoints", "%dist_clusters", "%dist_config"),
+    *("%dist_jobs", "%dist_logs", "%dist_profile", "%dist_ranks", "%dist_resources", "%dist_stacks", "%dist_time"),
+]
+
+
+def test_the_list_of_magics_is_whole(shared_kernel):
+    shared_kernel.ok("def ours(kind): return [name for name, f in get_ipython().magics_manager.magics[kind].items()\n"
+                     "    if 'distdl_jupyter' in str(getattr(f, '__module__', ''))]")  # fmt: skip
+    for kind, names in (("cell", CELLS), ("line", LINES)):
+        registered = eval(shared_kernel.ok(f"ours({kind!r})").value["text/plain"])
+        assert sorted(registered) == sorted(name.lstrip("%") for name in names)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *(f"{name} {flag}" for name in CELLS for flag in ("--help", "-h\n", "--help\n\n", "--help\n1", "-p 2 --help")),
+        *(f"{name[1:]} --help" for name in CELLS),
+        *(f"{name} {flag}" for name in LINES for flag in ("--help", "-h")),
+        "\n\n%%distributed --help\n",
+        "%%sweep lr=0.1,0.2 --help",
+        "%%sweep --help lr",
+        "%%distributed --unknown --help",
+        *(f"%dist_ranks {action} --help" for action in ("start", "stop", "restart", "push", "pull", "attach")),
+        *(f"%dist_config {topic} --help" for topic in ("azure", "monitoring", "warm", "name=x")),
+    ],
+)
+def test_help_is_shown_and_nothing_is_refused(shared_kernel, cell):
+    ran = shared_kernel.ok(cell)
+    name = cell.split()[0].lstrip("%")
+    assert ran.text.startswith(f"usage: %%{name} " if f"%%{name}" in CELLS else f"usage: %{name} ")
+    assert jobs() == []
+
+
+def test_a_cell_without_help_or_body_is_still_refused(shared_kernel):
+    for cell in ("%%distributed -p 2", "%%sweep lr=1,2", "%%distributed\n--help"):
+        ran = shared_kernel.run(cell)
+        assert ran.error or ran.text.startswith("UsageError"), cell
+    assert jobs() == []
+
+
+def test_loading_again_keeps_one_transformer(shared_kernel):
+    shared_kernel.ok("%reload_ext distdl_jupyter\n%reload_ext distdl_jupyter")
+    count = "sum(type(one).__name__ == 'HelpWithoutBody' for one in get_ipython().input_transformers_cleanup)"
+    assert shared_kernel.ok(count).value == {"text/plain": "1"}
