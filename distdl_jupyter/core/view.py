@@ -514,6 +514,8 @@ def _result(view: JobView, event: Event) -> None:
     rank.ok, rank.result, rank.result_time = event["ok"], event.get("repr"), event["t"]
     rank.error, rank.problem = event.get("error"), str(event.get("problem") or "")
     rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
+    if code := str((rank.error or {}).get("code") or ""):
+        _withdraw(view, code)  # the failure says it
 
 
 def _stop(view: JobView, event: Event) -> None:

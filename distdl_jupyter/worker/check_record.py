@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import pickle
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +28,6 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from distdl_jupyter.worker.sources import Sources
 
 #: Variable of a job in check mode.
@@ -103,14 +100,7 @@ class Recording:
 
     def line(self) -> Line:
         """Return where the user's code is now: the innermost frame of a cell or of the user's files."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if self._describer.kind(file) in ("cell", "user"):
-                cell = self._describer.sources.cell(file)
-                return self._describer.label(file), frame.f_lineno + (cell.shift if cell else 0)
-            frame = frame.f_back
-        return NOWHERE
+        return self._describer.line()
 
     def keep_batch(self, place: tuple[int, int, int], batch: Any, size: int) -> None:
         """Keep a batch for the one process: the number of its loader, of the pass over it, and of the batch."""

@@ -5,11 +5,12 @@ Describing an error never raises and never hides it. See ``describe`` for the sh
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import time
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import failing_statement, masking, short_repr
@@ -106,6 +107,17 @@ class Describer:
                                self.sources.cell(file), trace.tb_frame.f_locals, trace.tb_frame.f_globals))  # fmt: skip
             trace = trace.tb_next
         return found if len(found) <= _FIRST_FRAMES + _LAST_FRAMES else found[:_FIRST_FRAMES] + found[-_LAST_FRAMES:]
+
+    def line(self) -> tuple[str, int]:
+        """Return where the user's code is now: label and line of the innermost frame of a cell or the user's files."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if self.kind(file) in ("cell", "user"):
+                cell = self.sources.cell(file)
+                return self.label(file), frame.f_lineno + (cell.shift if cell else 0)
+            frame = frame.f_back
+        return "", 0
 
     def source(self, frame: Frame) -> list[list[Any]]:
         """Return the lines around the failing one as [number, text], numbered as the notebook shows them."""

@@ -57,7 +57,7 @@ def main() -> int:
     _report_exec()
     sources = Sources()
     check_record.start(identity.folder, identity.rank, identity.world_size, sources)
-    listen.start()
+    listen.start(sources, identity.folder / "code")
     code = _run(identity, sources)
     check_record.close()
     import_recorder.record()

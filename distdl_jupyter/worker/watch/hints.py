@@ -16,6 +16,7 @@ from typing import Any
 
 from distdl_jupyter.worker.failing_statement import MISSING, View
 from distdl_jupyter.worker.short_repr import keys_of, names_in_words, sizes_in_words
+from distdl_jupyter.worker.watch import unused_parameters
 from distdl_jupyter.worker.watch.tensors import shape
 
 Rule = Callable[[BaseException, Sequence[View]], str]
@@ -274,6 +275,7 @@ RULES: dict[str, Rule] = {
     "data-loader-worker-failed": _data_loader,
     "keras-3-strategy": _keras_fit,
     "strategy-too-late": _late_strategy,
+    unused_parameters.CODE: unused_parameters.unused_hint,
     "key-missing": _missing_key,
     "index-out-of-range": _index,
     "not-initialized": _not_initialised,

@@ -1,5 +1,8 @@
 """Listens to the frameworks that training code imports."""
 
+from pathlib import Path
+
+from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import (
     accelerate,
     check_keras,
@@ -17,6 +20,7 @@ from distdl_jupyter.worker.watch import (
     tensorboard,
     tensorflow_steps,
     transformers,
+    unused_parameters,
     weight_check,
 )
 from distdl_jupyter.worker.watch.hooks import PostImport, install
@@ -25,9 +29,10 @@ _PARTS = (device, display, rendezvous, step_hooks, profile, check_torch, check_k
           accelerate, deepspeed, ray_train, tensorboard, tensorflow_steps, weight_check, communication)  # fmt: skip
 
 
-def start() -> PostImport:
-    """Begin to listen; to be called once, before any user code is imported."""
+def start(sources: Sources, code: Path) -> PostImport:
+    """Begin to listen; to be called once, before any user code is imported. ``code`` has the user's modules."""
     finder = install()
     for part in _PARTS:
         part.watch(finder)
+    unused_parameters.watch(finder, sources, code)
     return finder

@@ -66,7 +66,7 @@ def _is_compiling() -> bool:
     return compiler is not None and bool(compiler.is_compiling())
 
 
-def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of ours at which torch's compiler shall not begin, as it does not at those of torch itself."""
     _codes.add(function.__code__)
     if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
@@ -102,7 +102,7 @@ def timed(original: Callable[..., Any], report: Callable[[int, Any], None]) -> C
             inside.on = False
             report(begin, result)
 
-    return _untraced(watched)
+    return untraced(watched)
 
 
 def samples_of(batch: Any) -> int:
@@ -136,7 +136,7 @@ def _watch_parallel(module: ModuleType) -> None:
                 recorder.gradients(self.parameters())
         return forward(self, *args, **kwargs)
 
-    owner.forward = _untraced(watched)
+    owner.forward = untraced(watched)
     if hasattr(owner, "_sync_buffers"):  # rank 0 sends its buffers before the forward pass
         synchronise = owner._sync_buffers  # noqa: SLF001
         waited = timed(synchronise, lambda begin, _: recorder.wait(begin))
@@ -145,7 +145,7 @@ def _watch_parallel(module: ModuleType) -> None:
         def watched_buffers(self: Any) -> None:
             (synchronise if _is_compiling() else waited)(self)
 
-        owner._sync_buffers = _untraced(watched_buffers)  # noqa: SLF001
+        owner._sync_buffers = untraced(watched_buffers)  # noqa: SLF001
 
 
 def _watch_backward(autograd: ModuleType) -> None:
@@ -172,7 +172,7 @@ def _watch_backward(autograd: ModuleType) -> None:
             recorder.backward()
         return grad(*args, **kwargs)
 
-    autograd.backward, autograd.grad = _untraced(watched_backward), _untraced(watched_grad)  # type: ignore[attr-defined]
+    autograd.backward, autograd.grad = untraced(watched_backward), untraced(watched_grad)  # type: ignore[attr-defined]
 
 
 class _Arrival:
@@ -236,4 +236,4 @@ def _counted(synchronize: Callable[..., Any]) -> Callable[..., Any]:
             recorder.gradients(one for group in self.param_groups for one in group["params"])
         return synchronize(self, *args, **kwargs)
 
-    return _untraced(counted)
+    return untraced(counted)

@@ -1,0 +1,188 @@
+"""Names the parameters that got no gradient in a model of DistributedDataParallel, and the step and line of the pass.
+
+torch waits in each backward pass for the gradients of all parameters. Where one is missing, the gradients of its bucket
+are not averaged; the next forward pass raises an error that has the numbers of the parameters, and ranks that do use
+them wait for ever. So parameters without a gradient are also looked for when an optimizer has stepped.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.watch.hooks import PostImport
+from distdl_jupyter.worker.watch.step_hooks import untraced
+
+if TYPE_CHECKING:
+    from distdl_jupyter.worker.failing_statement import View
+    from distdl_jupyter.worker.sources import Sources
+
+CODE = "unused-parameters"
+_MOST_NAMES = 6
+#: How find_unused_parameters is set, by the module that tells which library wraps the model.
+_SETTINGS = {
+    "lightning.pytorch.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
+    "pytorch_lightning.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
+    "lightning.fabric.fabric": 'strategy="ddp_find_unused_parameters_true" to Fabric',
+    "transformers.trainer": "ddp_find_unused_parameters=True to TrainingArguments",
+    "accelerate.accelerator":
+        "kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)] to Accelerator",
+}  # fmt: skip
+_UNFINISHED = ("Expected to have finished reduction", "parameters that were not used in producing the loss")
+_INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
+
+
+class _Model:
+    """What is known of one DistributedDataParallel model; ``step`` counts forward passes that average gradients."""
+
+    def __init__(self, model: Any) -> None:
+        # torch numbers parameters in this order: those that are trained when the model is wrapped.
+        ignored = getattr(model, "parameters_to_ignore", ())
+        self.parameters = [(name, value) for name, value in model.module.named_parameters()
+                           if value.requires_grad and name not in ignored]  # fmt: skip
+        self.step = 0
+        self.line = ""
+        #: Whether a pass has run since an optimizer has stepped.
+        self.pending = False
+        #: Names of the parameters that had no gradient when an optimizer stepped last.
+        self.missing: list[str] = []
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        """Return the parameters at torch's indices."""
+        return [self.parameters[at][0] for at in indices if at < len(self.parameters)]
+
+    @property
+    def place(self) -> str:
+        """Step and line of the last pass, as a sentence says it."""
+        return f"in step {self.step}{f' ({self.line})' if self.line else ''}"
+
+
+_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
+
+
+def watch(finder: PostImport, sources: Sources, code: Path) -> None:
+    """Ask to be told when DistributedDataParallel and optimizers are imported; ``code`` has the user's modules."""
+    finder.after("torch.nn.parallel.distributed", functools.partial(_watch_parallel, sources=sources, code=code))
+    finder.after("torch.optim.optimizer", _watch_optimizers)
+
+
+def _watch_parallel(module: ModuleType, sources: Sources, code: Path) -> None:
+    from distdl_jupyter.worker.failure import Describer
+
+    if not hasattr(module.DistributedDataParallel, "_pre_forward"):  # before torch 2.0
+        return
+    owner, describer = module.DistributedDataParallel, Describer(sources, code)
+    original, before = owner.__init__, owner._pre_forward  # noqa: SLF001  it begins each pass, compiled or not
+
+    @functools.wraps(original)
+    def made(this: Any, *args: Any, **kwargs: Any) -> None:
+        original(this, *args, **kwargs)
+        _models[this] = _Model(this)
+
+    @functools.wraps(before)
+    def begun(this: Any, *args: Any, **kwargs: Any) -> Any:
+        result = before(this, *args, **kwargs)  # raises where the pass before was not complete
+        if (model := _models.get(this)) is not None and this.require_backward_grad_sync and _is_training():
+            model.step, model.pending = model.step + 1, True
+            label, line = describer.line()
+            model.line = f"{label}, line {line}" if label.endswith(".py") else f"line {line}" * bool(line)
+        return result
+
+    owner.__init__, owner._pre_forward = made, untraced(begun)  # noqa: SLF001
+
+
+def _is_training() -> bool:
+    torch = sys.modules["torch"]
+    return bool(torch.is_grad_enabled())
+
+
+def _watch_optimizers(module: ModuleType) -> None:
+    if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
+        pid = os.getpid()
+        module.register_optimizer_step_post_hook(lambda optimizer, *_: _stepped(optimizer, pid))
+
+
+def _stepped(optimizer: Any, pid: int) -> None:
+    """Send a note where parameters of the optimizer have no gradient, which DistributedDataParallel waits for."""
+    for wrapper, model in list(_models.items()):
+        if model.pending and (missing := [one for one in model.parameters if one[1].grad is None]):
+            mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            names = [name for name, value in missing if id(value) in mine]
+            if names and len(names) < sum(id(value) in mine for _, value in model.parameters):
+                _report(wrapper, model, names, pid)
+
+
+def _report(wrapper: Any, model: _Model, names: list[str], pid: int) -> None:
+    model.pending, model.missing = False, names
+    waits = not wrapper.find_unused_parameters and not wrapper.static_graph and wrapper.mixed_precision is None
+    if waits and os.getpid() == pid and (out := channel.current()) is not None:
+        out.note("warning", _unused(model, names), CODE)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + more
+
+
+def _setting() -> str:
+    library = next((name for name in _SETTINGS if name in sys.modules), "")
+    return _SETTINGS.get(library, "find_unused_parameters=True to DistributedDataParallel")
+
+
+def _zero(names: Sequence[str]) -> str:
+    """Return a term that brings the parameters into the loss without changing it."""
+    owners = {name.rpartition(".")[0] for name in names}
+    if len(owners) > 1:
+        return "0 * sum(p.sum() for p in model.parameters())"
+    owner = owners.pop()
+    return f"0 * {owner}(x).sum()" if owner else f"0 * {names[0]}.sum()"
+
+
+def _unused(model: _Model, names: Sequence[str]) -> str:
+    frozen = [name for name, value in model.parameters if name in names and not value.requires_grad]
+    if frozen:
+        return (
+            f"{_listed(frozen)} got no gradient {model.place}, because requires_grad was set to False after "
+            "DistributedDataParallel had wrapped the model: set it before."
+        )
+    return f"{_listed(names)} got no gradient {model.place}: pass {_setting()}, or add {_zero(names)} to the loss."
+
+
+def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
+    """Return the model whose method raised the error, else the one that ran last."""
+    while trace is not None:
+        this = trace.tb_frame.f_locals.get("self")
+        if type(this).__name__ == "DistributedDataParallel" and this in _models:
+            return this, _models[this]
+        trace = trace.tb_next
+    return next(reversed(list(_models.items())), None)
+
+
+def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
+    """Return which parameters got no gradient, and what to do."""
+    if not any(text in str(error) for text in _UNFINISHED) or (found := _model_of(error.__traceback__)) is None:
+        return ""
+    wrapper, model = found
+    indices = _INDICES.search(str(error))
+    names = model.names([int(at) for at in indices[1].split()]) if indices else model.missing
+    if not names:
+        return ""
+    if wrapper.static_graph:
+        return (
+            f"{_listed(names)} got no gradient {model.place}, but did in step 1, and static_graph=True needs the same "
+            "parameters in each step: pass find_unused_parameters=True instead of it to DistributedDataParallel."
+        )
+    if wrapper.find_unused_parameters:
+        return (
+            f"{_listed(names)} got no gradient {model.place}: the model returned something that is not in the loss. "
+            f"Return only what the loss needs, or add {_zero(names)} to the loss."
+        )
+    return _unused(model, names)
