@@ -43,7 +43,7 @@ def test_help_is_shown_and_nothing_is_refused(shared_kernel, cell):
 
 
 def test_a_cell_without_help_or_body_is_still_refused(shared_kernel):
-    for cell in ("%%distributed -p 2", "%%sweep lr=1,2", "%%distributed\n--help"):
+    for cell in ("%%distributed -p 2", "%%sweep lr=1,2", "%%distributed\n--help = 1"):
         ran = shared_kernel.run(cell)
         assert ran.error or ran.text.startswith("UsageError"), cell
     assert jobs() == []
