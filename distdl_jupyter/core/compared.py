@@ -22,8 +22,8 @@ Against = Literal["step", "elapsed"]
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 #: Pixels of a line of small text: labels nearer than this would cover each other.
 _LINE = 13
-#: A curve that ends in this share of the width at the right has its label beside it, any other below.
-_EDGE = 0.06
+#: Pixels of a letter of a label, and between a curve's end and its label.
+_LETTER, _GAP = 8, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ def compared_figure(
     ends = [_End(number, line, x, y) for number, line in enumerate(lines) if any(v is not None for v in line["y"])]
     plot = Plot([*lines, *(_dot(end) for end in ends)], x, y, _right(ends, curves), 0, note, "x unified")
     layout = layout_of(plot, theme, width, height)
-    room = max(1.0, look.height - layout["margin"]["t"] - layout["margin"]["b"])
+    margin = layout["margin"]
+    room = max(1.0, look.width - margin["l"] - margin["r"]), max(1.0, look.height - margin["t"] - margin["b"])
     notes = [one for one in layout["annotations"] if one["text"] != "step"]
     axis = [{**CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}]
     layout["annotations"] = [*(axis if against == "step" else []), *notes, *_labels(ends, curves, room)]
@@ -108,11 +109,6 @@ class _End:
         #: Annotations of plotly stand on a logarithmic axis by the logarithm.
         self.height = math.log10(self.y) if y.log else self.y
 
-    @property
-    def at_edge(self) -> bool:
-        """Whether nothing can be drawn beside it."""
-        return self.across >= 1 - _EDGE
-
 
 def _dot(end: _End) -> Trace:
     return {
@@ -130,44 +126,36 @@ def _dot(end: _End) -> Trace:
 
 def _right(ends: list[_End], curves: Sequence[Compared]) -> int:
     """Return the pixels that labels beside the plot need."""
-    beside = [len(short_id(curves[end.number].id)) for end in ends if end.at_edge]
-    return 14 + 8 * max(beside, default=0)
+    return 14 + max((_width(end, curves) for end in ends), default=0)
 
 
-def _labels(ends: list[_End], curves: Sequence[Compared], room: float) -> list[dict[str, Any]]:
-    """Return the ids at the ends of the lines, moved apart where they would cover each other."""
-    found: list[dict[str, Any]] = []
-    last = -math.inf
-    for end in sorted((end for end in ends if end.at_edge), key=lambda end: end.up):
-        height = max(end.up * room, last + _LINE)
-        found.append(_label(end, curves, round(height - end.up * room), beside=True))
-        last = height
-    taken: list[tuple[float, float]] = []
-    for end in (end for end in ends if not end.at_edge):
-        shift = _free(end, room, taken)
-        taken.append((end.across, end.up * room + shift))
-        found.append(_label(end, curves, shift, beside=False))
-    return found
+def _width(end: _End, curves: Sequence[Compared]) -> int:
+    return _LETTER * len(short_id(curves[end.number].id))
 
 
-def _free(end: _End, room: float, taken: list[tuple[float, float]]) -> int:
-    """Return how far below (or at the floor above) its end a label finds room."""
-    step = _LINE if end.up * room < 2 * _LINE else -_LINE
-    shift = step
-    while any(abs(x - end.across) < _EDGE and abs(y - end.up * room - shift) < _LINE for x, y in taken):
-        shift += step
-    return shift
+def _labels(ends: list[_End], curves: Sequence[Compared], room: tuple[float, float]) -> list[dict[str, Any]]:
+    """Return the ids to the right of the lines' ends, moved up where they would cover each other."""
+    labels: list[dict[str, Any]] = []
+    taken: list[tuple[float, float, int]] = []
+    for end in sorted(ends, key=lambda end: end.up):
+        left, bottom, width = end.across * room[0], end.up * room[1], _width(end, curves)
+        for x, y, other in sorted(taken, key=lambda label: label[1]):
+            if x - width < left < x + other and abs(y - bottom) < _LINE:
+                bottom = y + _LINE
+        taken.append((left, bottom, width))
+        labels.append(_label(end, curves, round(bottom - end.up * room[1])))
+    return labels
 
 
-def _label(end: _End, curves: Sequence[Compared], shift: int, *, beside: bool) -> dict[str, Any]:
+def _label(end: _End, curves: Sequence[Compared], shift: int) -> dict[str, Any]:
     return {
         "text": f"<b>{short_id(curves[end.number].id)}</b>",
         "x": end.x,
         "y": end.height,
         "xref": "x",
         "yref": "y",
-        "xanchor": "left" if beside else "center",
-        "xshift": 6 if beside else 0,
+        "xanchor": "left",
+        "xshift": _GAP,
         "yshift": shift,
         "showarrow": False,
         "font": {"color": end.colour, "size": 11},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core.humanize import number
@@ -238,8 +238,6 @@ _LEGEND = {
 }
 CORNER = {"showarrow": False, "xref": "paper", "yref": "paper"}
 _STEP = {**CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}
-#: The part of the axis that it may need in a narrow panel.
-_STEP_WORD = 0.18
 _NOTE = {**CORNER, "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
 
 
@@ -254,9 +252,6 @@ def _ticks(axis: Axis) -> Figure:
 
 
 def _step_axis_layout(axis: Axis, theme: Theme) -> Figure:
-    # The word "step" stands at the right end of the axis.
-    last = axis.high - _STEP_WORD * (axis.high - axis.low)
-    axis = replace(axis, ticks=tuple((value, label if value < last else "") for value, label in axis.ticks))
     digits = ",.0f" if axis.high.is_integer() else ","
     return {
         **_ticks(axis),

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 #: Beyond this a picture cannot be drawn with doubles; values are shown at the edge.
 _HUGE = 1e300
+#: Where the last tick of a step axis may be, as a share of the axis.
+_LAST_TICK = 0.82
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def log_axis(values: Iterable[float], most: int = 6) -> Axis | None:
 def step_axis(low: float, high: float, most: int = 6) -> Axis:
     """Return the axis of steps. Its end is a quarter of a tick round; ticks too near to the end are left out.
 
-    The room at the end is for the axis' name.
+    The space at the end is for the axis' name; a page that is narrower than planned leaves out more labels.
     """
     if 0 <= low <= 0.2 * high:
         low = 0.0
@@ -70,7 +72,7 @@ def step_axis(low: float, high: float, most: int = 6) -> Axis:
         step = max(1.0, step)
     quarter = step / 4
     axis = _linear(math.floor(low / quarter + 1e-9) * quarter, math.ceil(high / quarter - 1e-9) * quarter, step)
-    kept = tuple(tick for tick in axis.ticks if axis.place(tick[0]) <= 0.88)
+    kept = tuple(tick for tick in axis.ticks if axis.place(tick[0]) <= _LAST_TICK)
     return Axis(axis.low, axis.high, kept)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.theme import LIGHT
 from distdl_jupyter.saved.pages import PAPER, page
 from distdl_jupyter.views.sweep import progress, word
 
@@ -99,8 +100,11 @@ def svg(panel: SweepPanel) -> str:
             cross = f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6"
             parts.append(f'<path d="{cross}" stroke="{PAPER.ink}" stroke-width="1.5"/>')
         if is_best:
-            parts.append(f'<text x="{x + 6:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{PAPER.brand}">'
-                         f"{number(one.means[-1])}</text>")  # fmt: skip
+            halo = f'stroke="{LIGHT.surface}" stroke-width="3" paint-order="stroke"'
+            parts.append(
+                f'<text x="{x + 6:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{PAPER.brand}" {halo}>'
+                f"{number(one.means[-1])}</text>"
+            )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11" '

@@ -27,7 +27,7 @@ def test_each_job_is_one_line_of_means_in_the_given_order():
     assert (first["name"], first["x"], first["y"]) == ("k3f9x", [0.0, 1.0], [2.5, 1.5])
     assert (second["name"], second["x"], second["y"]) == ("t2qcx", [0.0, 1.0, 2.0], [4.5, 3.5, 2.5])
     labels = [one["text"] for one in figure["layout"]["annotations"]]
-    assert labels == ["step", "<b>t2qcx</b>", "<b>k3f9x</b>"]
+    assert labels == ["step", "<b>k3f9x</b>", "<b>t2qcx</b>"]
 
 
 def test_against_elapsed_time_counts_from_each_jobs_own_begin():
@@ -58,6 +58,28 @@ def test_labels_of_curves_that_end_together_do_not_cover_each_other():
     ]
     assert len(places) == 6
     assert all(abs(one - other) >= 12 for one, other in combinations(places, 2))
+
+
+@pytest.mark.parametrize("steps", [(3, 30), (15, 30), (30, 30)])
+@pytest.mark.parametrize("values", [lambda step: 1 / (step + 1), lambda step: step / 30, lambda step: 1.0])
+def test_no_label_is_struck_by_its_own_line_nor_by_another_label(steps, values):
+    jobs = [job(f"{n}{n}{n}{n}{n}", [values(step) for step in range(count)]) for n, count in enumerate((*steps, 15))]
+    layout = compared_figure(jobs, "loss")["layout"]
+    labels = [label for label in layout["annotations"] if label["xref"] == "x"]
+    assert len(labels) == 3
+    # A line comes from the left and ends where its label begins.
+    assert all(label["xanchor"] == "left" and label["xshift"] > 0 for label in labels)
+    wide, high = (
+        430 - layout["margin"]["l"] - layout["margin"]["r"],
+        202 - layout["margin"]["t"] - layout["margin"]["b"],
+    )
+    (left, right), (low, top) = layout["xaxis"]["range"], layout["yaxis"]["range"]
+    places = [
+        ((label["x"] - left) / (right - left) * wide, (label["y"] - low) / (top - low) * high + label["yshift"])
+        for label in labels
+    ]
+    assert all(abs(a[0] - b[0]) >= 40 or abs(a[1] - b[1]) >= 12 for a, b in combinations(places, 2))
+    assert all(x + 40 <= wide + layout["margin"]["r"] for x, _ in places)
 
 
 def test_labels_stand_at_the_ends_on_a_logarithmic_axis_too():

@@ -134,6 +134,7 @@ export class Plot {
     const ground = this.#ground();
     const colours = ground ? { paper_bgcolor: ground, plot_bgcolor: ground } : {};
     const layout: Record<string, unknown> = { ...figure.layout, ...colours, width, height, autosize: false };
+    layout['xaxis'] = spaced(layout, width);
     for (const axis of this.#zoomed) layout[axis] = freed(layout[axis]);
     return layout;
   }
@@ -146,6 +147,38 @@ export class Plot {
     }
     if (this.#zoomed.size !== before) this.#draw();
   }
+}
+
+interface StepAxis {
+  type?: string;
+  range?: readonly number[];
+  tickvals?: readonly number[];
+  ticktext?: readonly string[];
+}
+
+/** Pixels of a letter of the axes' labels, and between two labels. */
+const [LETTER, BETWEEN] = [6.6, 8];
+
+/**
+ * Return the x axis without the labels that would touch another one, or the word "step" at its right end.
+ *
+ * The server does not know how wide the figure is drawn.
+ */
+export function spaced(layout: Record<string, unknown>, width: number): unknown {
+  const axis = layout['xaxis'] as StepAxis | undefined;
+  const { l: left, r: right } = layout['margin'] as { l: number; r: number };
+  const { range: [low = 0, high = 0] = [], tickvals, ticktext, type } = axis ?? {};
+  if (!tickvals || !ticktext || type === 'log' || high <= low) return axis;
+  const wide = width - left - right;
+  const named = ((layout['annotations'] ?? []) as { text: string }[]).some(({ text }) => text === 'step');
+  const end = named ? wide - LETTER * 'step'.length - BETWEEN : Infinity;
+  const half = (LETTER / 2) * Math.max(...ticktext.map(({ length }) => length));
+  const middle = (value: number): number => ((value - low) / (high - low)) * wide;
+  // Every label, or every second, third ... one.
+  const distance = Math.abs(middle(tickvals[1] ?? high) - middle(tickvals[0] ?? low)) || wide;
+  const every = Math.ceil((2 * half + BETWEEN) / distance);
+  const labels = ticktext.map((text, at) => (at % every === 0 && middle(tickvals[at] ?? low) + half <= end ? text : ''));
+  return { ...axis, ticktext: labels };
 }
 
 /** An axis whose ticks follow what is seen of it. */

@@ -12,9 +12,17 @@ export function isDark(element: Element): boolean {
 
 /** Call `changed` when the page's theme may have changed; returns what ends it. */
 export function watchTheme(element: Element, changed: () => void): () => void {
-  const observer = new MutationObserver(changed);
+  // JupyterLab hides the page while it sets the theme: in the next frame elements have their sizes.
+  let frame = 0;
+  const observer = new MutationObserver(() => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(changed);
+  });
   observer.observe(element.ownerDocument.body, { attributes: true, attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name', 'class'] });
-  return () => observer.disconnect();
+  return () => {
+    observer.disconnect();
+    cancelAnimationFrame(frame);
+  };
 }
 
 function luminance(color: string): number {

@@ -1,0 +1,81 @@
+"""Narrow layouts and a change of the theme in JupyterLab: nothing is cut, covered or unreadable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from distdl_jupyter.core.store import JobStore
+from tests.browser.conftest import Book, Lab
+from tests.conftest import wait_for
+from tests.widgets.recorded import Recording, telling
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
+    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
+    lab.forget_jobs()
+    with telling(JobStore(lab.home / "distdl")) as write:
+        yield write
+
+
+def colours(plot: Locator) -> set[str]:
+    """The colours of all that a curve writes, and of its ground."""
+    found: list[str] = plot.evaluate(
+        "(plot) => [plot.querySelector('.main-svg').style.background,"
+        " ...[...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .legendtext')]"
+        ".filter((text) => text.textContent).map((text) => text.style.fill)]"
+    )
+    return set(found)
+
+
+def test_the_curve_changes_with_the_theme(shared_page: Book, told: Callable[[str], Recording]) -> None:
+    book = shared_page
+    plot = book.open_job(told("completed").id).locator(".dd-plot.dd-fitted").first
+    dark, light = {"rgb(33, 33, 33)", "rgb(255, 255, 255)"}, {"white", "rgb(0, 0, 0)"}
+    expect(plot.locator(".xtick text").first).to_be_visible()
+    for expected in (dark, light, dark, light):
+        book.theme(dark=expected is dark)
+        wait_for(lambda expected=expected: colours(plot) == expected, what="the theme's colours")
+    assert not book.errors
+
+
+@pytest.mark.parametrize("width", [1500, 1366, 1000, 740, 600])
+def test_no_label_of_a_curve_covers_another_one(
+    shared_page: Book, told: Callable[[str], Recording], width: int
+) -> None:
+    book = shared_page
+    book.page.set_viewport_size({"width": width, "height": 768})
+    try:
+        page = book.open_job(told("completed").id)
+        plot = page.locator(".dd-plot.dd-fitted").first
+        expect(plot.locator(".xtick text").first).to_be_visible()
+        wait_for(
+            lambda: plot.evaluate("(e) => Math.abs(e.querySelector('.main-svg').clientWidth - e.clientWidth) < 30"),
+            what="the curve in its width",
+        )
+        labels = plot.evaluate(
+            "(plot) => [...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .textpoint text')]"
+            ".filter((text) => text.textContent)"
+            ".map((text) => [text.textContent, text.getBoundingClientRect().toJSON()])"
+        )
+        assert {"step", "0"} < {text for text, _ in labels}
+        covered = [(one, other) for (one, a), (other, b) in combinations(labels, 2) if _touch(a, b)]
+        assert covered == []
+        book.picture(f"curve-{width}", page)
+    finally:
+        book.page.set_viewport_size({"width": 1440, "height": 980})
+
+
+def _touch(one: dict[str, float], other: dict[str, float]) -> bool:
+    return (
+        one["left"] < other["right"]
+        and other["left"] < one["right"]
+        and one["top"] < other["bottom"] - 3  # The lines' boxes are a little higher than their letters.
+        and other["top"] < one["bottom"] - 3
+    )
