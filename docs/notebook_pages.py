@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -114,12 +115,26 @@ def executed(path: Path) -> Path:
     kept = Path(sys.prefix) / "docs" / f"{path.stem}-{key}"
     if not (kept / "run.txt").exists():
         kept.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "DISTDL_HOME": str(kept / "home")}
-        subprocess.run([sys.executable, __file__, str(path), str(kept)], check=True, env=environment)
+        run_apart(path, kept)
         named = ", ".join(f"{name} {version}" for name, version in versions.items())
         day = dt.datetime.now(dt.UTC).date()
         (kept / "run.txt").write_text(f"This page was run on {day}: Python {sys.version.split()[0]}, {named}.")
     return kept
+
+
+def run_apart(path: Path, kept: Path) -> None:
+    """Run a notebook in a process and a data directory of its own, and leave no process behind.
+
+    That holds also when the notebook fails and when the build is interrupted. Raises CalledProcessError.
+    """
+    own = {**os.environ, "DISTDL_HOME": str(kept / "home")}
+    own.pop("DISTDL_WARM_DIR", None)  # the templates there are the user's
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # make's end of an interrupt
+    try:
+        subprocess.run([sys.executable, __file__, str(path), str(kept)], check=True, env=own)
+    finally:
+        subprocess.run([sys.executable, __file__, "--clean-up"], check=True, env=own)
+        signal.signal(signal.SIGTERM, before)
 
 
 # in a process of its own, with a data directory of its own ------------------------------------------
@@ -129,6 +144,10 @@ def run(path: Path, kept: Path) -> None:
     """Run a notebook; write it and the messages of its jobs into ``kept``. Raises RuntimeError when a cell fails."""
     sys.path.insert(0, str(NOTEBOOKS))
     from run import execute
+
+    from distdl_jupyter.warm import settings
+
+    settings.change(idle_minutes=1)  # for a build that is killed and cannot clean up
 
     has_forms = "launcher(" in "".join(cell.source for cell in nbformat.read(path, as_version=4).cells
                                        if cell.cell_type == "code")  # fmt: skip
@@ -145,6 +164,18 @@ def run(path: Path, kept: Path) -> None:
         nbformat.write(notebook, kept / path.name)
     for job in jobs():
         (scripts / f"{job.id}.js").write_text(script("distdlJobs", job.id, messages(job)))
+
+
+def clean_up() -> None:
+    """Cancel the jobs that still run in this data directory, and end its template."""
+    from distdl_jupyter import jobs
+    from distdl_jupyter.warm import template_client, template_files
+
+    for job in jobs():
+        if not job.state.ended:
+            job.cancel(now=True)
+            job.wait(30)
+    template_client.stop(template_files.of())
 
 
 def script(table: str, key: str, value: Any) -> str:
@@ -186,4 +217,7 @@ def messages(job: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[1:] == ["--clean-up"]:
+        clean_up()
+    else:
+        run(Path(sys.argv[1]), Path(sys.argv[2]))
