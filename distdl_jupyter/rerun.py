@@ -19,7 +19,7 @@ from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.events import read_file
-from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.core.humanize import count, plural, short_id, size
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 
+#: Code of the note of a rerun that does not continue where the earlier job did.
+_BEGINS_ANEW = "rerun-from-start"
 #: What a disk says that takes no more: the code could be read, but not copied.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
@@ -143,7 +145,29 @@ def again(
     """
     earlier = folder.spec()
     spec, secrets = _changed(folder, earlier, options, id_) if options else _unchanged(earlier)
-    return _as_own(spec, earlier, id_, resumed_from="", forked_at=None, **more), secrets, EarlierCode(folder, earlier)
+    findings = _findings(folder, spec, earlier)
+    if earlier.resumed_from and not more:
+        findings = (*findings, _begins_anew(folder, earlier))
+    spec = _as_own(spec, earlier, id_, resumed_from="", forked_at=None, findings=findings, **more)
+    return spec, secrets, EarlierCode(folder, earlier)
+
+
+def _findings(folder: JobFolder, spec: JobSpec, earlier: JobSpec) -> tuple[dict[str, str], ...]:
+    """Return the findings of the spec that are true of a new job, without those withdrawn while the earlier one ran."""
+    if not spec.findings:  # with other options the code is not read once more
+        return ()
+    shown = {note["code"] for note in SummaryReader(folder).catch_up().notes}
+    withdrawn = {one["code"] for one in earlier.findings if one["level"] != "info"} - shown
+    return tuple(one for one in spec.findings if one["code"] not in {*withdrawn, _BEGINS_ANEW})
+
+
+def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
+    """Return that the job does not continue where the earlier one, a resumed or forked job, did."""
+    step = "" if earlier.forked_at is None else f"step {count(earlier.forked_at)} of "
+    text = f"This rerun begins at step 0, although job {folder.id} continued from {step}job {earlier.resumed_from}."
+    resume = f'To continue from its checkpoints, call attach("{short_id(folder.id)}").resume().'
+    remedy = resume if folder.has_checkpoints else ""
+    return {"level": "warning", "code": _BEGINS_ANEW, "text": text, "remedy": remedy}
 
 
 def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
@@ -214,7 +238,8 @@ def _continued(
     spec, secrets = _changed(folder, earlier, options, id_) if options else _unchanged(earlier)
     _check_can_go_on(folder, spec)
     forked_at = chosen.step if chosen else None
-    spec = _as_own(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at)
+    findings = _findings(folder, spec, earlier)
+    spec = _as_own(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at, findings=findings)
     return spec, secrets, ResumedCode(folder, earlier, chosen)
 
 
