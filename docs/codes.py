@@ -27,7 +27,7 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "Check": (5, 3, 4),
 }
 #: Error classes whose message is not the first argument: message and remedy.
-_MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2)}
+_MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2), "Unreachable": (2, 3)}
 
 
 class Entry(NamedTuple):
@@ -95,6 +95,11 @@ def _of_error(
     if "code" in keywords and not isinstance(keywords["code"], ast.Constant):
         return  # copied from another error
     code = str(keywords["code"].value) if isinstance(keywords.get("code"), ast.Constant) else ""
+    if name == "Unreachable":
+        kind = _argument(node, 1)
+        if not isinstance(kind, ast.Constant):
+            return  # one of the causes that ``clusters.ssh.command`` explains
+        code = f"unreachable-{kind.value}"
     hint = keywords.get("hint") or _argument(node, remedy)
     yield Entry(
         code or default, written(_argument(node, message)), written(hint), path, node.lineno, explicit=bool(code)
@@ -125,4 +130,6 @@ def text_of(node: ast.AST | None) -> str:
         return "".join(text_of(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return text_of(node.left) + text_of(node.right)
+    if isinstance(node, ast.IfExp):
+        return text_of(node.body)
     return ""

@@ -22,6 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import distdl_jupyter
 from distdl_jupyter import cli, registry
+from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.core import failure
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
@@ -310,7 +311,7 @@ def settings() -> str:
 def troubleshooting() -> str:
     """Return the page of all error messages by their codes, each with its remedy; a code is the anchor of its entry."""
     found: dict[str, list[codes.Entry]] = defaultdict(list)
-    for entry in [*codes.entries(), *hints(), *failures(), *statuses()]:
+    for entry in [*codes.entries(), *hints(), *unreachable(), *failures(), *statuses()]:
         found[entry.code].append(entry)
     subjects: dict[str, list[str]] = defaultdict(list)
     for code, same in found.items():
@@ -346,8 +347,27 @@ def hints() -> Iterator[codes.Entry]:
         tree = ast.parse(inspect.getsource(rule))
         returned = (node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
         texts = [text for text in map(codes.text_of, returned) if len(text.split()) > 3]
-        for text in texts or [""]:
+        for text in texts or [_RULE_TEXTS[code]]:
             yield codes.Entry(code, text, "", _RANKS, 0, explicit=True)
+
+
+#: The rules whose hints are put together from the values at the failing line.
+_RULE_TEXTS = {
+    "data-loader-worker-failed": "It was raised in a worker process of the DataLoader: ….",
+    "key-missing": "The line reads a key that the dict or DataFrame … does not have. The hint lists the keys that it "
+    "has: use one of them, or add the missing key first.",
+    "shapes-differ": "The shapes of two operands do not match. The hint shows both expressions with their shapes: "
+    "reshape or transpose one of them.",
+}
+
+
+def unreachable() -> Iterator[codes.Entry]:
+    """Yield why an agent could not be started on a host, as ssh, the login shell and Python report it."""
+    for _pattern, kind, explain in command._CAUSES:
+        for node in ast.walk(ast.parse(inspect.getsource(explain))):
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+                message, remedy = map(codes.text_of, node.value.elts)
+                yield codes.Entry(f"unreachable-{kind}", message, remedy, "clusters/ssh/command", 0, explicit=True)
 
 
 def statuses() -> Iterator[codes.Entry]:

@@ -302,7 +302,7 @@ class Run(ABC):
 
     def no_stacks(self) -> str:
         """Return why ranks of this kind of cluster cannot be asked, one sentence; "" when they can."""
-        return "This kind of cluster has no way to ask its ranks."
+        return "This type of cluster does not support stack traces of running ranks."
 
     def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Leave a request to record some steps for ranks, without waiting (``worker.watch.profile``)."""
@@ -347,7 +347,7 @@ class Run(ABC):
         """Free what the run holds (descriptors, ports, services). Called once, after everything ended."""
 
 
-_FIXED = "The machines of a cluster of the kind {} are neither made nor unmade from here."
+_FIXED = "Clusters of type {} do not support creating or deleting machines."
 
 
 class Cluster(ABC):
@@ -449,7 +449,9 @@ class Cluster(ABC):
 
         Where nodes come and go with the jobs (``can_create``) it is the most that may be up at once.
         """
-        raise ClusterRefused(f"A cluster of the kind {self.title or self.name} has a fixed number of nodes.")
+        raise ClusterRefused(
+            f"Clusters of type {self.title or self.name} have a fixed number of nodes.", code="cluster-size-fixed"
+        )
 
     def machines(self, options: Any) -> Machines | None:
         """Return its machines as a whole; it may take seconds. None where they are not made from here."""
@@ -460,22 +462,22 @@ class Cluster(ABC):
 
         Raises InvalidSpec for what cannot be had, ClusterRefused, DistDLError.
         """
-        raise ClusterRefused(_FIXED.format(self.title or self.name))
+        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
     def create(self, options: Any, wanted: Any) -> None:
         """Ask for machines like ``wanted`` and return when the request was accepted; ``machines`` tells how it goes on.
 
         Raises ClusterRefused, InvalidSpec, DistDLError.
         """
-        raise ClusterRefused(_FIXED.format(self.title or self.name))
+        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
     def keep_up(self, options: Any, node_count: int) -> None:
         """Keep so many nodes up without a job too. Raises ClusterRefused, InvalidSpec, DistDLError."""
-        raise ClusterRefused(_FIXED.format(self.title or self.name))
+        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
     def delete(self, options: Any) -> None:
         """Ask for the end of its machines; return when that was accepted. Raises ClusterRefused, DistDLError."""
-        raise ClusterRefused(_FIXED.format(self.title or self.name))
+        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
     def afterwards(self, options: Any) -> list[Notice]:
         """Return what a user should know when a job has ended there, above all what goes on costing money."""
@@ -537,7 +539,7 @@ class Cluster(ABC):
         The stream that is no rank's own is (-1, "sys").
         """
         raise LaunchFailed(
-            f"A job on {self.title or self.name} cannot go on without its supervisor.", code="supervisor-lost"
+            f"A job on {self.title or self.name} cannot continue without its supervisor.", code="supervisor-lost"
         )
 
     @abstractmethod

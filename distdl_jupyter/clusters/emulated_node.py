@@ -88,7 +88,7 @@ def main(host: str, *command: str) -> None:
     try:
         enter(host)
     except OSError as error:
-        sys.exit(f"This machine gives no process a host name of its own: {error.strerror}.")
+        sys.exit(f"Cannot give processes their own host name on this machine: {error.strerror}.")
     program = _login_shell()
     os.execv(program, [program, "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.node.schedule import Need
 
 
-_NO_WAIT = "Leave wait=False out to wait, or ask for less, as with use_gpu=False."
+_NO_WAIT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."
 #: Where ranks on one machine meet.
 _ADDRESS = "127.0.0.1"
 
@@ -51,10 +51,11 @@ class LocalOptions:
 
     oversubscribe: bool = field(
         default=False,
-        metadata={"help": "start more processes than one machine takes unasked: 8 for each core, 64 in any case"},
+        metadata={"help": "allow more processes than the limit of a machine (8 per core, at least 64)"},
     )
     wait: bool = field(
-        default=True, metadata={"help": "wait for what other jobs hold, as GPUs; without it such a job has failed"}
+        default=True,
+        metadata={"help": "wait for GPUs, cores and memory that other jobs hold; if false, the job fails instead"},
     )
 
 
@@ -82,7 +83,7 @@ class LocalCluster(Cluster):
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
         if sys.platform == "win32":
-            return "Windows cannot run ranks natively: use WSL (Windows Subsystem for Linux)."
+            return "Ranks do not run natively on Windows. Use WSL (Windows Subsystem for Linux)."
         return ""
 
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
@@ -127,7 +128,7 @@ class LocalCluster(Cluster):
             reserved = self._ports.reserve(ports, _ADDRESS)
             placement = with_ports(placement, context.rank_ports, self._rank_ports)
         except OSError as error:
-            raise LaunchFailed(str(error)) from error
+            raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
         if placement.rehearsed:
             self._rehearse(spec)
         return dataclasses.replace(placement, ports=tuple(reserved))
@@ -139,7 +140,7 @@ class LocalCluster(Cluster):
 
         link = link_of(spec.rehearse)
         self._rehearsal = Rehearsal(spec.node_count, link)
-        self._notices.append(Notice("info", f"Rehearsed on {link}: its nodes meet over links of this rate, and reach "
+        self._notices.append(Notice("info", f"Rehearsal on {link}: the nodes communicate at this rate and reach "
                                     "nothing else.", "rehearsal"))  # fmt: skip
 
     def _look_for_room(self, spec: JobSpec, context: Context) -> None:
@@ -182,7 +183,9 @@ class LocalCluster(Cluster):
         view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in found}, spec.priority)
         if not blocked and not turn.problem and not getattr(options, "wait", True):
             self.give_back()
-            raise LaunchFailed(f"The job does not wait, but it is {view.why}.", code="job-does-not-wait", hint=_NO_WAIT)
+            raise LaunchFailed(
+                f"wait=False is set, but the job is {view.why}.", code="job-does-not-wait", hint=_NO_WAIT
+            )
         return view
 
     def give_back(self) -> None:
@@ -282,7 +285,7 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
     except OSError as error:
         for one in begun:
             one.end()
-        raise limits.launch_failed("The program that brings the data cannot be started", error) from error
+        raise limits.launch_failed("Cannot start the program that copies the data", error) from error
     return stagers.run(begun, staging, context.report)
 
 
@@ -308,23 +311,23 @@ def _check_room(spec: JobSpec) -> None:
         if amount and most is not None and amount * spec.process_count > most:
             words = (plural(amount, "core"), plural(most, "core")) if name == "cores" else (size(amount), size(most))
             raise InvalidSpec(
-                f"{name} asks for {words[0]} for each of {plural(spec.process_count, 'process')}, but this machine has "
+                f"{name} needs {words[0]} for each of {plural(spec.process_count, 'process')}, but this machine has "
                 f"{words[1]}.",
                 code="local-too-few-resources",
                 field=name,
-                hint="Ask for less, or use fewer processes.",
+                hint="Lower the value, or use fewer processes.",
             )
 
 
 def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
     each = spec.gpus or (1 if spec.use_gpu else 0)
     if len(devices) < each * spec.process_count:
-        asks = f"gpus asks for {plural(each, 'GPU')}" if spec.gpus else "use_gpu asks for a GPU"
+        asks = f"gpus needs {plural(each, 'GPU')}" if spec.gpus else "use_gpu needs a GPU"
         raise InvalidSpec(
             f"{asks} for each of {plural(spec.process_count, 'process')}, but this machine has {len(devices)}.",
             code="local-too-few-gpus",
             field="gpus" if spec.gpus else "use_gpu",
-            hint="Use fewer processes, or leave it out.",
+            hint="Use fewer processes, or remove the option.",
         )
 
 

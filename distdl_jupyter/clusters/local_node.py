@@ -153,9 +153,11 @@ class LocalAgent(AgentConnection):
             answer.set_result(requests.OF_JOB[type_](self._job, fields))
         except children.NotStarted as error:
             cause = error.__cause__
-            answer.set_exception(cause if isinstance(cause, OSError) else HostFailed("", str(error)))
+            answer.set_exception(
+                cause if isinstance(cause, OSError) else HostFailed("", str(error), code="process-not-started")
+            )
         except requests.Unanswerable as error:
-            answer.set_exception(HostFailed("", str(error)))
+            answer.set_exception(HostFailed("", str(error), code="host-request-failed"))
         except OSError as error:
             answer.set_exception(error)
         return answer
@@ -252,9 +254,9 @@ class LocalNodes(Nodes[Node]):
             return
         reasons = dict.fromkeys(spawn.reasons) if not launcher else {f"{launcher} starts them": None}
         spawn.reasons.clear()
-        self.notices += [
-            Notice("info", f"Processes of this job start cold, because {why}.", "cold-start") for why in reasons
-        ] or [Notice("info", spawn.WARM, "warm-start")]
+        self.notices += [Notice("info", f"This job starts cold because {why}.", "cold-start") for why in reasons] or [
+            Notice("info", spawn.WARM, "warm-start")
+        ]
 
     def handle(self) -> dict[str, Any]:
         """Return nothing: a sweep goes by the job's mark."""

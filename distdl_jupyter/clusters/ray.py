@@ -62,13 +62,16 @@ class RayOptions:
 
     address: str = field(
         default="auto",
-        metadata={"help": "the cluster: ray://10.0.0.4:10001 from anywhere; on one of its nodes auto, or 10.0.0.4:6379",
-                  "first": True},
-    )  # fmt: skip
-    cpus_per_process: float = field(default=1.0, metadata={"help": "Ray's CPUs for each process", "first": True})
+        metadata={
+            "help": "address of the Ray cluster: ray://10.0.0.4:10001 from anywhere; auto or 10.0.0.4:6379 on one "
+            "of its nodes",
+            "first": True,
+        },
+    )
+    cpus_per_process: float = field(default=1.0, metadata={"help": "Ray CPUs for each process", "first": True})
     gpus_per_node: int = field(default=0, metadata={"help": "GPUs on each node", "first": True})
     resources: str = field(
-        default="", metadata={"help": 'other resources of Ray that each node must have, as JSON: {"spot": 1}'}
+        default="", metadata={"help": 'other Ray resources that each node must have, as JSON: {"spot": 1}'}
     )
     directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
     network: str = field(default="", metadata={"help": NETWORK_HELP})
@@ -82,7 +85,7 @@ class RayOptions:
             found = {str(name): float(amount) for name, amount in others.items()}
         except (ValueError, TypeError, AttributeError):
             raise InvalidSpec(
-                f'resources takes JSON such as {{"spot": 1}}, not {self.resources!r}.',
+                f'resources is {self.resources!r}, but must be JSON such as {{"spot": 1}}.',
                 code="ray-resources-invalid",
                 field="resources",
             ) from None
@@ -106,7 +109,7 @@ class RayCluster(AgentCluster):
     def unavailable(self, options: RayOptions) -> str:
         """Ray must be installed here, of the version that the cluster has."""
         if find_spec("ray") is None:
-            return "Ray is not installed in this environment: run 'pip install distdl-jupyter[ray]'."
+            return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"
         return ""
 
     def validate(self, options: RayOptions) -> None:
@@ -326,7 +329,7 @@ class _ActorLink(Link):
         try:
             yield
         except Exception as error:  # noqa: BLE001 - Ray raises what its client does, too
-            self._why = self._why or f"Ray does not reach {self._name} any more: {_first_line(error)}."
+            self._why = self._why or f"Ray lost the connection to {self._name}: {_first_line(error)}."
 
     @property
     def code(self) -> int | None:
@@ -384,10 +387,10 @@ def _connected(address: str) -> Any:
                     raise
     except Exception as error:
         raise LaunchFailed(
-            f"Ray at {address} does not answer: {_first_line(error)}.",
+            f"Ray at {address} does not respond: {_first_line(error)}.",
             code="ray-unreachable",
-            hint="Start it with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
-            "machine, HOST:6379 and auto on the cluster's own nodes.",
+            hint="Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
+            "machine, HOST:6379 and auto only on nodes of the cluster.",
         ) from error
     return ray
 
@@ -436,9 +439,9 @@ def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
         found = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
         raise LaunchFailed(
-            f"Ray at {options.address} does not answer within {_ASK_SECONDS[what]:.0f} s.",
+            f"Ray at {options.address} did not respond within {_ASK_SECONDS[what]:.0f} s.",
             code="ray-silent",
-            hint="See whether it is up: 'ray status'.",
+            hint="Check that Ray is running: ray status",
         ) from None
     if isinstance(found, dict):
         raise LaunchFailed(str(found["error"]), hint=str(found["hint"]))

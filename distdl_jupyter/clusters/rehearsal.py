@@ -45,7 +45,7 @@ _MEASURED_FROM, _MEASURING = 500e6, 0.3
 _MOST_NODES = 200
 _NETWORK = "10.203.0"
 _TIMEOUT = 60.0
-_REMEDY = "Leave rehearse out: nodes on this machine then meet over its loopback."
+_REMEDY = "Remove rehearse; the nodes on this machine then use its loopback interface."
 
 
 def address(node: int) -> str:
@@ -62,28 +62,31 @@ def check(nodes: int) -> None:
     """Raise InvalidSpec when this machine cannot have so many nodes with links of their own."""
     if nodes < 2:
         raise InvalidSpec(
-            "A rehearsal is of the links between nodes, but the job has one node.",
+            "A rehearsal needs at least 2 nodes, but the job has one.",
             code="rehearse-one-node",
             field="rehearse",
-            hint="Set node_count=2 or more, or leave rehearse out.",
+            hint="Set node_count=2 or more, or remove rehearse.",
         )
     if nodes > _MOST_NODES:
         raise InvalidSpec(
-            f"A rehearsal has {_MOST_NODES} nodes at most.", code="rehearse-too-many-nodes", field="node_count"
+            f"A rehearsal can have at most {_MOST_NODES} nodes.",
+            code="rehearse-too-many-nodes",
+            field="node_count",
+            hint=f"Set node_count to at most {_MOST_NODES}.",
         )
     if sys.platform != "linux":
         raise InvalidSpec(
-            "A rehearsal takes Linux: no other system gives each node a network of its own.",
+            "A rehearsal needs Linux, because each node gets its own network namespace.",
             code="rehearse-needs-linux",
             field="rehearse",
             hint=_REMEDY,
         )
     if _tool("ip") is None or _tool("tc") is None:
         raise InvalidSpec(
-            "A rehearsal takes the programs ip and tc.",
+            "A rehearsal needs the programs ip and tc.",
             code="rehearse-programs-missing",
             field="rehearse",
-            hint="Install them: apt-get install iproute2.",
+            hint="Install them: apt-get install iproute2",
         )
 
 
@@ -110,11 +113,11 @@ class Rehearsal:
         except ValueError:
             self.close()
             raise LaunchFailed(
-                "The network of the rehearsal could not be made.", code="rehearse-network-failed", hint=_REMEDY
+                "The network of the rehearsal could not be created.", code="rehearse-network-failed", hint=_REMEDY
             ) from None
         if "failed" in found:
             self.close()
-            raise LaunchFailed(found["failed"], hint=found["hint"])
+            raise LaunchFailed(found["failed"], code=found["code"], hint=found["hint"])
         self._user, self._nodes = found["user"], found["nodes"]
 
     def write_hosts(self, folder: Path) -> None:
@@ -183,8 +186,8 @@ class _Network:
         wanted = self._link.bits_per_second
         if wanted >= _MEASURED_FROM and (reached := _reached(*self.nodes[:2])) < wanted:
             raise _Refused(
-                f"This machine's own link reaches {rate(reached)} now, so {rate(wanted)} cannot be rehearsed.",
-                "Rehearse a lower rate, or when less runs on this machine.",
+                f"This machine's own network reaches only {rate(reached)} now, so {rate(wanted)} cannot be rehearsed.",
+                "Rehearse a lower rate, or try again when fewer programs run on this machine.",
             )
 
     def _limit(self) -> None:
@@ -200,9 +203,9 @@ class _Network:
                 _run("tc", [f"qdisc add dev to{at} {late}" for at in range(len(self.nodes))])
             except OSError as error:
                 raise _Refused(
-                    f"This machine's kernel delays no packets: {error}.",
-                    "Load its module sch_netem (in linux-modules-extra-... or kernel-modules-extra), or leave the "
-                    "latency out.",
+                    f"The kernel of this machine cannot delay packets: {error}.",
+                    "Load the module sch_netem (in linux-modules-extra-... or kernel-modules-extra), or remove the "
+                    "latency.",
                 ) from error
 
 
@@ -274,12 +277,13 @@ def main(nodes: str, bits: str, latency: str) -> None:
         made = _Network(int(nodes), Link(float(bits), float(latency)))
         said = {"user": made.user, "nodes": made.nodes}
     except _Refused as refused:
-        said = {"failed": refused.args[0], "hint": refused.args[1]}
+        said = {"failed": refused.args[0], "hint": refused.args[1], "code": "rehearse-link-failed"}
     except OSError as error:
         said = {
-            "failed": f"This machine gives nodes no network of their own: {error.strerror or error}.",
-            "hint": "It takes root, or user namespaces (sysctl user.max_user_namespaces, "
+            "failed": f"Cannot create network namespaces on this machine: {error.strerror or error}.",
+            "hint": "Namespaces need root, or user namespaces (sysctl user.max_user_namespaces, "
             f"kernel.apparmor_restrict_unprivileged_userns). {_REMEDY}",
+            "code": "rehearse-namespaces-denied",
         }
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()

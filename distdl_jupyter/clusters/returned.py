@@ -20,9 +20,12 @@ def refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
     """Return why a file of the folder ``results`` is not taken, "" when it is; ``ranks`` are those that ran there."""
     found = _VALUE.fullmatch(str(name))
     if found is None:
-        return f"results/{name} is no rank's value"
+        return f"results/{name} is not the value of a rank"
     if int(found[1]) not in ranks:
-        return f"results/{name} is the value of a rank that did not run there"
+        return f"results/{name} is the value of a rank that did not run on this host"
     if bytes_ > LARGEST:
-        return f"results/{name} has {size(bytes_)}, and a value may have {size(LARGEST)}: keep it in outputs/"
+        return (
+            f"results/{name} has {size(bytes_)}, but the limit for a value is {size(LARGEST)}; save it in "
+            "outputs/ instead"
+        )
     return ""

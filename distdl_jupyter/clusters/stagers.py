@@ -162,7 +162,7 @@ class _Watch:
     def until_done(self) -> None:
         try:
             while self._open:
-                self._report("stage", f"bringing {self._staging.what} to {plural(self._total, 'node')}")
+                self._report("stage", f"copying {self._staging.what} to {plural(self._total, 'node')}")
                 for key, _ in self._selector.select(_HEED):
                     self._read(key.data)
                 self._answer()
@@ -179,15 +179,15 @@ class _Watch:
             if stager.staged is None:
                 if stager.gone:
                     raise DataUnavailable(
-                        f"{stager.host} was lost while {self._staging.what} was brought to it: {stager.gone}",
+                        f"{stager.host} was lost while {self._staging.what} was copied to it: {stager.gone}",
                         code="stager-host-lost",
                     )
                 said = stager.last_words
                 raise DataUnavailable(
-                    f"{stager.host}: the program that brings {self._staging.what} ended without a word"
+                    f"{stager.host}: the program that copies {self._staging.what} ended without a message"
                     f"{': ' + said.splitlines()[-1] if said else ''}.",
                     code="stager-ended",
-                    hint="Submit the job again; what has arrived is kept.",
+                    hint="Submit the job again. Files that were already copied are kept.",
                 )
 
     def _on_message(self, stager: Stager, line: bytes) -> None:

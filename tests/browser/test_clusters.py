@@ -55,13 +55,13 @@ def add_lab(book: Book, where: Locator, hosts: Hosts, name: str) -> None:
     form.get_by_role("textbox", name="Name").fill("lab")
     form.get_by_role("combobox", name="Kind").select_option("ssh")
     form.get_by_role("button", name="Add", exact=True).click()
-    expect(form).to_contain_text("The cluster names no host.")
+    expect(form).to_contain_text("The cluster has no hosts.")
     expect(form.get_by_role("textbox", name=re.compile("^Hosts"))).to_be_focused()
     offered = form.get_by_role("group", name="Suggestions")
     for host in hosts.names:
         offered.get_by_role("button", name=host).click()
     expect(form.get_by_role("textbox", name=re.compile("^Hosts"))).to_have_value(", ".join(hosts.names))
-    expect(form).not_to_contain_text("The cluster names no host.")
+    expect(form).not_to_contain_text("The cluster has no hosts.")
     expect(form.get_by_role("textbox", name=re.compile("^SSH config"))).to_be_hidden()
     form.get_by_text("More options").click()
     form.get_by_role("textbox", name=re.compile("^SSH config")).fill(str(hosts.ssh_config))
@@ -93,7 +93,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         # One is cut off: it turns red with the reason, the others and this machine stay as they are.
         three_hosts.cut("node-c")
         expect(node(bar, "node-c")).to_have_attribute("data-state", "down", timeout=30_000)
-        expect(node(bar, "node-c")).to_contain_text(re.compile(r"no answer since \d\d:\d\d"))
+        expect(node(bar, "node-c")).to_contain_text(re.compile(r"no response since \d\d:\d\d"))
         for name in ("node-a", "node-b"):
             expect(node(bar, name)).to_have_attribute("data-state", "idle")
         expect(bar.cluster("lab")).to_contain_text("2 of 3 nodes")
@@ -173,7 +173,7 @@ def test_the_launch_form_shows_the_hosts_and_refuses_too_many(desk: Callable[...
     nodes = form.get_by_role("spinbutton", name="Nodes", exact=True)
     nodes.fill("4")
     nodes.press("Enter")
-    expect(form).to_contain_text("lab has 3 hosts, but 4 nodes are asked for.")
+    expect(form).to_contain_text("lab has 3 hosts, but the job needs 4 nodes.")
     expect(form).to_contain_text("add hosts to the cluster")
     expect(form.get_by_role("button", name="Submit")).to_be_disabled()
     book.picture("clusters-form-dark", form)

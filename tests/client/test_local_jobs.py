@@ -585,7 +585,7 @@ def test_a_living_job_cannot_be_removed():
         ({"compute_target": "lab"}, "'lab' is no cluster"),
         ({"controller": "mpi"}, "option neither of the backend"),
         ({"env": {"DISTDL_RANK": "1"}}, "set by this package"),
-        ({"use_gpu": True}, "use_gpu asks for a GPU"),
+        ({"use_gpu": True}, "use_gpu needs a GPU"),
         ({"vm_size": "Standard_NC99"}, "NC99"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
     ("options", "says"),
     [
         ({"cores": 10_000}, "but this machine has"),
-        ({"gpus": 1}, "gpus asks for 1 GPU for each of 1 process, but this machine has 0"),
+        ({"gpus": 1}, "gpus needs 1 GPU for each of 1 process, but this machine has 0"),
         ({"gpus": -1}, "gpus is -1, but it takes a whole number from 0"),
         ({"gpus": 1, "use_gpu": False}, "gpus is 1, but use_gpu is False"),
         ({"cores": 0}, "it takes a whole number from 1"),

@@ -28,11 +28,15 @@ def test_a_value_of_an_own_rank_is_taken(name):
 @pytest.mark.parametrize(
     ("name", "size", "why"),
     [
-        ("rank-0.pkl", 1, "results/rank-0.pkl is the value of a rank that did not run there"),
-        ("rank-01.pkl", 1, "results/rank-01.pkl is no rank's value"),
-        ("deep/rank-1.pkl", 1, "results/deep/rank-1.pkl is no rank's value"),
-        ("rank-1.pkl.bak", 1, "results/rank-1.pkl.bak is no rank's value"),
-        ("rank-1.pkl", 5 * 2**30, "results/rank-1.pkl has 5.4 GB, and a value may have 4.3 GB: keep it in outputs/"),
+        ("rank-0.pkl", 1, "results/rank-0.pkl is the value of a rank that did not run on this host"),
+        ("rank-01.pkl", 1, "results/rank-01.pkl is not the value of a rank"),
+        ("deep/rank-1.pkl", 1, "results/deep/rank-1.pkl is not the value of a rank"),
+        ("rank-1.pkl.bak", 1, "results/rank-1.pkl.bak is not the value of a rank"),
+        (
+            "rank-1.pkl",
+            5 * 2**30,
+            "results/rank-1.pkl has 5.4 GB, but the limit for a value is 4.3 GB; save it in outputs/ instead",
+        ),
     ],
 )
 def test_any_other_file_stays_there(name, size, why):
@@ -77,8 +81,10 @@ def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()
     assert node.notices == [
-        "node-b: results/rank-0.pkl is the value of a rank that did not run there. It stayed there, in /there.",
-        "node-b: results/planted.pkl is no rank's value. It stayed there, in /there.",
+        "node-b: results/rank-0.pkl is the value of a rank that did not run on this host. The file was not copied; "
+        "it is "
+        "in /there.",
+        "node-b: results/planted.pkl is not the value of a rank. The file was not copied; it is in /there.",
     ]
     assert node.keeps
 
@@ -97,7 +103,9 @@ def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):
     assert (folder.outputs / "a").exists()
     assert len(stayed) == 3
     assert "rank-1.pkl stayed there: may be written by others" in stayed[1]
-    assert "rank-2.pkl stayed there: results/rank-2.pkl is the value of a rank that did not run there." in stayed[2]
+    assert (
+        "rank-2.pkl stayed there: results/rank-2.pkl is the value of a rank that did not run on this host." in stayed[2]
+    )
     remove(site)
     assert (site.job / "results" / "rank-2.pkl").exists()
 

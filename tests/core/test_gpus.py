@@ -148,8 +148,8 @@ def test_a_job_waits_for_gpus_and_says_for_whom(two):
     with pytest.raises(LaunchFailed) as refused:
         wants(1, wait=False)
     assert str(refused.value) == (
-        f"The job does not wait, but it is waiting for 1 GPU, held by digits ({spec.id[-5:]}). Leave wait=False out to "
-        "wait, or ask for less, as with use_gpu=False."
+        f"wait=False is set, but the job is waiting for 1 GPU, held by digits ({spec.id[-5:]}). Remove wait=False to "
+        "wait, or request fewer resources, for example with use_gpu=False."
     )
     first.give_back()
     wait_for(lambda: second.turn(other, None) is None, 5, "the second job's turn")

@@ -137,11 +137,11 @@ def test_a_rank_that_was_stopped_is_never_the_cause():
 
 
 def test_a_rank_that_is_lost_with_its_node_is_the_cause_whatever_the_others_said_before():
-    lost = rank(1, ended=11.0, evidence="node-b has not answered for 10 s.")
+    lost = rank(1, ended=11.0, evidence="No response from node-b for 10 s.")
     lost.host = "node-b"
     failure = first_failure([rank(0, error=ECHO, at=3.0, ended=3.1, code=1), lost])
     assert (failure.rank, failure.kind, failure.what) == (1, "lost", "lost with node-b")
-    assert failure.evidence == "node-b has not answered for 10 s."
+    assert failure.evidence == "No response from node-b for 10 s."
 
 
 def test_an_error_before_the_loss_of_a_node_stays_the_cause():

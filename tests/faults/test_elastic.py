@@ -244,7 +244,7 @@ def test_leaders_of_an_elastic_job_that_are_killed(who):
         assert job.wait(60).state is State.FAILED
         assert job.view().reason == (
             f"Rank 0 of 2 failed first: lost with {job.view().ranks[0].host}. "
-            "The program that leads the elastic job was ended by SIGKILL."
+            "The driver of the elastic job was ended by SIGKILL."
         )
     assert not until_gone(job.id, 10.0)
 

@@ -215,8 +215,11 @@ def test_a_node_says_what_machine_it_is_as_far_as_that_is_known(node):
 @pytest.mark.parametrize(
     ("remedy", "command"),
     [
-        ("Install the same: ssh node-c python3 -m pip install torch", "ssh node-c python3 -m pip install torch"),
-        ("See whether it is on and reachable: ssh -F /a/b node-c true.", "ssh -F /a/b node-c true"),
+        (
+            "Install the same version: ssh node-c python3 -m pip install torch",
+            "ssh node-c python3 -m pip install torch",
+        ),
+        ("Check that the host is on and reachable: ssh -F /a/b node-c true.", "ssh -F /a/b node-c true"),
         ("pip install 'distdl-jupyter[ray]'", "pip install 'distdl-jupyter[ray]'"),
         ("Free some room: 5 GB are enough for most jobs.", ""),
         ("Ask its administrator.", ""),

@@ -92,7 +92,7 @@ def test_a_host_to_spare(lab_of):
     assert [rank.host for rank in view.ranks] == ["node-a", "node-c"]
     assert [size for size, _ in job.results()] == [2, 2]
     assert min(first for _, first in job.results()) >= 10
-    assert "node-b is not reached any more: node-c takes its place." in {note["text"] for note in view.notes}
+    assert "node-b is no longer reachable. node-c replaces it." in {note["text"] for note in view.notes}
 
 
 @pytest.mark.fault(

@@ -88,7 +88,7 @@ def test_ranks_that_no_kernel_could_meet_end_with_the_reason():
     (job.folder.path / NOTES).touch()  # no folder can be made there
     view = job.wait(60).view()
     assert view.state is State.FAILED
-    assert view.reason.startswith("Where rank 0 is met could not be written: File exists")
+    assert view.reason.startswith("Cannot write the address of rank 0: File exists")
 
 
 def test_a_rank_that_is_killed_between_cells_is_named_by_the_next_one(started):

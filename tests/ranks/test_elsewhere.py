@@ -119,7 +119,7 @@ def test_a_host_that_is_lost_ends_the_ranks_with_its_name_and_the_remedy(started
     with pytest.raises(JobFailed) as caught:
         session.run("import time; time.sleep(600)")
     assert time.monotonic() - begin < 60
-    assert "Rank 1 of 2 failed first: lost with node-b. node-b has not answered for" in str(caught.value)
+    assert "Rank 1 of 2 failed first: lost with node-b. No response from node-b for" in str(caught.value)
     assert "Start new ones with %dist_ranks start, or ranks.start()." in str(caught.value)
     assert session.job.wait(60).state.value == "failed"
     assert "lost with node-b" in session.state().reason

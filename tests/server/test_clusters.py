@@ -45,7 +45,7 @@ def test_a_fixed_or_built_in_cluster_is_neither_scaled_nor_removed(server):
     refused = server.patch("/clusters/local", {"node_count": 2}, status=409)
     assert (refused["type"], refused["message"]) == (
         "ClusterRefused",
-        "A cluster of the kind Local has a fixed number of nodes.",
+        "Clusters of type Local have a fixed number of nodes.",
     )
     assert server.delete("/clusters/local", status=409)["message"] == "local is there by itself and cannot be removed."
     assert server.get("/clusters/nowhere", status=404)["type"] == "ClusterNotFound"
@@ -234,4 +234,4 @@ def test_the_form_of_a_new_cluster_knows_what_to_ask_first_and_what_to_offer(ser
     hosts = kinds["ssh"]["options"]["properties"]["hosts"]
     assert (hosts["x-first"], hosts["examples"]) == (True, ["gpu1", "gpu2"])
     refused = server.post("/clusters", {"name": "lab", "kind": "ssh", "options": {}}, status=400)
-    assert (refused["field"], refused["message"]) == ("hosts", "The cluster names no host.")
+    assert (refused["field"], refused["message"]) == ("hosts", "The cluster has no hosts.")

@@ -53,7 +53,7 @@ def test_what_is_refused_names_its_field(server, lab):
     assert server.post("/clusters/lab/machines", {}, status=400)["field"] == "wanted"
     assert server.post("/clusters/nowhere/machines", {"wanted": {}}, status=404)["type"] == "ClusterNotFound"
     refused = server.post("/clusters/local/machines", {"wanted": {}}, status=409)
-    assert refused["message"] == "The machines of a cluster of the kind Local are neither made nor unmade from here."
+    assert refused["message"] == "Clusters of type Local do not support creating or deleting machines."
     assert server.post("/clusters/local/forecast", {"wanted": {}}, status=409)["type"] == "ClusterRefused"
 
 

@@ -249,7 +249,7 @@ class FailingRun(Wrapped):
         self._lost = set(range(first, self._spec.process_count))
         pids = [start.pid for start in self.inner.started() if start.rank in self._lost]
         processes.send(processes.descendants(pids, processes.table()), signal.SIGKILL)
-        return [Exit(rank, None, None, "node-1 has not answered for 10 s.") for rank in sorted(self._lost)]
+        return [Exit(rank, None, None, "No response from node-1 for 10 s.") for rank in sorted(self._lost)]
 
     def notices(self):
         told, self._notices = (self._notices, []) if self._fails == "notice" else ([], [])

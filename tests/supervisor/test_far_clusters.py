@@ -216,8 +216,8 @@ def test_a_node_that_is_lost_fails_the_job_and_is_named():
     view = job.view()
     assert view.state is State.FAILED
     assert view.failure.rank == 2
-    assert "node-1 has not answered for 10 s" in view.reason
-    with pytest.raises(JobFailed, match="node-1 has not answered for 10 s"):
+    assert "No response from node-1 for 10 s" in view.reason
+    with pytest.raises(JobFailed, match="No response from node-1 for 10 s"):
         job.result()
     assert not until_gone(job.id, 5.0)
 

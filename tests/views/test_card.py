@@ -93,7 +93,7 @@ def test_ranks_that_are_lost_with_many_nodes_are_one_entry():
         view.apply({"t": 1.0, "type": "rank", "rank": rank, "status": "started", "host": f"node-{rank // 2}", "pid": 1})
     for rank in range(10):
         view.apply({"t": 2.0 + rank / 100, "type": "rank", "rank": rank, "status": "ended", "code": None,
-                    "signal": None, "evidence": "It does not answer."})  # fmt: skip
+                    "signal": None, "evidence": "The host does not respond."})  # fmt: skip
     view.apply({"t": 2.2, "type": "state", "state": "failed"})
     assert [entry.text for entry in failure_card(view).timeline] == [
         "Rank 0 was lost with node-0", "9 ranks were lost with 5 nodes",

@@ -8,13 +8,15 @@ def each(what, level, says, hosts=HOSTS, remedy=""):
     return [Check(host, what, level, says, remedy) for host in hosts]
 
 
-TORCH = Check("node-c", "torch", "error", "torch 2.5.1, this machine has 2.13.0", "Install the same: ssh node-c pip")
+TORCH = Check(
+    "node-c", "torch", "error", "torch 2.5.1, but this machine has 2.13.0", "Install the same version: ssh node-c pip"
+)
 FOUND = [
     *each("Reachable", "ok", "answers"),
     *each("torch", "ok", "2.13.0", HOSTS[:2]),
     TORCH,
     *(Check(host, "Network", "ok", f"10.0.0.{at} on net{at}") for at, host in enumerate(HOSTS, 1)),
-    Check("", "Ports", "ok", "every host reaches every other"),
+    Check("", "Ports", "ok", "all hosts reach each other"),
     Check("node-b", "Clock", "warning", "63 s ahead", "Set it."),
 ]
 
@@ -37,14 +39,14 @@ def test_what_is_alike_on_all_hosts_is_one_line_and_what_is_wrong_comes_first():
 def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
     assert clusters.check_table(FOUND, 60).splitlines() == [
         "✓ all 3 hosts     Reachable  answers",
-        "✗ node-c          torch      torch 2.5.1, this machine has",
+        "✗ node-c          torch      torch 2.5.1, but this machine has",
         "                             2.13.0",
-        "                             → Install the same: ssh node-c pip",
+        "                             → Install the same version: ssh node-c pip",
         "✓ node-a, node-b  torch      2.13.0",
         "✓ node-a          Network    10.0.0.1 on net1",
         "✓ node-b          Network    10.0.0.2 on net2",
         "✓ node-c          Network    10.0.0.3 on net3",
-        "✓                 Ports      every host reaches every other",
+        "✓                 Ports      all hosts reach each other",
         "! node-b          Clock      63 s ahead",
         "                             → Set it.",
         "",

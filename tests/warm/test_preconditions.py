@@ -332,4 +332,4 @@ def test_ranks_that_somebody_else_starts_are_not_said_to_be_warm(distdl_home, op
     job = submit(abs, (-3,), **options)
     assert job.result(timeout=120) == 3
     assert not is_warm(job)
-    assert cold_reason(job) == f"Processes of this job start cold, because {who} starts them."
+    assert cold_reason(job) == f"This job starts cold because {who} starts them."

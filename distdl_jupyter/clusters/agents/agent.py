@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.5
 
 
 class HostTrouble(LaunchFailed):
-    """Something about one host; ``says`` is the sentence, ``remedy`` what to do about it."""
+    """A problem with one host: ``says`` is the message, ``remedy`` the fix."""
 
     code = "host-unusable"
 
@@ -42,7 +42,7 @@ class HostTrouble(LaunchFailed):
 
 
 class HostFailed(HostTrouble):
-    """A host that was reached refused a request, or does not answer any more."""
+    """A connected host refused a request or no longer responds."""
 
     code = "host-failed"
 
@@ -50,12 +50,12 @@ class HostFailed(HostTrouble):
 class Unreachable(HostTrouble):
     """No agent could be started on a host.
 
-    ``kind`` names the cause for programs: unknown-key, changed-key, denied, name, refused, timeout, route, python,
-    old-python, shell, ssh, other.
+    ``kind`` is the cause: unknown-key, changed-key, denied, name, refused, timeout, route, python, old-python, folder,
+    shell, ssh, ssh-missing or other. The code is ``unreachable-`` and the kind.
     """
 
     def __init__(self, host: str, kind: str, says: str, remedy: str = "") -> None:
-        super().__init__(host, says, remedy)
+        super().__init__(host, says, remedy, code=f"unreachable-{kind}")
         self.kind = kind
 
 
@@ -125,7 +125,7 @@ class AgentConnection(ABC):
         while not answer.done():
             if (left := until - time.monotonic()) <= 0:
                 raise HostFailed(
-                    self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.", code="host-silent"
+                    self.host, f"No response to the request {type_!r} within {timeout:.0f} s.", code="host-silent"
                 )
             wait([answer], min(left, _POLL_SECONDS))
             while_waiting()

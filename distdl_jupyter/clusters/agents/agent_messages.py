@@ -122,4 +122,4 @@ def _check(data: Mapping[str, Any], shape: Any) -> None:
     try:
         msgspec.convert(data, shape)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise BrokenWire(f"Its message {str(data.get('type'))[:20]!r} is not valid: {error}.") from None
+        raise BrokenWire(f"Invalid message {str(data.get('type'))[:20]!r}: {error}.") from None

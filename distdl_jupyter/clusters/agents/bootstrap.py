@@ -57,11 +57,11 @@ def is_open(seen):
 
 def check(folder, seen):
     if not stat.S_ISDIR(seen.st_mode):
-        raise NotOurs(folder, "is no folder but a link or a file")
+        raise NotOurs(folder, "is not a directory but a link or a file")
     if seen.st_uid not in (os.geteuid(), 0):
-        raise NotOurs(folder, "belongs to the user with number %d and not to you" % seen.st_uid)
+        raise NotOurs(folder, "belongs to the user with ID %d, not to you" % seen.st_uid)
     if is_open(seen):
-        raise NotOurs(folder, "may be written by others, who could put code there")
+        raise NotOurs(folder, "is writable by other users, who could put code there")
 
 def made(folder):
     # A folder of this package's own; others' right to write there is taken back.
@@ -94,7 +94,7 @@ def unpacked(folder):
     target = os.path.join(lib, DIGEST)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if os.lstat(folder).st_uid not in (os.geteuid(), os.stat(folder).st_uid, 0):
-        raise NotOurs(folder, "is a link of another user")
+        raise NotOurs(folder, "is a link that belongs to another user")
     check(folder, os.stat(folder))
     made(lib)
     if not os.path.lexists(target):
@@ -150,7 +150,7 @@ def first_lines(python: str, program: str) -> bytes:
     Raises ValueError when the path holds a line break.
     """
     if "\n" in python:
-        raise ValueError("A path of Python with a line break cannot be used.")
+        raise ValueError("The path of Python must not contain a line break.")
     return f"{python}\n{program.encode().hex()}\n".encode()
 
 

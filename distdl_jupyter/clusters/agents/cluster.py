@@ -93,12 +93,12 @@ class AgentCluster(Cluster):
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
         if found.errors:
-            raise LaunchFailed(placing.refusal(found.errors))
+            raise LaunchFailed(placing.refusal(found.errors), code=found.errors[0].code)
         if spec.use_gpu:
             placing.check_gpus(spec, found)
         for check in found.checks:
             if check.level == "warning" and check.what != software.READS_DATA:  # the stager says it where it is needed
-                context.note(Notice("warning", placing.sentence(check), "host-check"))
+                context.note(Notice("warning", placing.sentence(check), check.code or "host-check"))
         return found
 
     def _placed(self, spec: JobSpec, ports: int, found: Checkup, context: Context) -> Placement:
@@ -145,8 +145,9 @@ class AgentCluster(Cluster):
             list(pool.map(lambda node: staging.copy(job, node), apart))
         if job.spec.keep_checkpoints:
             text = (
-                f"No folder is shared with {names}: all checkpoints stay there until the job has ended, then those "
-                f"beyond {job.spec.keep_checkpoints} are deleted."
+                f"{names} share no folder with this machine, so they keep all checkpoints until the job ends. Then "
+                "those "
+                f"beyond the last {job.spec.keep_checkpoints} are deleted."
             )
             context.note(Notice("info", text, "checkpoints"))
         lacking = [node.host for node in apart if node.work_is_empty]

@@ -70,11 +70,11 @@ class Connection(AgentConnection):
         number = next(self._numbers)
         with self._lock:
             if self._lost:
-                answer.set_exception(HostFailed(self.host, self._lost))
+                answer.set_exception(HostFailed(self.host, self._lost, code="host-lost"))
                 return answer
             self._waiting[number] = type_, answer
         if not self._wire.send(frames.message(type_, request=number, **fields)):
-            self._answered(number, {"error": f"{self.host} is gone."})
+            self._answered(number, {"error": f"The connection to {self.host} is lost."})
         return answer
 
     def hurried(self) -> contextlib.AbstractContextManager[None]:
@@ -115,7 +115,7 @@ class Connection(AgentConnection):
     def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
         """Send bytes on a channel, b"" to end it; with ``wait`` not faster than they leave. Raises HostFailed."""
         if not self._wire.send(frames.data(channel, content), wait=wait):
-            raise HostFailed(self.host, self._lost or "It is gone.")
+            raise HostFailed(self.host, self._lost or "The connection is lost.", code="host-lost")
 
     # stacks -----------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Connection(AgentConnection):
             waiting, self._waiting = self._waiting, {}
             sinks = list(self._sinks.values())
         for _type, answer in waiting.values():
-            answer.set_exception(HostFailed(self.host, why))
+            answer.set_exception(HostFailed(self.host, why, code="host-lost"))
         for sink in sinks:
             sink(b"")
         self.on_event({"type": "lost", "says": why})
@@ -174,7 +174,7 @@ class Connection(AgentConnection):
         with self._lock:
             self._waiting.pop(number, None)
         if "error" in found:
-            answer.set_exception(HostFailed(self.host, str(found["error"]), str(found.get("remedy", ""))))
+            answer.set_exception(_refused(self.host, found))
         else:
             answer.set_result(found)
 
@@ -210,6 +210,10 @@ class Connection(AgentConnection):
         self._wire.close()
 
 
+def _refused(host: str, answer: dict[str, Any]) -> HostFailed:
+    return HostFailed(host, str(answer["error"]), str(answer.get("remedy", "")), code="host-request-failed")
+
+
 def _number(value: object) -> int:
     if type(value) is not int:
         raise frames.BrokenWire(f"{str(value)[:20]!r} is not a number.")
@@ -233,7 +237,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
 
 
 def _not_started(host: str, said: str, _code: int | None) -> Unreachable:
-    return Unreachable(host, "other", f"The agent did not start there: {said or 'it said nothing'}.")
+    return Unreachable(host, "other", f"The agent did not start: {said or 'it printed nothing'}.")
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:

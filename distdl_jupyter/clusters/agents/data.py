@@ -73,9 +73,9 @@ def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
     for host, found in seen[1:]:
         if found != seen[0][1]:
             raise DataUnavailable(
-                f"{host}: {path} has other files than on {seen[0][0]}.",
+                f"{host}: {path} does not hold the same files as on {seen[0][0]}.",
                 code="data-differs-between-hosts",
-                hint="Name a path that every node sees, or put the data into Azure Blob.",
+                hint="Use a path on a file system that all nodes share, or upload the data to Azure Blob storage.",
             )
 
 
@@ -186,7 +186,9 @@ def _sees(one: _Copy) -> bool:
     try:
         same = bool(answer["fingerprint"] == fingerprint(one.source))
     except OSError as error:
-        raise DataUnavailable(f"{one.source} cannot be read: {error.strerror}.", hint="Check the path.") from None
+        raise DataUnavailable(
+            f"Cannot read {one.source}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
+        ) from None
     one.path = one.source if same else ""
     return same
 
@@ -204,7 +206,7 @@ def _content(source: str, stop: list[bool]) -> _Content:
             while content := file.read(1 << 20):
                 found.update(content)
                 if stop:
-                    raise DataUnavailable("It was stopped.")
+                    raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
     return _Content(found.hexdigest(), total, count)
 
 
@@ -218,7 +220,11 @@ def _to_host(one: _Copy, content: Future[_Content], stop: list[bool]) -> None:
         else:
             kept = _send(one, found, stop)
     except OSError as error:
-        raise DataUnavailable(f"{one.source} cannot be read to copy it to {one.node.host}: {error}.") from None
+        raise DataUnavailable(
+            f"Cannot read {one.source} to copy it to {one.node.host}: {error}.",
+            code="data-copy-unreadable",
+            hint="Check the path and its permissions.",
+        ) from None
     one.path = f"{kept}/{Path(one.source).name}"
 
 
@@ -229,7 +235,7 @@ def _send(one: _Copy, found: _Content, stop: list[bool]) -> str:
 
     def write(content: bytes) -> None:
         if stop:
-            raise DataUnavailable("It was stopped.")
+            raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
         if content:
             connection.write(channel, content)
             one.done += len(content)

@@ -154,7 +154,7 @@ class ElasticRun(AgentRun):
         if number == LAUNCHER:
             how = f"ended with code {end['code']}" if end["signal"] is None else f"was ended by SIG{end['signal']}"
             for rank in sorted(self._open):  # those of which the driver has reported no exit
-                self._end(Exit(rank, None, None, f"The program that leads the elastic job {how}."))
+                self._end(Exit(rank, None, None, f"The driver of the elastic job {how}."))
         elif number < SERVICES:
             # What it has started itself would live on beside its successor.
             node.connection.begin("signal", name="KILL", to=[number])
@@ -287,7 +287,7 @@ def parse_hosts(text: str, capacity: Mapping[str, int]) -> dict[str, int]:
             continue
         host, _, slots = line.partition(":")
         if slots and not slots.strip().isdigit():
-            raise ValueError(f"the line {line!r} is not HOST:SLOTS")
+            raise ValueError(f"the line {line!r} does not have the form HOST:SLOTS")
         if host in capacity:
             found[host] = min(int(slots), capacity[host]) if slots else capacity[host]
     return found
@@ -352,7 +352,7 @@ class HostDiscovery:
         except (OSError, ValueError) as error:
             problem = str(error)
         if problem and problem != self._problem:
-            self._complain(f"The hosts of {self._discovery} cannot be read: {problem}. They stay as they were.")
+            self._complain(f"Cannot read the hosts from {self._discovery}: {problem}. The job keeps its current hosts.")
         self._problem = problem
         if self.hosts != before:
             self._changed()

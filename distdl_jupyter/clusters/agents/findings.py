@@ -82,7 +82,7 @@ def twice(reports: Sequence[HostReport]) -> Iterator[Check]:
             "Reachable",
             "error",
             f"is the same machine as {name}",
-            f"Name it once with the number of processes that fit, as {name}:2.",
+            f"List the machine once, with the number of its processes: {name}:2.",
             code="host-reachable",
         )
 
@@ -95,14 +95,14 @@ def code(reports: Sequence[HostReport], declared: bool | None) -> Iterator[Check
                 one.host,
                 "Code",
                 "error",
-                "does not see this machine's folders, as the option shared says",
-                "Mount the folder there, or leave the option shared out.",
+                "does not see this machine's folders, although the option shared is set",
+                "Mount the folder on the host, or remove the option shared.",
                 code="host-code",
             )
         elif one.shares and declared is not False:
             yield Check(one.host, "Code", "info", "sees this machine's folders")
         else:
-            yield Check(one.host, "Code", "info", "code and data are copied, results come back")
+            yield Check(one.host, "Code", "info", "code and data are copied there, results are copied back")
 
 
 def gpus(reports: Sequence[HostReport]) -> Iterator[Check]:
@@ -115,8 +115,8 @@ def gpus(reports: Sequence[HostReport]) -> Iterator[Check]:
                 one.host,
                 "GPUs",
                 "warning",
-                "nvidia-smi does not answer",
-                f"See what it says: {one.ssh} nvidia-smi",
+                "nvidia-smi does not respond",
+                f"Run it on the host: {one.ssh} nvidia-smi",
                 code="host-gpus",
             )
         elif owned[one.host] == usual:
@@ -126,9 +126,9 @@ def gpus(reports: Sequence[HostReport]) -> Iterator[Check]:
                 one.host,
                 "GPUs",
                 "warning",
-                f"{owned[one.host]}, the other hosts have {usual}",
-                "Ask for no more processes per node than the smallest host has GPUs, or leave this host out.",
-                code="host-gpus",
+                f"{owned[one.host]}, but the other hosts have {usual}",
+                "Use no more processes per node than the smallest host has GPUs, or remove this host.",
+                code="host-gpus-differ",
             )
 
 
@@ -153,8 +153,8 @@ def infiniband(reports: Sequence[HostReport]) -> Iterator[Check]:
                 one.host,
                 "InfiniBand",
                 "warning",
-                "none active, other hosts have it; all ranks would use Ethernet",
-                f"See cable and state: {one.ssh} ibstat",
+                "not active here but on other hosts, so all ranks would use Ethernet",
+                f"Check the cable and the port state: {one.ssh} ibstat",
                 code="host-infiniband",
             )
         else:
@@ -178,7 +178,7 @@ def _disk(one: HostReport, free: int, path: str) -> Check:
         "Disk",
         level,
         f"{humanize.size(free)} free in {path}",
-        f"Make room: {one.ssh} du -xhd1 {path}",
+        f"Free disk space. See what uses it: {one.ssh} du -xhd1 {path}",
         code="host-disk",
     )
 
@@ -188,7 +188,7 @@ def clock(reports: Sequence[HostReport]) -> Iterator[Check]:
     for one in reports:
         off = _off(one)
         if abs(off) <= _CLOCK_SECONDS:
-            yield Check(one.host, "Clock", "ok", "as this machine's")
+            yield Check(one.host, "Clock", "ok", "in sync with this machine")
         else:
             way = "ahead of" if off > 0 else "behind"
             says = f"{humanize.duration(abs(off))} {way} this machine's"
@@ -197,7 +197,7 @@ def clock(reports: Sequence[HostReport]) -> Iterator[Check]:
                 "Clock",
                 "warning",
                 says,
-                f"Let it be set: {one.ssh} sudo timedatectl set-ntp true",
+                f"Synchronize the clock: {one.ssh} sudo timedatectl set-ntp true",
                 code="host-clock",
             )
 
@@ -220,8 +220,8 @@ def slots(reports: Sequence[HostReport], processes: int) -> Iterator[Check]:
                 one.host,
                 "Slots",
                 "warning",
-                f"{humanize.plural(one.slots, 'process')} fit, {processes} are asked for",
-                f"Ask for {one.slots} per node, or name the host as {one.host}:{processes}.",
+                f"{processes} processes requested, but only {one.slots} fit",
+                f"Use {one.slots} processes per node, or list the host as {one.host}:{processes}.",
                 code="host-slots",
             )
 

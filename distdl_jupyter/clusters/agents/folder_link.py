@@ -101,7 +101,12 @@ class FolderLink(wire.Link):
             if self._why_lost():
                 return self._inbox.stat().st_size  # nobody reads it any more; what it has said can still be read
             if time.monotonic() > until:
-                raise LaunchFailed(f"The agent that is reached by {self._inbox} does not read what it is sent.")
+                raise LaunchFailed(
+                    f"The agent does not read its messages from {self._inbox}.",
+                    code="agent-not-reading",
+                    hint="Check that the nodes and this machine see the same files in that folder, and submit the "
+                    "job again.",
+                )
             time.sleep(_PAUSE)
 
     def _count_read(self) -> int:

@@ -45,16 +45,16 @@ def _need(spec: JobSpec, facts: Mapping[str, Any], host: str) -> Need:
     count = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
     if spec.cores and spec.cores * processes > (there := int(facts.get("cores") or 0)):
         raise LaunchFailed(
-            f"{host} has {plural(there, 'core')}, but the job asks for {spec.cores * processes} there.",
+            f"{host} has {plural(there, 'core')}, but the job needs {spec.cores * processes} there.",
             code="host-too-few-cores",
-            hint="Ask for less with cores, or use fewer processes on each host.",
+            hint="Lower cores, or use fewer processes on each host.",
         )
     total = int((facts.get("memory") or {}).get("total") or 0)
     if spec.memory and total and spec.memory * processes > total:
         raise LaunchFailed(
-            f"{host} has {size(total)} of memory, but the job asks for {size(spec.memory * processes)} there.",
+            f"{host} has {size(total)} of memory, but the job needs {size(spec.memory * processes)} there.",
             code="host-too-little-memory",
-            hint="Ask for less with memory, or use fewer processes on each host.",
+            hint="Lower memory, or use fewer processes on each host.",
         )
     return queueing.need(spec, processes, count, devices)
 

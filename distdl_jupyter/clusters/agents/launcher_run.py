@@ -142,7 +142,7 @@ class LauncherRun(AgentRun):
         first = self._nodes.nodes[0].connection
         if not first.lost:
             if gone and not self._idle:
-                self._idle = "The launcher went on after its last rank had ended, so it was ended too."
+                self._idle = "The launcher kept running after its last rank had ended, so it was stopped."
                 first.begin("signal", name="KILL", to="all")
         elif self._workers == 0:
             for place in self._placement.ranks:
@@ -233,7 +233,7 @@ class Relay:
         answer = functools.partial(source.begin, "answer", shell=int(request["shell"]))
         target = self._connections.get(str(request["host"]))
         if target is None:
-            answer(err=f"The job has no host {request['host']}.\n", code=_NO_CONNECTION)
+            answer(err=f"Unknown host {request['host']}: the job does not use it.\n", code=_NO_CONNECTION)
             return
         number = next(self._numbers)
         with self._lock:

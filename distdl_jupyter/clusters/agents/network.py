@@ -125,10 +125,10 @@ def _parsed(network: str) -> IPv4Network:
         found = None
     if not isinstance(found, IPv4Network):
         raise InvalidSpec(
-            f"{network!r} is no network.",
+            f"{network!r} is not a valid network.",
             code="network-invalid",
             field="network",
-            hint="A network is written as 10.0.0.0/24, an interface by its name as eno1.",
+            hint="Write a network as 10.0.0.0/24, or an interface by its name, such as eno1.",
         )
     return found
 

@@ -34,33 +34,33 @@ def _common(common: Common) -> Iterator[Check]:
 
 def _whole(common: Common) -> Iterator[Check]:
     if len(common.endpoints) > 1:
-        yield Check("", "Ports", "ok", "every host reaches every other")
+        yield Check("", "Ports", "ok", "all hosts reach each other")
 
 
 def _nowhere(host: str, wanted: str) -> Check:
     if wanted:
-        says = f"has no address on {wanted}, the option network"
+        says = f"has no address on {wanted}, which the option network names"
         return Check(
-            host, "Network", "error", says, "Correct the option network, or leave it out.", code="host-network"
+            host, "Network", "error", says, "Correct the option network, or remove it.", code="host-network-option"
         )
     return Check(
         host,
         "Network",
         "error",
-        "has no IPv4 address but its loopback",
-        "Connect it to the others' network.",
-        code="host-network",
+        "has no IPv4 address except its loopback address",
+        "Connect the host to the network of the other hosts.",
+        code="host-no-address",
     )
 
 
 def _apart(offered: Mapping[str, Sequence[Endpoint]], wanted: str) -> Check:
     each = [f"{host} has {humanize.listing([endpoint.address for endpoint in own])}" for host, own in offered.items()]
-    says = f"no address of one host is reached from another: {'; '.join(each)}"
+    says = f"no host reaches an address of another host: {'; '.join(each)}"
     if wanted:
-        remedy = f"The hosts do not meet on {wanted}: correct the option network, or leave it out."
+        remedy = f"The hosts do not reach each other on {wanted}. Correct the option network, or remove it."
     else:
-        remedy = "Connect the hosts to one network, and let TCP between them through their firewalls."
-    return Check("", "Network", "error", says, remedy, code="host-network")
+        remedy = "Connect the hosts to one network, and allow TCP between them in their firewalls."
+    return Check("", "Network", "error", says, remedy, code="hosts-no-common-network")
 
 
 def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
@@ -76,8 +76,8 @@ def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
 
 def _opened(sources: Sequence[str], target: Endpoint, why: str) -> str:
     if why == "something else answers there":
-        return f"Give {target.host} an address that no other machine has, or name another network with network=."
+        return f"Give {target.host} an address that no other machine has, or set the option network to another network."
     return (
-        f"Let TCP from {humanize.listing(sources)} to {target.address}, ports 1024 to 65535, through the firewall of "
-        f"{target.host} and any between them."
+        f"Allow TCP from {humanize.listing(sources)} to {target.address}, ports 1024 to 65535, in the firewall of "
+        f"{target.host} and in any firewall between them."
     )

@@ -57,20 +57,22 @@ class AgentNodes(Nodes[AgentNode]):
             staging.forget_checkpoints(self._job, brought)
         self._uncollected |= {node.host for node in self.nodes if node.keeps}
         for node in self.nodes:
-            self.notices += [Notice("warning", text, "collected") for text in node.notices]
+            self.notices += [Notice("warning", text, "files-left-on-host") for text in node.notices]
         if missing:
             raise LaunchFailed(
-                f"Values and files of {plural(len(missing), 'host')} did not come back: {' '.join(missing)}",
+                f"Cannot copy the values and files of {plural(len(missing), 'host')} back: {' '.join(missing)}",
                 code="results-not-collected",
-                hint="What ranks have written stays in that folder on the host.",
+                hint="The files that ranks wrote stay in that folder on the host. Copy them from there.",
             )
 
     def _leave_lost(self) -> None:
         """Go on without the hosts that are lost now; they keep what ranks wrote there."""
         for node in self.nodes:
             if node.connection.lost and not node.shared:
-                text = f"What ranks have written on {node.host} did not come back, because it was lost: {node.folder}."
-                self.notices.append(Notice("warning", text, "collected"))
+                text = (
+                    f"The files in {node.folder} were not copied back because the connection to {node.host} was lost."
+                )
+                self.notices.append(Notice("warning", text, "files-left-on-lost-host"))
         self.nodes = self.connected
 
     def close(self) -> None:

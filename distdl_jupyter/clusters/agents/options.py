@@ -6,13 +6,14 @@ from typing import Protocol
 
 #: Help texts.
 DIRECTORY_HELP = (
-    "where jobs keep their files on a host that shares no folder with this machine (default: ~/.cache/distdl)"
+    "folder for the files of jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
 )
 NETWORK_HELP = (
-    "the network or interface on which ranks meet, as 10.0.0.0/24 or eno1 (default: the one that all hosts share)"
+    "network or interface that ranks use to communicate, such as 10.0.0.0/24 or eno1 (default: the one "
+    "that all hosts share)"
 )
-SHARED_HELP = "whether hosts see this machine's folders (default: found out)"
-OVERSUBSCRIBE_HELP = "start more processes than one machine takes unasked: 8 for each core, 64 in any case"
+SHARED_HELP = "whether hosts see this machine's folders (default: detected)"
+OVERSUBSCRIBE_HELP = "allow more processes than the limit of a machine (8 per core, at least 64)"
 
 
 class AgentOptions(Protocol):

@@ -45,11 +45,11 @@ def before_contact(spec: JobSpec, gpus: int, said: object = None) -> Placement:
     """
     if spec.use_gpu and gpus < spec.process_count_per_node:
         raise InvalidSpec(
-            f"use_gpu asks for {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster's "
+            f"use_gpu needs {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster option "
             f"gpus_per_node is {gpus if said is None else said}.",
             code="gpus-per-node-too-few",
             field="use_gpu",
-            hint=f"Set the cluster's option gpus_per_node to {spec.process_count_per_node}.",
+            hint=f"Set the cluster option gpus_per_node to {spec.process_count_per_node}.",
         )
     names = [f"node-{node}" for node in range(spec.node_count)]
     return Placement(places(spec, names), address="", ports=(), interface="")
@@ -62,11 +62,11 @@ def check_gpus(spec: JobSpec, found: Checkup) -> None:
     lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
                if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
     if lacking:
-        asks = f"gpus asks for {plural(each, 'GPU')}" if spec.gpus else "use_gpu asks for a GPU"
+        asks = f"gpus needs {plural(each, 'GPU')}" if spec.gpus else "use_gpu needs a GPU"
         raise LaunchFailed(
             f"{asks} for each of {plural(spec.process_count_per_node, 'process')} on a host, but {listing(lacking)}.",
             code="hosts-too-few-gpus",
-            hint="Use fewer processes on each host, or leave use_gpu out.",
+            hint="Use fewer processes on each host, or remove use_gpu.",
         )
 
 
@@ -74,7 +74,9 @@ def agreed(found: Checkup) -> Common:
     """Return the network that the hosts share. Raises LaunchFailed."""
     if found.network is None:
         raise LaunchFailed(
-            "The hosts share no network.", code="no-common-network", hint="Name it with the cluster's option network."
+            "The hosts share no network.",
+            code="no-common-network",
+            hint="Set the cluster option network to the network that ranks use.",
         )
     return found.network
 
@@ -82,16 +84,16 @@ def agreed(found: Checkup) -> Common:
 def met(spec: JobSpec, names: Sequence[str], common: Common) -> str:
     """Return who was reached and where ranks meet: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
     if len(names) == 1:
-        return f"{spec.compute_target}: {names[0]} was reached."
+        return f"{spec.compute_target}: connected to {names[0]}."
     where = f"{common.network} ({common.interface})" if common.interface else common.network
-    return f"{spec.compute_target}: {', '.join(names)} were reached; ranks meet on {where}."
+    return f"{spec.compute_target}: connected to {', '.join(names)}. Ranks communicate over {where}."
 
 
 def empty_work(hosts: Sequence[str], folder: str) -> str:
     """Return that ranks on these hosts do not find the working directory."""
     return (
-        f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there work in an empty "
-        "one. Put what they read where every host sees it."
+        f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there run in an empty "
+        "folder. Put the files that ranks read where every host sees them."
     )
 
 

@@ -44,7 +44,7 @@ _SERVICE_SECONDS = 60.0
 START_SECONDS = 60.0
 #: Ranks that one machine is asked to start at once; in between the start may be stopped.
 _AT_ONCE = 8
-_WARNED = ("The job is about to be ended, by its time limit or for another job: ranks were asked to save a checkpoint "
+_WARNED = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
 #: Living processes of a machine that are counted; more make no difference.
 _MOST_COUNTED = 10_000
@@ -107,7 +107,7 @@ class AgentRun(Run):
     def _listen_to(self, node: Node) -> None:
         node.connection.on_event = lambda data: self._on_event(node, data)
         if node.connection.lost:  # before anybody listened
-            raise HostFailed(node.host, node.connection.lost)
+            raise HostFailed(node.host, node.connection.lost, code="host-lost")
 
     def _on_event(self, node: Node, data: dict[str, Any]) -> None:
         """Take an event, on the connection's own thread where it has one. Raises BrokenWire for another node's rank."""
@@ -124,10 +124,10 @@ class AgentRun(Run):
             return
         for number in numbers:
             if number < SERVICES and not self._is_on(node, number):
-                raise BrokenWire(f"It reported rank {number}, which it does not run.")
+                raise BrokenWire(f"The agent reported rank {number}, which does not run on this host.")
             # Services and the launcher run on the first node; the data program (above them) runs on every node.
             if SERVICES <= number <= LAUNCHER and node is not self._nodes.nodes[0]:
-                raise BrokenWire(f"It reported process {number}, which it does not run.")
+                raise BrokenWire(f"The agent reported process {number}, which does not run on this host.")
 
     def _is_on(self, node: Node, rank: int) -> bool:
         ranks = self._placement.ranks
@@ -457,7 +457,7 @@ class DirectRun(AgentRun):
 
 
 def _unserved(rank: int, error: OSError) -> LaunchFailed:
-    return limits.launch_failed(f"Where rank {rank} is met could not be written", error)
+    return limits.launch_failed(f"Cannot write the address of rank {rank}", error)
 
 
 def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> Run:
@@ -496,7 +496,11 @@ def _reader_of(name: str) -> Callable[[str], tuple[int, int | None, int | None] 
             importlib.import_module(module), function
         )
     except (ImportError, AttributeError) as error:
-        raise LaunchFailed(f"What reads the launcher's words, {name}, is not here any more.") from error
+        raise LaunchFailed(
+            f"Cannot continue this job because {name} is missing here.",
+            code="launcher-reader-missing",
+            hint="Install the version of distdl_jupyter that started the job.",
+        ) from error
     return found
 
 

@@ -34,8 +34,8 @@ def python(reports: Sequence[HostReport], here: Mapping[str, Any]) -> Iterator[C
                 one.host,
                 "Python",
                 "error",
-                f"Python {version}, this machine has {own}",
-                f"Name the path of a Python {_minor(own)} on the hosts with the option python.",
+                f"Python {version}, but this machine has {own}",
+                f"Set the option python to the path of Python {_minor(own)} on the hosts.",
                 code="host-python",
             )
 
@@ -81,36 +81,51 @@ def _one_package(name: str, version: str, standard: str, own: str, one: HostRepo
     strict = name in TALKING or (name in needed and name not in _LENIENT)
     if not version:
         level: CheckLevel = "error" if name in needed and name != READS_DATA else "warning"
-        lost = ": no data comes there from stores" if name == READS_DATA else ""
+        lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
         return Check(
             one.host,
             name,
             level,
             f"{name} is not installed{lost}",
             _install(name, standard or own, one),
-            code="host-package",
+            code="host-package-missing",
         )
     if _public(version) != _public(standard):
-        whose = "this machine has" if _public(standard) == _public(own) else "the other hosts have"
+        whose = "but this machine has" if _public(standard) == _public(own) else "but the other hosts have"
         says = f"{name} {version}, {whose} {standard}"
         return Check(
-            one.host, name, "error" if strict else "warning", says, _same(name, standard, one), code="host-package"
+            one.host,
+            name,
+            "error" if strict else "warning",
+            says,
+            _same(name, standard, one),
+            code="host-package-differs",
         )
     if version != standard:
-        says = f"{name} {version}, the other hosts have {standard}"
+        says = f"{name} {version}, but the other hosts have {standard}"
         return Check(
-            one.host, name, "warning", says, f"Install the same build of {name} on all hosts.", code="host-package"
+            one.host,
+            name,
+            "warning",
+            says,
+            f"Install the same build of {name} on all hosts.",
+            code="host-package-build",
         )
     if own and _public(version) != _public(own):
         remedy = f"Install {name} {_public(version)} here or {_public(own)} on the hosts."
         return Check(
-            one.host, name, "warning", f"{name} {version}, this machine has {own}", remedy, code="host-package"
+            one.host,
+            name,
+            "warning",
+            f"{name} {version}, but this machine has {own}",
+            remedy,
+            code="host-package-differs-here",
         )
     return Check(one.host, name, "ok", version)
 
 
 def _same(name: str, version: str, one: HostReport) -> str:
-    return f"Install the same: {_install(name, version, one)}"
+    return f"Install the same version: {_install(name, version, one)}"
 
 
 def _install(name: str, version: str, one: HostReport) -> str:
@@ -141,10 +156,12 @@ def _program(name: str, one: HostReport, standard: str) -> Check:
     path = str((one.facts["programs"] or {}).get(name, ""))
     is_mpirun = name == "mpirun"
     if not path:
-        remedy = _install("openmpi", standard, one) if is_mpirun else f"Install {name} there, or put it on the PATH."
-        return Check(one.host, name, "error", f"{name} is not installed", remedy, code="host-package")
+        remedy = (
+            _install("openmpi", standard, one) if is_mpirun else f"Install {name} on the host, or add it to the PATH."
+        )
+        return Check(one.host, name, "error", f"{name} is not installed", remedy, code="host-program-missing")
     version = str(one.facts["mpirun"] or "") if is_mpirun else ""
     if version != standard and is_mpirun:
-        says = f"Open MPI {version or 'of an unknown version'}, the other hosts have {standard}"
-        return Check(one.host, name, "error", says, _same("openmpi", standard, one), code="host-package")
+        says = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
+        return Check(one.host, name, "error", says, _same("openmpi", standard, one), code="host-mpi-differs")
     return Check(one.host, name, "ok", f"Open MPI {version}" if version else path)

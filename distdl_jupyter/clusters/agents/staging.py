@@ -104,15 +104,15 @@ def _site(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode
     if job.options.shared and not shared:
         raise HostFailed(
             connection.host,
-            f"It does not see the job's folder {job.folder.path}, but the option shared says so.",
-            "Leave the option shared out, or set DISTDL_HOME to a folder that all hosts mount.",
+            f"The host does not see the job's folder {job.folder.path}, although the option shared is set.",
+            "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount.",
             code="shared-folder-missing",
         )
     if shared and not there:
         raise HostFailed(
             connection.host,
-            f"It sees the job's folder, but not the working directory {wanted}.",
-            "Submit from a folder that all hosts mount, or set the cluster's option shared to False.",
+            f"The host sees the job's folder, but not the working directory {wanted}.",
+            "Submit from a folder that all hosts mount, or set the cluster option shared to False.",
             code="working-directory-missing",
         )
     directory = wanted if there else f"{folder}/{_WORK}"
@@ -140,7 +140,11 @@ def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]
         produce(lambda content: connection.write(channel, content) if content else None)
         connection.write(channel, b"")
     except OSError as error:
-        raise LaunchFailed(f"The job's files cannot be read to copy them to {node.host}: {error}.") from error
+        raise LaunchFailed(
+            f"Cannot read the job's files to copy them to {node.host}: {error}.",
+            code="job-files-unreadable",
+            hint="Check the permissions of the job's folder, and submit the job again.",
+        ) from error
     connection.result(answer, "put", None)
 
 
@@ -189,7 +193,11 @@ def bring_back(job: Job, node: AgentNode, brought: set[Path], ranks: Collection[
             for path in sorted(path for path in (arrived / name).rglob("*") if path.is_file()):
                 _keep(path, job.folder.path / name, path.relative_to(arrived / name), node, brought)
     except OSError as error:
-        raise LaunchFailed(f"The files of {node.host} cannot be kept in {job.folder.path}: {error}.") from error
+        raise LaunchFailed(
+            f"Cannot store the files of {node.host} in {job.folder.path}: {error}.",
+            code="job-files-not-stored",
+            hint="Free disk space, or check the permissions of that folder.",
+        ) from error
     finally:
         shutil.rmtree(arrived, ignore_errors=True)
 
@@ -206,7 +214,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             return True
         why = returned.refusal(path.relative_to(RESULTS), bytes_, ranks)
         if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
-            node.notices.append(f"{node.host}: {why}. It stayed there, in {node.folder}.")
+            node.notices.append(f"{node.host}: {why}. The file was not copied; it is in {node.folder}.")
             node.keeps = True
         return not why
 
@@ -219,11 +227,15 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
                 pass
         except (tarfile.TarError, files.Refused) as error:
             node.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
-            raise HostFailed(node.host, f"What it sent back is no archive of files: {error}.") from error
+            raise HostFailed(
+                node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
+            ) from error
     result = node.connection.result(answer, "get", _PREPARE_SECONDS)
     if skipped := [str(name) for name in result.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-        node.notices.append(f"{node.host}: {shown} stayed there, because only files of the job's own folder come back.")
+        node.notices.append(
+            f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
+        )
 
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
@@ -239,10 +251,12 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
             while stream.read(1 << 16):
                 pass
         except (tarfile.TarError, files.Refused) as error:
-            raise HostFailed(node.host, f"What it sent back is no archive of files: {error}.") from error
+            raise HostFailed(
+                node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
+            ) from error
     node.connection.result(answer, "get", _PREPARE_SECONDS)
     if not found.files:
-        raise HostFailed(node.host, f"It has no file {path} of at most {most} bytes.")
+        raise HostFailed(node.host, f"The host has no file {path} of at most {most} bytes.", code="host-file-missing")
 
 
 def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Path]) -> None:
@@ -253,7 +267,9 @@ def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Pa
         return  # the first host's, or what was laid out there for all
     if target in brought and not same:
         target = folder / node.host / name
-        node.notices.append(f"{name} came from several hosts: that of {node.host} is {target.relative_to(folder)}.")
+        node.notices.append(
+            f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
+        )
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
     brought.add(target)

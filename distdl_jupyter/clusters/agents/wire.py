@@ -259,9 +259,9 @@ class Wire:
         try:
             why = await self._moving()
         except frames.BrokenWire as error:
-            why = f"{self._name} sent what cannot be understood: {error}"
+            why = f"{self._name} sent an invalid message: {error}"
         except Exception as error:  # noqa: BLE001  whatever it is, who waits for this host must hear of it
-            why = f"The connection to {self._name} failed here: {type(error).__name__}: {error}."
+            why = f"The connection to {self._name} failed: {type(error).__name__}: {error}."
         try:
             await self._finish(why)
         finally:
@@ -326,7 +326,7 @@ class Wire:
             if not self._unsent:  # what waits to be sent is a sign of life itself
                 self.send(frames.message("beat"))
             if time.monotonic() - self._received_at > self._link.silence_seconds:
-                return f"{self._name} has not answered for {self._link.silence_seconds:.0f} s."
+                return f"No response from {self._name} for {self._link.silence_seconds:.0f} s."
 
     async def _wait_for_cut(self) -> str:
         await self._cut.wait()

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 #: What the generated image holds beside Python's own modules, and programs that it brings.
 _MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
 _PROGRAMS = frozenset({"mpirun", "sh", "bash", "git", "g++"})
-_NAMES = "See the options subscription_id, resource_group and workspace."
+_NAMES = "Check the options subscription_id, resource_group and workspace."
 
 
 def checked(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
     """Return what was looked at, in the order in which it matters."""
     account = identity.account()
     if account is None:
-        return [Check("", "Azure", "error", "nobody is signed in", identity.HOW, code="azureml-signed-out")]
+        return [Check("", "Azure", "error", "not signed in", identity.HOW, code="azureml-signed-out")]
     found = [Check("", "Azure", "ok", f"signed in as {account.name}")]
     try:
         Workspace(Address.of(options)).info()
@@ -53,8 +53,8 @@ def _compute(options: AzureMLOptions) -> list[Check]:
                 "",
                 "Compute",
                 "error",
-                f"the workspace has no compute {options.compute}",
-                "Choose one that it has, or create it: distdl clusters compute create.",
+                f"the workspace has no compute target named {options.compute}",
+                "Set compute to an existing compute target, or create it: distdl clusters compute create",
                 code="azureml-compute",
             )
         ]
@@ -66,8 +66,8 @@ def _compute(options: AzureMLOptions) -> list[Check]:
                 "",
                 "Priority",
                 "warning",
-                "low: Azure may take nodes away at any time",
-                "Save checkpoints and look for one at the start.",
+                "low: Azure may preempt nodes at any time",
+                "Save checkpoints, and load the latest one at the start of the code.",
                 code="azureml-priority",
             )
         )
@@ -84,16 +84,16 @@ def lacking(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
 
 def _image(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
     if options.environment not in ("", GENERATED):
-        return [Check("", "Image", "info", f"{options.environment}; what it holds is seen when a job runs")]
-    rows = [Check("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; its first build takes some minutes")]
+        return [Check("", "Image", "info", f"{options.environment}, whose packages are checked when a job runs")]
+    rows = [Check("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; the first build takes a few minutes")]
     missing = [*lacking(options, modules), *(name for name in programs if name not in _PROGRAMS)]
     rows += [
         Check(
             "",
             name,
             "error",
-            f"{name} is not in the generated image",
-            "Set the option environment to an image that has it.",
+            f"the generated image does not contain {name}",
+            "Set the option environment to an image that contains {name}.",
             code="azureml-package",
         )
         for name in missing

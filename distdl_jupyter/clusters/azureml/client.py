@@ -61,18 +61,18 @@ class Address:
         subscription = options.subscription_id or settings.read().subscription_id
         if not subscription:
             raise InvalidSpec(
-                "The cluster on Azure ML has no subscription.",
+                "The Azure ML cluster has no subscription.",
                 code="azureml-subscription-missing",
                 field="subscription_id",
-                hint="Set subscription_id, or choose one with %dist_config azure.",
+                hint="Set the option subscription_id, or choose a subscription: %dist_config azure",
             )
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
                 raise InvalidSpec(
-                    f"The cluster on Azure ML has no {name}.",
+                    f"The Azure ML cluster has no {name}.",
                     code="azureml-option-missing",
                     field=name,
-                    hint=f"Set its option {name}.",
+                    hint=f"Set the cluster option {name}.",
                 )
         return cls(subscription, options.resource_group, options.workspace)
 

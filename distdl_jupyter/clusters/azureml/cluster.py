@@ -47,17 +47,17 @@ class AzureMLCluster(Managed):
     def unavailable(self, options: AzureMLOptions) -> str:
         """A workspace and nodes must be named, and azure-ai-ml must be here."""
         if options.missing:
-            return f"The cluster on Azure ML has no {options.missing}: set its option {options.missing}."
-        return "" if _sdk_is_here() else "azure-ai-ml is not installed: run pip install 'distdl-jupyter[azure]'."
+            return f"The Azure ML cluster has no {options.missing}. Set the option {options.missing}."
+        return "" if _sdk_is_here() else "azure-ai-ml is not installed. Run: pip install 'distdl-jupyter[azure]'"
 
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec for a cluster without workspace or nodes."""
         if options.missing:
             raise InvalidSpec(
-                f"The cluster on Azure ML has no {options.missing}.",
+                f"The Azure ML cluster has no {options.missing}.",
                 code="azureml-setting-missing",
                 field=options.missing,
-                hint=f"Set its option {options.missing}.",
+                hint=f"Set the cluster option {options.missing}.",
             )
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
@@ -81,10 +81,10 @@ class AzureMLCluster(Managed):
         gpus, per_node = _gpus(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
         if spec.use_gpu and options.vm_size and gpus < per_node:
             raise InvalidSpec(
-                f"use_gpu asks for {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
+                f"use_gpu needs {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
                 code="azureml-too-few-gpus",
                 field="use_gpu",
-                hint="Choose another vm_size, or fewer processes per node.",
+                hint="Set vm_size to a larger size, or use fewer processes per node.",
             )
         places = (
             RankSlot(rank, rank // per_node, f"node-{rank // per_node}", rank % per_node,
@@ -97,11 +97,11 @@ class AzureMLCluster(Managed):
         """Return the preview with words in place of ports: the first node chooses them."""
         if absent := checkup.lacking(options, context.modules):
             raise LaunchFailed(
-                f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the image that is generated.",
+                f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the generated image.",
                 code="azureml-image-without",
-                hint="Set the cluster's option environment to an image of the workspace that has it.",
+                hint="Set the cluster option environment to an image of the workspace that contains it.",
             )
-        context.report("stage", "asking Azure ML for the workspace")
+        context.report("stage", "connecting to the Azure ML workspace")
         with refusals.translated(options):
             Workspace(Address.of(options)).info()
         placement = with_ports(self.preview(spec, options), context.rank_ports, _rank_ports)
@@ -117,10 +117,10 @@ class AzureMLCluster(Managed):
             studio = _submitted(spec, options, plan, workspace, str(folder))
         finally:
             code.remove(context.folder)
-        notices = [Notice("info", f"Azure ML runs it as {job.run_name(spec.id)}: {studio}", "azureml")]
+        notices = [Notice("info", f"Azure ML runs the job as {job.run_name(spec.id)}: {studio}", "azureml")]
         if any(source.mode == "mount" for source in spec.data):
-            notices.append(Notice("warning", "Mounted data is read over the network while ranks train; download it "
-                                  "where it fits the nodes' disks and is read more than once.", "mounted"))  # fmt: skip
+            notices.append(Notice("warning", "Mounted data is read over the network during training. Download it "
+                                  "if it fits on the nodes' disks and is read more than once.", "mounted"))  # fmt: skip
         return run.AzureMLRun(spec, workspace, job.run_name(spec.id), context, studio=studio, notices=notices)
 
     def attach(

@@ -62,7 +62,9 @@ def write(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> 
         _payload(folder, target)
     except OSError as error:
         raise LaunchFailed(
-            f"The job's files cannot be gathered in {target}: {error.strerror}.", code="azureml-files-not-gathered"
+            f"Cannot collect the job's files in {target}: {error.strerror}.",
+            code="azureml-files-not-gathered",
+            hint="Free disk space, or check the permissions of that folder.",
         ) from error
     return target
 

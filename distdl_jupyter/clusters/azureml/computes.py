@@ -167,7 +167,9 @@ class Computes:
             if answer.get("status") in ("Failed", "Canceled"):
                 error = answer.get("error") or {}
                 raise AzureRefused(
-                    str(error.get("message") or "Azure gave it up."), azure_code=str(error.get("code") or "")
+                    str(error.get("message") or "Azure stopped the request without a reason."),
+                    code="azureml-compute-change-failed",
+                    azure_code=str(error.get("code") or ""),
                 )
             if answer.get("status") == "Succeeded" or time.monotonic() > until:
                 return
@@ -207,8 +209,9 @@ def subscription_of(place: Place) -> str:
 
     found = place.subscription_id or settings.read().subscription_id
     if not found:
-        raise InvalidSpec("subscription_id is missing.", field="subscription_id",
-                          hint="Choose one, or set it once: %dist_config azure subscription_id=...")  # fmt: skip
+        raise InvalidSpec("subscription_id is missing.", code="azureml-subscription-missing", field="subscription_id",
+                          hint="Set the option subscription_id, or choose a subscription: %dist_config "
+                          "azure")  # fmt: skip
     return found
 
 
@@ -224,7 +227,9 @@ def _subscription(id_: str) -> str:
 def _needed(place: Place, name: str) -> str:
     value = str(getattr(place, name) or "")
     if not value:
-        raise InvalidSpec(f"{name} is missing.", field=name, hint="Give this option of the cluster.")
+        raise InvalidSpec(
+            f"{name} is missing.", code="azureml-option-missing", field=name, hint=f"Set the cluster option {name}."
+        )
     return value
 
 

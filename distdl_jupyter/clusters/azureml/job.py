@@ -44,10 +44,13 @@ def check(spec: JobSpec) -> None:
     """Raise InvalidSpec for what Azure ML cannot carry."""
     if spec.secret_variables:
         raise InvalidSpec(
-            f"{spec.secret_variables[0]} looks like a secret, and Azure ML keeps a job's variables and code where "
-            "everybody in the workspace can read them.",
+            f"{spec.secret_variables[0]} looks like a secret, but everybody in the workspace can read the variables "
+            "and code "
+            "of Azure ML jobs.",
+            code="azureml-secret-variable",
             field="environment_variables",
-            hint="Let ranks read it from a Key Vault by the compute's managed identity.",
+            hint="Store the secret in a Key Vault, and let ranks read it with the managed identity of the compute "
+            "target.",
         )
     for source in spec.data:
         _check_source(source)
@@ -56,17 +59,29 @@ def check(spec: JobSpec) -> None:
     if field == "requirements" and states_packages(spec.source.code):
         field = ""  # what a script states an image may have, too
     if field and image not in ("", GENERATED):
-        raise InvalidSpec(f"The job's image {image} is not built here, so no packages go into it.", field=field,
-                          hint="Put them into that image, or leave the option environment out.")  # fmt: skip
+        raise InvalidSpec(
+            f"Packages cannot be added to the existing image {image}.",
+            code="azureml-image-packages",
+            field=field,
+            hint="Install the packages in that image, or remove the option environment.",
+        )
 
 
 def _check_source(source: DataSource) -> None:
     if source.scheme != "blob":
-        raise InvalidSpec(f"Nodes on Azure ML do not see {data.place(source)}.", field="data",
-                          hint="Put the data into Blob and write blob://account/container/prefix.")  # fmt: skip
+        raise InvalidSpec(
+            f"Azure ML nodes cannot access {data.place(source)}.",
+            code="azureml-data-not-blob",
+            field="data",
+            hint="Upload the data to Azure Blob storage, and use blob://account/container/prefix.",
+        )
     if source.shard:
-        raise InvalidSpec("Azure ML brings every file to every node, so ?shard cannot be kept.", field="data",
-                          hint="Leave ?shard out, or share the files out in the code by rank.")  # fmt: skip
+        raise InvalidSpec(
+            "?shard is not supported on Azure ML, which copies all files to every node.",
+            code="azureml-data-shard",
+            field="data",
+            hint="Remove ?shard, and choose the files by rank in the code.",
+        )
 
 
 def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any, distribution: Distribution) -> Any:
@@ -116,8 +131,12 @@ def azure_distribution(spec: JobSpec, distribution: Distribution) -> Any:
     if distribution == "torch":
         return PyTorchDistribution(process_count_per_instance=per_node)
     if per_node > 1:
-        raise InvalidSpec(f"On Azure ML {spec.distributed_backend} runs one process on each node.",
-                          field="process_count_per_node", hint="Set it to 1.")  # fmt: skip
+        raise InvalidSpec(
+            f"{spec.distributed_backend} runs one process per node on Azure ML.",
+            code="azureml-one-process-per-node",
+            field="process_count_per_node",
+            hint="Set process_count_per_node to 1.",
+        )
     if distribution == "tensorflow":
         return TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
     return _ray()
@@ -204,27 +223,27 @@ def _packages(spec: JobSpec) -> tuple[str, dict[str, str]]:
 # what is refused ----------------------------------------------------------------------------------
 
 _REMEDIES = (
-    ("unknown compute", "Set the option compute to one that the workspace has."),
-    ("environment", "Set the option environment to an image or to one that the workspace has."),
-    ("workspaces/", "See the options subscription_id, resource_group and workspace."),
-    ("resource group", "See the options subscription_id, resource_group and workspace."),
-    ("subscription", "See the options subscription_id, resource_group and workspace."),
+    ("unknown compute", "Set the option compute to a compute target of the workspace."),
+    ("environment", "Set the option environment to an image, or to an environment of the workspace."),
+    ("workspaces/", "Check the options subscription_id, resource_group and workspace."),
+    ("resource group", "Check the options subscription_id, resource_group and workspace."),
+    ("subscription", "Check the options subscription_id, resource_group and workspace."),
     ("authorizationfailed", "Ask for the role AzureML Data Scientist in the workspace."),
     ("does not have authorization", "Ask for the role AzureML Data Scientist in the workspace."),
     ("permission", "Ask for the roles AzureML Data Scientist and Storage Blob Data Contributor."),
-    ("too many requests", "Azure asks for patience; submit it again in some minutes."),
+    ("too many requests", "Azure limits the number of requests. Submit the job again in a few minutes."),
 )
 _BY_STATUS = {403: "Ask for the role AzureML Data Scientist in the workspace.",
-              429: "Azure asks for patience; submit it again in some minutes."}  # fmt: skip
+              429: "Azure limits the number of requests. Submit the job again in a few minutes."}  # fmt: skip
 
 
 def refused(error: Exception) -> LaunchFailed:
     """Return what kept Azure ML from taking a job, in one sentence with a remedy; no signature is in it."""
     if isinstance(error, AzureRefused):
-        return LaunchFailed(f"Azure ML did not take the job: {error.message}", hint=error.hint)
+        return LaunchFailed(f"Azure ML rejected the job: {error.message}", code=error.code, hint=error.hint)
     status = getattr(error, "status_code", None)
     message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
     said = masked(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".")
     remedy = next((words for sign, words in _REMEDIES if sign in said.lower()), "")
-    return LaunchFailed(f"Azure ML did not take the job: {said or type(error).__name__}.",
+    return LaunchFailed(f"Azure ML rejected the job: {said or type(error).__name__}.", code="azureml-job-rejected",
                         hint=_BY_STATUS.get(status or 0) or remedy)  # fmt: skip

@@ -37,8 +37,8 @@ _NODES: Mapping[str, tuple[NodeState, str]] = {
     "running": ("up", ""),
     "preparing": ("starting", "is being prepared"),
     "leaving": ("starting", "is leaving"),
-    "unusable": ("down", "is unusable: Azure could not prepare it, and it costs money until it is gone"),
-    "preempted": ("down", "was taken away by Azure, as low-priority nodes may be"),
+    "unusable": ("down", "is unusable: Azure could not prepare it, and it costs money until it is removed"),
+    "preempted": ("down", "was preempted by Azure, as low-priority nodes can be"),
 }
 _FREE = frozenset({"preempted"})
 
@@ -119,8 +119,12 @@ class Managed(Cluster, ABC):
         if compute is None:
             return Machines(exists=False)
         if compute.kind != "AmlCompute":
-            raise InvalidSpec(f"{compute.name} is a {compute.kind} of the workspace, not a compute cluster.",
-                              field="compute", hint="Choose a compute cluster of the list.")  # fmt: skip
+            raise InvalidSpec(
+                f"{compute.name} is a {compute.kind}, not a compute cluster.",
+                code="azureml-not-a-compute-cluster",
+                field="compute",
+                hint="Set compute to a compute cluster. List them: distdl clusters compute list",
+            )
         price = _price_of(compute)
         return Machines(
             exists=True,
@@ -146,8 +150,12 @@ class Managed(Cluster, ABC):
         """Let at most so many nodes be up; fewer stay up without a job when there would be more than that."""
         compute = _existing(options)
         if node_count < 1:
-            raise InvalidSpec("A compute cluster must be allowed 1 node at least.", field="node_count",
-                              hint="Nodes go by themselves when no job needs them; to end it, delete it.")  # fmt: skip
+            raise InvalidSpec(
+                "node_count of a compute cluster must be at least 1.",
+                code="azureml-node-count",
+                field="node_count",
+                hint="Idle nodes stop automatically. To remove the compute cluster, delete it.",
+            )
         Computes(options).scale(least=min(compute.min_nodes, node_count), most=node_count, idle=compute.idle)
         forget()
         return options
@@ -157,15 +165,20 @@ class Managed(Cluster, ABC):
         compute = _existing(options)
         if not 0 <= node_count <= compute.max_nodes:
             most = plural(compute.max_nodes, "node")
-            raise InvalidSpec(f"{compute.name} may have {most} at most.", field="min_nodes",
-                              hint="Keep fewer up, or allow more nodes first.")  # fmt: skip
+            raise InvalidSpec(f"{compute.name} can have at most {most}.", code="azureml-min-nodes", field="min_nodes",
+                              hint="Lower min_nodes, or raise the maximum number of nodes first.")  # fmt: skip
         Computes(options).scale(least=node_count, most=compute.max_nodes, idle=compute.idle)
         forget()
 
     def forecast(self, options: Any, wanted: Any) -> Machines:
         """Return what would be made, with the price of a node in the workspace's region."""
         if not options.compute:
-            raise InvalidSpec("compute is missing.", field="compute", hint="Give the compute cluster a name first.")
+            raise InvalidSpec(
+                "compute is missing.",
+                code="azureml-compute-missing",
+                field="compute",
+                hint="Set the option compute to a name for the compute cluster.",
+            )
         check_name(options.compute)
         body = wanted.body(Computes(options).location())
         price = _price(wanted.size, body["location"], low_priority=wanted.low_priority, timeout=_TIMEOUT)
@@ -186,8 +199,11 @@ class Managed(Cluster, ABC):
         there = Computes(options)
         if (found := there.get()) is not None:
             what = "compute cluster" if found.kind == "AmlCompute" else found.kind
-            raise ClusterRefused(f"The workspace {options.workspace} has a {what} named {found.name} already.",
-                                 hint="Choose another name for the option compute, or use this one.")  # fmt: skip
+            raise ClusterRefused(
+                f"The workspace {options.workspace} already has a {what} named {found.name}.",
+                code="azureml-compute-exists",
+                hint="Set the option compute to another name, or use this one.",
+            )
         body = wanted.body(there.location())
         if wanted.subnet:
             wanted.check_network(there.subnet_prefixes(wanted.subnet))
@@ -198,7 +214,11 @@ class Managed(Cluster, ABC):
         """Ask for the end of the compute cluster and its nodes."""
         compute = _existing(options)
         if compute.kind != "AmlCompute":
-            raise ClusterRefused(f"{compute.name} is a {compute.kind}, which is not deleted from here.")
+            raise ClusterRefused(
+                f"{compute.name} is a {compute.kind}. Only compute clusters can be deleted here.",
+                code="azureml-compute-kind",
+                hint="Delete it in Azure ML studio.",
+            )
         Computes(options).delete()
         forget()
 
@@ -207,25 +227,33 @@ class Managed(Cluster, ABC):
         compute = see(options, fresh=True).compute if options.compute else None
         if compute is None or not compute.min_nodes:
             return []
-        stay = "stays up without a job and costs" if compute.min_nodes == 1 else "stay up without a job and cost"
+        stay = (
+            ("keeps running without jobs and costs") if compute.min_nodes == 1 else "keep running without jobs and cost"
+        )
         text = f"{plural(compute.min_nodes, 'node')} of {compute.name} {stay} money"
-        return [Notice("warning", f"{text}; let them go with min_nodes=0.", "nodes-stay-up")]
+        return [Notice("warning", f"{text}. Set min_nodes=0 to stop idle nodes.", "nodes-stay-up")]
 
 
 def _existing(options: Any) -> Compute:
     if not options.compute:
-        raise ClusterRefused("Serverless nodes come and go with each job, so there is nothing to change.",
-                             hint="Set the option compute to use a compute cluster.")  # fmt: skip
+        raise ClusterRefused(
+            "Serverless nodes are created for each job, so there is nothing to change.",
+            code="azureml-serverless",
+            hint="Set the option compute to use a compute cluster.",
+        )
     compute = see(options, fresh=True).compute
     if compute is None:
-        raise ClusterRefused(f"The workspace {options.workspace} has no compute cluster named {options.compute}.",
-                             hint="Create it first: distdl clusters compute create NAME --vm-size SIZE.")  # fmt: skip
+        raise ClusterRefused(
+            f"The workspace {options.workspace} has no compute cluster named {options.compute}.",
+            code="azureml-compute-not-found",
+            hint="Create it first: distdl clusters compute create NAME --vm-size SIZE",
+        )
     return compute
 
 
 def _node(answer: Mapping[str, Any], compute: Compute, price: Price | None) -> NodeInfo:
     word = str(answer.get("nodeState") or "").lower()
-    state, detail = _NODES.get(word, ("unknown", f"Azure says {word or 'nothing'}"))
+    state, detail = _NODES.get(word, ("unknown", f"state in Azure: {word or 'none'}"))
     run = str(answer.get("runId") or "")
     size = known_size(compute.vm_size)
     billed = word not in _FREE
@@ -245,7 +273,7 @@ def _node(answer: Mapping[str, Any], compute: Compute, price: Price | None) -> N
 def _problem(compute: Compute) -> str:
     """Return what Azure says of a change that failed, or of nodes that it could not get."""
     if not compute.errors:
-        return f"Azure says that the last change of {compute.name} failed." if compute.state == "Failed" else ""
+        return f"The last change of {compute.name} failed in Azure." if compute.state == "Failed" else ""
     says, hint = refusals.explained(*compute.errors[0])
     return f"{says} {hint}".strip()
 
@@ -253,9 +281,9 @@ def _problem(compute: Compute) -> str:
 def _detail(compute: Compute) -> str:
     parts = [choices.proper(compute.vm_size), compute.location]
     if compute.low_priority:
-        parts.append("low priority: a preempted job starts again, so write checkpoints")
+        parts.append("low priority: a preempted job restarts, so save checkpoints")
     if (idle := minutes(compute.idle)) is not None:
-        parts.append(f"nodes go after {idle:g} min without a job")
+        parts.append(f"nodes stop after {idle:g} min without a job")
     return ", ".join(parts)
 
 

@@ -25,31 +25,31 @@ class AzureMLOptions:
     """What every job on this cluster asks Azure ML for."""
 
     subscription_id: str = field(
-        default="", metadata={"help": "the subscription's id (default: that of %dist_config azure)", "first": True}
+        default="", metadata={"help": "the subscription ID (default: set with %dist_config azure)", "first": True}
     )
     resource_group: str = field(default="", metadata={"help": "the workspace's resource group", "first": True})
     workspace: str = field(default="", metadata={"help": "the workspace", "first": True})
     compute: str = field(
-        default="", metadata={"help": "the compute cluster (left out: serverless nodes of vm_size)", "first": True}
+        default="", metadata={"help": "the compute cluster (default: serverless nodes of size vm_size)", "first": True}
     )
     vm_size: str = field(
-        default="", metadata={"help": "the nodes' VM size, which says how many GPUs they have; needed without compute"}
+        default="", metadata={"help": "VM size of the nodes, which determines their GPUs; required without compute"}
     )
     environment: str = field(
         default=GENERATED,
         metadata={"help": "the job's image: generated (Open MPI, PyTorch and Horovod, built by Azure ML), name:version "
                   "of the workspace, azureml://registries/..., or an image such as myregistry.azurecr.io/train:1"},
     )  # fmt: skip
-    shm_size: str = field(default="8g", metadata={"help": "shared memory of each node's container, as 8g"})
+    shm_size: str = field(default="8g", metadata={"help": "shared memory of the container on each node, such as 8g"})
     job_tier: str = field(
-        default="", metadata={"help": "tier of serverless nodes; Spot is cheaper and can be taken away",
+        default="", metadata={"help": "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes",
                               "choices": TIERS}
     )  # fmt: skip
     experiment: str = field(default="distdl", metadata={"help": "the experiment under which Azure ML lists jobs"})
     python: str = field(default="python", metadata={"help": "the Python that runs ranks in the image"})
 
     def __post_init__(self) -> None:
-        self._check("subscription_id", _ID, "an id such as 01234567-89ab-cdef-0123-456789abcdef")
+        self._check("subscription_id", _ID, "an ID such as 01234567-89ab-cdef-0123-456789abcdef")
         self._check("resource_group", _GROUP, "the name of a resource group")
         self._check("workspace", _WORKSPACE, "the name of a workspace: 2 to 33 letters, digits, - and _")
         self._check("compute", _COMPUTE, "the name of a compute cluster: 2 to 24 letters, digits and -")
@@ -59,7 +59,7 @@ class AzureMLOptions:
     def _check(self, name: str, pattern: re.Pattern[str], takes: str) -> None:
         value = getattr(self, name)
         if value and not (isinstance(value, str) and pattern.fullmatch(value)):
-            raise InvalidSpec(f"{name} is {value!r}, but it takes {takes}.", field=name)
+            raise InvalidSpec(f"{name} is {value!r}, but must be {takes}.", code="azureml-option-invalid", field=name)
 
     @property
     def missing(self) -> str:

@@ -45,12 +45,17 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     except AzureError as error:
         said = masked(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
         raise LaunchFailed(
-            f"What the ranks left could not be brought: {said}.",
-            hint="Ask for the role Storage Blob Data Reader on the workspace's storage account; the files are in the "
-            "job's outputs in Azure ML.",
+            f"Cannot download the outputs of the ranks: {said}.",
+            code="azureml-outputs-not-downloaded",
+            hint="Ask for the role Storage Blob Data Reader on the workspace's storage account. The files are in the "
+            "outputs of the job in Azure ML.",
         ) from None
     except OSError as error:
-        raise LaunchFailed(f"What the ranks left cannot be kept in {folder.path}: {error.strerror}.") from error
+        raise LaunchFailed(
+            f"Cannot store the outputs of the ranks in {folder.path}: {error.strerror}.",
+            code="azureml-outputs-not-stored",
+            hint="Free disk space, or check the permissions of that folder.",
+        ) from error
 
 
 def _default_output(workspace: Workspace, name: str) -> str:
@@ -70,7 +75,7 @@ def _bring(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder,
             if not why:
                 _fetch(container.get_blob_client(blob.name), blob.size, blob.etag, target)
             elif not target.name.startswith("."):
-                stayed.append(f"{why}. It stayed in the run's artifacts.")
+                stayed.append(f"{why}. The file was not copied; it is in the artifacts of the run.")
     return stayed
 
 

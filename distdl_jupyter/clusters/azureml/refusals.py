@@ -15,11 +15,11 @@ from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError
 
 _MISSING = {
     "SubscriptionNotFound": ("subscription_id", "No subscription {subscription_id} is visible to this account.",
-                             "Choose one that distdl azure subscriptions lists, or sign in to its tenant."),
-    "InvalidSubscriptionId": ("subscription_id", "{subscription_id} is no subscription's id.",
-                              "Choose one that distdl azure subscriptions lists."),
-    "ResourceGroupNotFound": ("resource_group", "There is no resource group {resource_group} in this subscription.",
-                              "Choose the workspace from the list, which brings its group."),
+                             "Sign in to its tenant, or choose another subscription: distdl azure subscriptions"),
+    "InvalidSubscriptionId": ("subscription_id", "{subscription_id} is not a valid subscription ID.",
+                              "List the subscriptions of this account: distdl azure subscriptions"),
+    "ResourceGroupNotFound": ("resource_group", "This subscription has no resource group {resource_group}.",
+                              "Correct the option resource_group."),
 }  # fmt: skip
 _QUOTA = re.compile(r"quota", re.IGNORECASE)
 _SIZE = re.compile(r"(vm ?size|sku)\b.*(not (supported|available|valid|found)|invalid)|(not supported|not available)"
@@ -29,10 +29,10 @@ _CAPACITY = re.compile(r"AllocationFailed|capacity|SkuNotAvailable|Overconstrain
 _LOCK = re.compile(r"ScopeLocked|locked", re.IGNORECASE)
 
 QUOTA = (
-    "Take fewer nodes or another size, or ask for more quota of this VM family: Azure Machine Learning has a quota of "
-    "its own (ml.azure.com, Quota)."
+    "Use fewer nodes or another size, or request more quota for this VM family. Azure Machine Learning has its "
+    "own quota (ml.azure.com, Quota)."
 )
-_SIZES = "Choose a size that is offered there: distdl clusters compute sizes NAME lists them."
+_SIZES = "Choose a size that the region offers: distdl clusters compute sizes NAME"
 
 
 def is_elsewhere(error: AzureRefused) -> bool:
@@ -54,19 +54,26 @@ def better(error: AzureRefused, place: Any) -> DistDLError:
     if error.azure_code in _MISSING:
         field, says, hint = _MISSING[error.azure_code]
         named = {name: getattr(place, name) for name in ("subscription_id", "resource_group")}
-        return InvalidSpec(says.format(**named), field=field, hint=hint)
+        return InvalidSpec(
+            says.format(**named), code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=hint
+        )
     if error.status == 404 and is_elsewhere(error):
-        return InvalidSpec(f"There is no workspace {place.workspace} in the resource group {place.resource_group}.",
-                           field="workspace", hint="Choose one of the list.")  # fmt: skip
+        return InvalidSpec(
+            f"The resource group {place.resource_group} has no workspace {place.workspace}.",
+            code="azureml-workspace-not-found",
+            field="workspace",
+            hint="Correct the options workspace and resource_group.",
+        )
     if error.status == 403 and error.azure_code != "ScopeLocked":
         return AzureRefused(
-            "This account may not do that with compute clusters of the workspace.",
+            "This account does not have permission to change the compute clusters of the workspace.",
+            code="azureml-compute-forbidden",
             status=403,
             azure_code=error.azure_code,
-            hint="Ask its owner for the role AzureML Compute Operator, or sign in otherwise.",
+            hint="Ask the owner for the role AzureML Compute Operator, or sign in with another account.",
         )
     says, hint = explained(error.azure_code, error.message)
-    return ClusterRefused(says, hint=hint) if hint else error
+    return ClusterRefused(says, code="azureml-compute-refused", hint=hint) if hint else error
 
 
 def explained(code: str, message: str) -> tuple[str, str]:
@@ -74,10 +81,16 @@ def explained(code: str, message: str) -> tuple[str, str]:
     both, says = f"{code} {message}", _said(message)
     for pattern, hint in (
         (_QUOTA, QUOTA),
-        (_CAPACITY, "Azure has no such machines free there now: try again later, another size, or another region."),
+        (
+            _CAPACITY,
+            "Azure has no capacity for this size in the region now. Try again later, or use another size or region.",
+        ),
         (_SIZE, _SIZES),
-        (_SUBNET, "Give the whole id of a subnet in the workspace's region that this account may join."),
-        (_LOCK, "Ask for the lock on the resource group to be taken away: compute clusters cannot change under one."),
+        (_SUBNET, "Set subnet to the full ID of a subnet in the workspace's region that this account may join."),
+        (
+            _LOCK,
+            "Ask for the lock on the resource group to be removed, because it prevents changes of compute clusters.",
+        ),
     ):
         if pattern.search(both):
             return says, hint

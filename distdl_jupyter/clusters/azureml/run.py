@@ -92,9 +92,9 @@ class AzureMLRun(Run):
         if self._sent:
             return Exit(rank, None, "KILL" if "KILL" in self._sent else "TERM")
         if self._watch.forgotten:
-            return Exit(rank, None, None, f"Azure ML knows nothing any more of its job {self._name}.")
+            return Exit(rank, None, None, f"Azure ML no longer knows the job {self._name}.")
         if self._watch.status == "Completed":
-            return Exit(rank, 0, None, "Azure ML has completed the job; what the rank said last was not in its logs.")
+            return Exit(rank, 0, None, "Azure ML completed the job, but the log lacks the last messages of the rank.")
         if self._failed:
             return Exit(rank, None, "TERM", "stopped")
         if self._watch.status == "Canceled" and not self._watch.error:
@@ -114,7 +114,7 @@ class AzureMLRun(Run):
 
     def no_stacks(self) -> str:
         """Return why: nothing but its end can be told to a job there."""
-        return "Azure ML offers no way to ask a rank that runs there."
+        return "Azure ML does not support stack traces of running ranks."
 
     def handle(self) -> dict[str, Any]:
         """Return the names by which the job is found again."""
@@ -123,7 +123,7 @@ class AzureMLRun(Run):
     def collect(self) -> None:
         """Bring values and outputs home."""
         stayed = outputs.collect(self._workspace, self._name, self._folder, self._ranks)
-        self._notices += [Notice("warning", text, "collected") for text in stayed]
+        self._notices += [Notice("warning", text, "azureml-files-not-copied") for text in stayed]
 
     def close(self) -> None:
         """Stop watching."""

@@ -11,22 +11,26 @@ ENDED = frozenset({"Completed", "Failed", "Canceled"})
 _WAITING = {
     "": "was submitted",
     "NotStarted": "was submitted",
-    "Queued": "waits for free nodes",
-    "Preparing": "its image is being prepared; the first build takes some minutes",
-    "Provisioning": "its nodes are being started",
-    "Starting": "its nodes are getting ready",
+    "Queued": "waiting for free nodes",
+    "Preparing": "preparing the image; the first build takes a few minutes",
+    "Provisioning": "starting the nodes",
+    "Starting": "preparing the nodes",
     "Paused": "is paused",
 }
 _REMEDIES = (
-    (r"preempt|evict|low.?priority", "Azure took the low-priority nodes away: submit it again, from a checkpoint, or "
-     "use dedicated nodes."),
-    (r"image build|build.*image|docker", "Look at the build's log above, and at the option environment."),
-    (r"quota|cores? limit", "Ask for more quota of the VM size, or use fewer nodes or another size."),
-    (r"compute target|compute .*not found", "Set the option compute to one that the workspace has."),
-    (r"authoriz|permission|AuthorizationFailure|403", "Give the compute's identity the role Storage Blob Data Reader "
-     "on the storage account."),
-    (r"out of memory|oom|exit(ed)? .*137", "Ask for a VM size with more memory, or smaller batches."),
-)  # fmt: skip
+    (
+        r"preempt|evict|low.?priority",
+        "Azure preempted the low-priority nodes. Submit the job again from a checkpoint, or use dedicated nodes.",
+    ),
+    (r"image build|build.*image|docker", "Check the build log above and the option environment."),
+    (r"quota|cores? limit", "Request more quota for the VM size, or use fewer nodes or another size."),
+    (r"compute target|compute .*not found", "Set the option compute to a compute target of the workspace."),
+    (
+        r"authoriz|permission|AuthorizationFailure|403",
+        "Assign the identity of the compute target the role Storage Blob Data Reader on the storage account.",
+    ),
+    (r"out of memory|oom|exit(ed)? .*137", "Use a VM size with more memory, or smaller batches."),
+)
 
 
 def waiting(status: str) -> str:
@@ -39,9 +43,9 @@ def failure(error: str) -> str:
     """Return Azure's error in one line, with a remedy where one is known."""
     said = " ".join(error.split())[:600].rstrip(".")
     if not said:
-        return "Azure ML ended the job as failed and does not say why."
+        return "The job failed in Azure ML. Azure gives no reason."
     remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), "")
-    return f"Azure ML says: {said}. {remedy}".strip()
+    return f"The job failed in Azure ML: {said}. {remedy}".strip()
 
 
 def error_of(details: dict[str, object]) -> str:

@@ -29,23 +29,23 @@ _IDENTITY = re.compile(r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Mic
 class ComputeWanted:
     """The compute cluster to make."""
 
-    vm_size: str = field(metadata={"help": "size of each node, as Standard_NC4as_T4_v3", "first": True})
-    max_nodes: int = field(default=1, metadata={"help": "most nodes that may be up at once", "first": True})
+    vm_size: str = field(metadata={"help": "VM size of each node, such as Standard_NC4as_T4_v3", "first": True})
+    max_nodes: int = field(default=1, metadata={"help": "maximum number of nodes", "first": True})
     min_nodes: int = field(
-        default=0, metadata={"help": "nodes that stay up without a job, and cost money all the time", "first": True}
+        default=0, metadata={"help": "nodes that keep running without a job and always cost money", "first": True}
     )
-    idle_seconds: int = field(default=600, metadata={"help": "seconds without a job after which a node goes"})
+    idle_seconds: int = field(default=600, metadata={"help": "seconds without a job after which a node stops"})
     low_priority: bool = field(
         default=False,
-        metadata={"help": "cheaper nodes that Azure may take away: a preempted job starts again, so write checkpoints"},
+        metadata={"help": "cheaper nodes that Azure can preempt: a preempted job restarts, so save checkpoints"},
     )
-    subnet: str = field(default="", metadata={"help": "id of a subnet for the nodes, in the workspace's region"})
+    subnet: str = field(default="", metadata={"help": "ID of a subnet for the nodes, in the workspace's region"})
     public_ip: bool | None = field(
         default=None, metadata={"help": "give each node a public address (default: only without a subnet)"}
     )
     identity: str = field(
         default="system",
-        metadata={"help": "system, none, or the id of a managed identity of yours: as whom jobs read data"},
+        metadata={"help": "identity with which jobs read data: system, none, or the ID of a managed identity"},
     )
 
     def __post_init__(self) -> None:
@@ -53,16 +53,24 @@ class ComputeWanted:
         _count("min_nodes", self.min_nodes, 0)
         _count("idle_seconds", self.idle_seconds, 60)
         if self.min_nodes > self.max_nodes:
-            raise InvalidSpec(f"min_nodes is {self.min_nodes}, but max_nodes is {self.max_nodes}.", field="min_nodes",
-                              hint="Keep fewer nodes up, or allow more.")  # fmt: skip
+            raise InvalidSpec(
+                f"min_nodes is {self.min_nodes}, but max_nodes is {self.max_nodes}.",
+                code="azureml-min-above-max-nodes",
+                field="min_nodes",
+                hint="Lower min_nodes, or raise max_nodes.",
+            )
         if self.subnet and not _SUBNET.fullmatch(self.subnet):
             raise InvalidSpec(
-                f"subnet is {self.subnet!r}, which is not the id of a subnet.", field="subnet",
-                hint="Write /subscriptions/.../virtualNetworks/NETWORK/subnets/SUBNET, as the portal shows it.",
+                f"subnet is {self.subnet!r}, but must be the ID of a "
+                "subnet.", code="azureml-subnet-invalid", field="subnet",
+                hint="Copy the ID from the Azure portal: /subscriptions/.../virtualNetworks/NETWORK/subnets/SUBNET",
             )  # fmt: skip
         if self.identity not in ("system", "none") and not _IDENTITY.fullmatch(self.identity):
-            raise InvalidSpec(f"identity is {self.identity!r}, but it takes system, none, or the id of one of yours.",
-                              field="identity")  # fmt: skip
+            raise InvalidSpec(
+                f"identity is {self.identity!r}, but must be system, none, or the ID of a managed identity.",
+                code="azureml-identity-invalid",
+                field="identity",
+            )
 
     @property
     def size(self) -> str:
@@ -72,8 +80,13 @@ class ComputeWanted:
             return self.vm_size.strip()
         later = successor_of(known)
         if known.retired:
-            instead = f"Take {later.size.size}: {later.reason}" if later else "Take another size."
-            raise InvalidSpec(f"{known.size} was retired on {known.retirement_date}.", field="vm_size", hint=instead)
+            instead = f"Use {later.size.size}: {later.reason}" if later else "Use another size."
+            raise InvalidSpec(
+                f"{known.size} was retired on {known.retirement_date}.",
+                code="azureml-size-retired",
+                field="vm_size",
+                hint=instead,
+            )
         return known.size
 
     @property
@@ -84,7 +97,12 @@ class ComputeWanted:
     def body(self, location: str) -> dict[str, Any]:
         """Return what the resource manager is asked for. Raises InvalidSpec."""
         if not self.vm_size:
-            raise InvalidSpec("vm_size is missing.", field="vm_size", hint="Choose the size of each node.")
+            raise InvalidSpec(
+                "vm_size is missing.",
+                code="azureml-size-missing",
+                field="vm_size",
+                hint="Set vm_size to the VM size of each node.",
+            )
         inner: dict[str, Any] = {
             "osType": "Linux",
             "vmSize": self.size,
@@ -121,7 +139,8 @@ class ComputeWanted:
             network = ipaddress.ip_network(prefix, strict=False)
             if network.version == _RESERVED.version and network.overlaps(_RESERVED):
                 raise InvalidSpec(
-                    f"The subnet's addresses {prefix} overlap 172.16.0.0/16, which InfiniBand sizes use themselves.",
+                    f"The address range {prefix} of the subnet overlaps 172.16.0.0/16, which InfiniBand sizes "
+                    "use.", code="azureml-subnet-overlap",
                     field="subnet", hint="Choose a subnet in another address range.",
                 )  # fmt: skip
 
@@ -129,8 +148,12 @@ class ComputeWanted:
 def check_name(name: str) -> None:
     """Refuse a name that Azure does not take for a compute cluster. Raises InvalidSpec."""
     if not _NAME.fullmatch(name):
-        raise InvalidSpec(f"{name!r} cannot be the name of a compute cluster.", field="compute",
-                          hint="Take 3 to 24 letters, digits and dashes, a letter first.")  # fmt: skip
+        raise InvalidSpec(
+            f"{name!r} is not a valid name for a compute cluster.",
+            code="azureml-compute-name",
+            field="compute",
+            hint="Use 3 to 24 letters, digits and dashes, starting with a letter.",
+        )
 
 
 def known_size(name: str) -> VmSize | None:
@@ -155,4 +178,8 @@ def minutes(text: str) -> float | None:
 
 def _count(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidSpec(f"{name} is {value!r}, but it takes a whole number from {least}.", field=name)
+        raise InvalidSpec(
+            f"{name} is {value!r}, but must be an integer of at least {least}.",
+            code="azureml-number-invalid",
+            field=name,
+        )

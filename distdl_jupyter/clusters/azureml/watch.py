@@ -110,7 +110,7 @@ class Watch(threading.Thread):
             signed_out = getattr(error, "status", None) == _UNAUTHORIZED
             self._miss(asked_at, error.message, "azure-signed-out" if signed_out else "azure-silent")
         else:
-            self._silence.answered(Notice("info", "Azure ML answers again.", "azure-answers"))
+            self._silence.answered(Notice("info", "Azure ML is reachable again.", "azure-answers"))
 
     def _send_cancel(self) -> None:
         if not self._cancel_wanted or self.ended or time.monotonic() - self._canceled_at < _AGAIN:
@@ -145,9 +145,9 @@ class Watch(threading.Thread):
 
     def _becomes(self, status: str) -> None:
         if self.status == "Running" and status in _BACK:
-            self._silence.put(Notice("warning", "Azure ML took the nodes away and put the job into its queue again, as "
-                                     "happens to low-priority nodes; it will begin anew, from a checkpoint where the "
-                                     "code looks for one.", "preempted"))  # fmt: skip
+            self._silence.put(Notice("warning", "Azure ML preempted the low-priority nodes and queued the job again. "
+                                     "It restarts from the latest checkpoint if the "
+                                     "code loads one.", "preempted"))  # fmt: skip
         if status != self.status:
             self._hurry_until = time.monotonic() + _HURRY
         self.status = status
@@ -168,5 +168,5 @@ class Watch(threading.Thread):
 
     def _miss(self, asked_at: float, why: str, code: str) -> None:
         self._pause = _SLOW
-        notice = Notice("warning", f"Azure ML cannot be asked; the job goes on meanwhile. {why}", code)
+        notice = Notice("warning", f"Azure ML is unreachable. The job continues. {why}", code)
         self._silence.missed(asked_at, notice, at_once=code == "azure-signed-out")

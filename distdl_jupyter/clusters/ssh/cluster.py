@@ -48,7 +48,7 @@ class SshCluster(AgentCluster):
     def unavailable(self, options: SshOptions) -> str:
         """Return the remedy when there is no ssh, or no host is named."""
         if shutil.which("ssh") is None:
-            return "No ssh is here: install OpenSSH's client, as with 'apt-get install openssh-client'."
+            return "ssh is not installed. Install the OpenSSH client, for example: apt-get install openssh-client"
         try:
             hostlist.listed(options)
         except InvalidSpec as error:
@@ -165,7 +165,7 @@ class SshCluster(AgentCluster):
             raise LaunchFailed(
                 f"{listing([one.host for one in silent])} cannot be reached: {silent[0].says}",
                 code="hosts-unreachable",
-                hint=f"Ranks there end by themselves. {silent[0].remedy}".strip(),
+                hint=f"Ranks on these hosts stop on their own. {silent[0].remedy}".strip(),
             )
         return [host for one in found if isinstance(one, list) for host in one]
 
@@ -182,7 +182,7 @@ def _await(reached: Sequence[Future[Connection | Unreachable]], context: Context
     pending = set(reached)
     while pending:
         _, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-        context.report("stage", f"reached {total - len(pending)} of {plural(total, 'host')}")
+        context.report("stage", f"connected to {total - len(pending)} of {plural(total, 'host')}")
 
 
 def _close_reached(one: Future[Connection | Unreachable]) -> None:

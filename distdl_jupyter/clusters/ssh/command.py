@@ -80,10 +80,10 @@ def explain(host: Host, ssh_config: str, python: str, said: str, code: int | Non
 def _unknown_cause(host: Host, ssh: str, said: str, code: int | None) -> Unreachable:
     last = _last_line(said)
     if code == 255 or code is None:
-        says = f"ssh ended: {last}." if last else "ssh ended without a word."
-        return Unreachable(host.name, "ssh", says, f"Try it in a terminal: {ssh} true")
-    says = f"The login shell ended with code {code}" + (f": {last}." if last else " and started nothing.")
-    return Unreachable(host.name, "shell", says, f"This must print ok: {ssh} echo ok")
+        says = f"ssh ended: {last}." if last else "ssh ended without a message."
+        return Unreachable(host.name, "ssh", says, f"Try the connection in a terminal: {ssh} true")
+    says = f"The login shell ended with code {code}" + (f": {last}." if last else " and did not start the agent.")
+    return Unreachable(host.name, "shell", says, f"Fix the login shell so that this prints ok: {ssh} echo ok")
 
 
 def _last_line(said: str) -> str:
@@ -99,90 +99,90 @@ def _changed_key(host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
     own = re.search(r"ssh-keygen -f \S+ -R \S+", found.string)
     forget = own[0] if own else f"ssh-keygen -R {host.name}"
     return (
-        "Its host key is not the one that is known: another machine may stand in its place.",
-        f"Ask its administrator; if the key was renewed, run {forget} and then {ssh} true once.",
+        "The host key has changed. Another machine may be impersonating the host.",
+        f"Ask the administrator. If the key was renewed, run {forget}, then {ssh} true",
     )
 
 
 def _unknown_key(_host: Host, ssh: str, _found: re.Match[str]) -> _Explanation:
     return (
-        "Its host key is not known here.",
-        f"Run {ssh} true once and compare the fingerprint with that of ssh-keygen -lf "
+        "The host key is not known on this machine.",
+        f"Run {ssh} true once, and compare the fingerprint with the output of ssh-keygen -lf "
         "/etc/ssh/ssh_host_ed25519_key.pub on the host.",
     )
 
 
 def _denied(host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"It accepts none of the keys offered ({found[1]})." if found[1] else "It accepts none of the keys offered.",
-        f"Bring a key there with ssh-copy-id {host.target}, and load one that has a passphrase with ssh-add.",
+        f"The host rejected all SSH keys ({found[1]})." if found[1] else "The host rejected all SSH keys.",
+        "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: "
+        f"ssh-copy-id {host.target}",
     )
 
 
 def _no_name(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"The name {found[1]} has no address.",
-        "Correct the name, or give its address as HostName in ~/.ssh/config.",
+        f"The host name {found[1]} cannot be resolved.",
+        "Correct the name, or set its address as HostName in ~/.ssh/config.",
     )
 
 
 def _refused(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"Nothing answers on its port {found[1]}.",
-        "Start sshd there, or name its port in ~/.ssh/config.",
+        f"The host refused the connection on port {found[1]}.",
+        "Start sshd on the host, or set its port in ~/.ssh/config.",
     )
 
 
 def _silent(_host: Host, ssh: str, _found: re.Match[str]) -> _Explanation:
-    return "It does not answer.", f"See whether it is on and reachable: {ssh} true"
+    return "The host does not respond.", f"Check that the host is on and reachable: {ssh} true"
 
 
 def _no_route(_host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
-    return f"No way leads there ({found[1].strip()}).", f"See whether this machine's network reaches it: {ssh} true"
+    return f"No route to the host ({found[1].strip()}).", f"Check the network of this machine: {ssh} true"
 
 
 def _no_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"There is no Python at {found[1].strip()}.",
-        "Install the same environment there, or name its Python with the option python.",
+        f"Python was not found at {found[1].strip()}.",
+        "Install the same environment on the host, or set the option python to the path of its Python.",
     )
 
 
 def _old_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"Its Python at {{python}} is {found[1] or 'old'}, and 3.11 is the oldest that will do.",
-        "Install a newer one there, or name it with the option python.",
+        f"Python at {{python}} is {found[1] or 'too old'}, but 3.11 or newer is required.",
+        "Install a newer Python on the host, or set the option python to its path.",
     )
 
 
 def _no_folder(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"Its folder {found[1].strip()} cannot be written: {found[2].strip()}.",
-        "Name another one with the option directory.",
+        f"Cannot write to the folder {found[1].strip()} on the host: {found[2].strip()}.",
+        "Set the option directory to another folder.",
     )
 
 
 def _not_ours(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"Its folder {found[1].strip()} {found[2].strip()}, so nothing in it is run.",
-        "Name a folder of your own with the option directory, or take the right to write away from others with "
-        "chmod go-w on that host.",
+        f"The folder {found[1].strip()} on the host {found[2].strip()}, so its programs are not run.",
+        "Set the option directory to a folder of your own, or on the host run: chmod go-w {found[1].strip()}",
     )
 
 
 def _bad_config(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
-    return f"ssh cannot read its configuration: {found[1].strip()}.", "Correct that file or the option ssh_config."
+    return f"ssh cannot read its configuration: {found[1].strip()}.", "Correct that file, or the option ssh_config."
 
 
 def _nologin(_host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
     return (
-        f"The account there lets nobody in: {found[1].strip().rstrip('.')}.",
-        f"Ask for an account with a shell; this must print ok: {ssh} echo ok",
+        f"The account on the host does not allow logins: {found[1].strip().rstrip('.')}.",
+        f"Ask for an account with a shell, so that this prints ok: {ssh} echo ok",
     )
 
 
 def _bad_key_file(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
-    return f"ssh refuses the key {found[1]}, because others can read it.", f"Run chmod 600 {found[1]}"
+    return f"ssh does not use the key {found[1]}, because other users can read it.", f"Run: chmod 600 {found[1]}"
 
 
 #: In this order: a later line of a changed key also says that verification failed.

@@ -96,13 +96,15 @@ def _reached(host: Host, options: SshOptions) -> Connection | Unreachable:
     except HostTrouble as trouble:
         return Unreachable(host.name, "other", trouble.says, trouble.remedy)
     except OSError as error:
-        says = f"ssh could not be started: {error.strerror or error}."
-        return Unreachable(host.name, "ssh", says, "Install OpenSSH's client on this machine.")
+        says = f"Cannot start ssh: {error.strerror or error}."
+        return Unreachable(host.name, "ssh-missing", says, "Install the OpenSSH client on this machine.")
 
 
 def _silent(host: Host, options: SshOptions) -> Unreachable:
     ssh = command.in_words(host, options.ssh_config, "true")
-    return Unreachable(host.name, "timeout", "It does not answer.", f"See whether it is on and reachable: {ssh}")
+    return Unreachable(
+        host.name, "timeout", "The host does not respond.", f"Check that the host is on and reachable: {ssh}"
+    )
 
 
 def _leave(calls: Sequence[_Call]) -> None:

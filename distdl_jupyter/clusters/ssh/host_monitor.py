@@ -115,7 +115,7 @@ class _Watch:
 
     def _last_known(self) -> str:
         since = self._answered_at
-        return f"not heard of since {_moment(since)}" if since else "has not answered yet"
+        return f"no response since {_moment(since)}" if since else "no response yet"
 
     def ring(self) -> None:
         """Ask at once."""
@@ -197,14 +197,14 @@ def _opened(host: Host, options: SshOptions) -> Connection:
     try:
         return reach(host, options)
     except OSError as error:
-        says = f"ssh could not be started: {error.strerror or error}."
-        raise Unreachable(host.name, "ssh", says, "Install OpenSSH's client on this machine.") from None
+        says = f"Cannot start ssh: {error.strerror or error}."
+        raise Unreachable(host.name, "ssh-missing", says, "Install the OpenSSH client on this machine.") from None
 
 
 def _reason(trouble: HostTrouble, since: float) -> str:
     """Return why a host is down; of a silent one since when."""
     if not isinstance(trouble, Unreachable) or trouble.kind in _SILENT:
-        return f"no answer since {_moment(since)}"
+        return f"no response since {_moment(since)}"
     return trouble.says
 
 

@@ -39,15 +39,18 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
     """
     if options.hosts and options.hostfile:
         raise InvalidSpec(
-            "hosts and hostfile are both given.", code="hosts-and-hostfile", field="hostfile", hint="Give one of them."
+            "hosts and hostfile are both set.",
+            code="hosts-and-hostfile",
+            field="hostfile",
+            hint="Set only one of them.",
         )
     found = _from_file(Path(options.hostfile)) if options.hostfile else _from_list(options)
     if not found:
         raise InvalidSpec(
-            "The cluster names no host.",
+            "The cluster has no hosts.",
             code="hosts-missing",
             field="hosts",
-            hint="Set hosts, as in hosts=['gpu1', 'gpu2'], or hostfile.",
+            hint="Set hosts=['gpu1', 'gpu2'], or hostfile.",
         )
     return _merged(found)
 
@@ -57,10 +60,10 @@ def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
     hosts = listed(options)
     if spec.node_count > len(hosts):
         raise InvalidSpec(
-            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but {spec.node_count} nodes are asked for.",
+            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but the job needs {spec.node_count} nodes.",
             code="too-many-nodes",
             field="node_count",
-            hint=f"Set node_count to {len(hosts)} at most, or add hosts to the cluster.",
+            hint=f"Set node_count to at most {len(hosts)}, or add hosts to the cluster.",
         )
     return hosts[: spec.node_count]
 
@@ -72,7 +75,7 @@ def spare(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
 
 def replacement(host: str, gone: str) -> str:
     """Return that another host takes the place of one that cannot be reached any more."""
-    return f"{gone} is not reached any more: {host} takes its place."
+    return f"{gone} is no longer reachable. {host} replaces it."
 
 
 def configured(ssh_config: str = "") -> list[str]:
@@ -100,10 +103,10 @@ def _matching(word: str, options: SshOptions) -> list[Host]:
     names = fnmatch.filter(configured(options.ssh_config), pattern)
     if not names:
         raise InvalidSpec(
-            f"No host of the ssh configuration fits {pattern!r}.",
+            f"No host in the ssh configuration matches {pattern!r}.",
             code="host-pattern-unmatched",
             field="hosts",
-            hint="Name the hosts, or add a Host entry for each to ~/.ssh/config.",
+            hint="List the hosts, or add a Host entry for each to ~/.ssh/config.",
         )
     return [_host(f"{user}{at}{name}" + (f":{slots}" if slots else ""), "hosts") for name in names]
 
@@ -112,10 +115,10 @@ def _host(word: str, field: str) -> Host:
     found = _WORD.fullmatch(word)
     if found is None or found["slots"] == "0":
         raise InvalidSpec(
-            f"{word!r} is no host.",
+            f"{word!r} is not a valid host.",
             code="host-name-invalid",
             field=field,
-            hint="A host is written as gpu1, me@gpu1 or gpu1:4 (4 processes fit); a user's name has letters, digits "
+            hint="Write a host as gpu1, me@gpu1 or gpu1:4 (for 4 processes). A user name may contain letters, digits "
             "and . _ + - only.",
         )
     name = found["six"] or found["name"]
@@ -127,12 +130,12 @@ def _from_file(path: Path) -> list[Host]:
     try:
         text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise InvalidSpec(
-            f"The hostfile {path} cannot be read: {reason}.",
+            f"Cannot read the hostfile {path}: {reason}.",
             code="hostfile-unreadable",
             field="hostfile",
-            hint="Give the path of a readable file.",
+            hint="Set hostfile to the path of a readable file.",
         ) from None
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [_line(line) for line in lines if line]

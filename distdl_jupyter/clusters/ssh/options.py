@@ -15,20 +15,20 @@ class SshOptions:
 
     hosts: str = field(
         default="",
-        metadata={"help": "the hosts in order, as ssh knows them: gpu1, gpu2:4 (4 processes fit), user@gpu3, or a "
-                          "pattern of hosts in the ssh configuration: gpu*", "first": True},
+        metadata={"help": "hosts in order, as ssh accepts them: gpu1, gpu2:4 (for 4 processes), user@gpu3, or a "
+                          "pattern for hosts in the ssh configuration: gpu*", "first": True},
     )  # fmt: skip
     hostfile: str = field(
-        default="", metadata={"help": "a file with one host on each line, as Open MPI and Horovod take it"}
+        default="", metadata={"help": "a file with one host per line, in the format of Open MPI and Horovod"}
     )
-    ssh_config: str = field(default="", metadata={"help": "ssh's configuration file (default: ~/.ssh/config)"})
+    ssh_config: str = field(default="", metadata={"help": "the ssh configuration file (default: ~/.ssh/config)"})
     python: str = field(
         default="", metadata={"help": "the Python that runs ranks on the hosts (default: the job's own path)"}
     )
     directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
     network: str = field(default="", metadata={"help": NETWORK_HELP})
     patience_seconds: float = field(
-        default=20.0, metadata={"help": "seconds without a sign of life after which hosts end a job's ranks"}
+        default=20.0, metadata={"help": "seconds without a heartbeat after which hosts stop a job's ranks"}
     )
     shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
     oversubscribe: bool = field(

@@ -97,7 +97,7 @@ class SshProcess(wire.Link):
         await asyncio.wait([self._errors], timeout=_LAST)
         code, last = self.code, self.last_line
         if code == _OF_SSH and silent > _LONG_SILENCE:
-            return f"{self._name} has not answered for {silent:.0f} s."
+            return f"No response from {self._name} for {silent:.0f} s."
         if code == _OF_SSH:
             return f"The connection to {self._name} broke{last}."
         return f"The agent on {self._name} ended with code {code}{last}."

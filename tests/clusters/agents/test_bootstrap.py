@@ -75,14 +75,14 @@ def test_code_that_others_may_have_changed_is_not_run(tmp_path):
     planted(tmp_path).chmod(0o777)
     told = trouble(tmp_path)
     assert not (tmp_path / "ran").exists()
-    assert "may be written by others" in told.says
+    assert "is writable by other users" in told.says
     assert "option directory" in told.remedy
 
 
 def test_a_link_in_the_place_of_the_package_is_not_followed(tmp_path):
     (tmp_path / "base" / "lib").mkdir(parents=True)
     (tmp_path / "base" / "lib" / built().digest).symlink_to(planted(tmp_path))
-    assert "is no folder but a link" in trouble(tmp_path / "base").says
+    assert "is not a directory but a link" in trouble(tmp_path / "base").says
     assert not (tmp_path / "ran").exists()
 
 
@@ -95,13 +95,14 @@ def test_code_of_another_user_is_not_run(tmp_path, below):
     told = trouble(tmp_path)
     assert not (tmp_path / "ran").exists()
     assert told.says == (
-        f"Its folder {tmp_path / below} belongs to the user with number 4321 and not to you, so nothing in it is run."
+        f"The folder {tmp_path / below} on the host belongs to the user with ID 4321, not to you, so its programs "
+        "are not run."
     )
 
 
 def test_a_folder_that_others_may_write_is_refused_and_one_with_the_sticky_bit_is_none(tmp_path):
     tmp_path.chmod(0o777)
-    assert "may be written by others" in trouble(tmp_path).says
+    assert "is writable by other users" in trouble(tmp_path).says
     assert not (tmp_path / "lib").exists()
     tmp_path.chmod(0o1777)
     begin(tmp_path)

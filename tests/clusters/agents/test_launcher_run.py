@@ -39,7 +39,7 @@ def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
     run = started("/bin/sh", "-c", '"$@"; sleep 600', "sh")
     (only,) = ending(run)
     assert (only.rank, only.code) == (0, 137)
-    assert only.evidence == "The launcher went on after its last rank had ended, so it was ended too."
+    assert only.evidence == "The launcher kept running after its last rank had ended, so it was stopped."
     assert run.alive() == []
     run.close()
 

@@ -162,7 +162,7 @@ def test_each_hosts_address_is_told_and_that_all_are_reached():
         ("a", "10.0.0.1 on net0 (10.0.0.0/24)"),
         ("b", "10.0.0.2 on net1 (10.0.0.0/24)"),
         ("c", "10.0.0.3 on net2 (10.0.0.0/24)"),
-        ("", "every host reaches every other"),
+        ("", "all hosts reach each other"),
     ]
     assert {row.level for row in found} == {"ok"}
 
@@ -176,7 +176,7 @@ def test_a_firewall_names_both_ends_and_the_direction():
     found = rows(offered(**THREE), lambda source, endpoint: (source, endpoint.host) != ("a", "b"))
     (red,) = [row for row in found if row.level == "error"]
     assert (red.node, red.what, red.says) == ("b", "Ports", "a does not reach b at 10.0.0.2: timed out")
-    assert red.remedy.startswith("Let TCP from a to 10.0.0.2")
+    assert red.remedy.startswith("Allow TCP from a to 10.0.0.2")
 
 
 def test_a_host_that_nobody_reaches_is_one_row():
@@ -205,4 +205,4 @@ def test_a_host_without_the_wanted_network_is_named_with_the_option():
         offered("10.0.0.0/24", a=[address("x", "10.0.0.1")], b=[address("x", "10.1.0.1")]), everything, "10.0.0.0/24"
     )
     (red,) = found
-    assert (red.node, red.says) == ("b", "has no address on 10.0.0.0/24, the option network")
+    assert (red.node, red.says) == ("b", "has no address on 10.0.0.0/24, which the option network names")

@@ -86,7 +86,7 @@ def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
     assert sum("pip install" in line for line in lines) == 2
     plain = job.environment(AzureMLOptions(), Workspace(address(ml)), spec(), tmp_path / "plain")
     assert made.version != plain.version
-    with pytest.raises(InvalidSpec, match="mine:3 is not built here"):
+    with pytest.raises(InvalidSpec, match="cannot be added to the existing image mine:3"):
         job.check(spec(pip_packages=("six",), cluster_options={"environment": "mine:3"}))
 
 
@@ -134,7 +134,7 @@ def test_azures_errors_are_one_line_with_a_remedy():
     said = states.failure(states.error_of(details))
     assert "\n" not in said
     assert "option environment" in said
-    assert "does not say why" in states.failure("")
+    assert "gives no reason" in states.failure("")
 
 
 # outputs ------------------------------------------------------------------------------------------
@@ -185,9 +185,11 @@ def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, s
     stayed = outputs.collect(Workspace(address(ml)), "run3", folder, 2)
     assert [path.name for path in folder.results.rglob("*")] == ["rank-0.pkl"]
     assert sorted(stayed) == [
-        "results/deep/rank-1.pkl is no rank's value. It stayed in the run's artifacts.",
-        "results/planted.pkl is no rank's value. It stayed in the run's artifacts.",
-        "results/rank-7.pkl is the value of a rank that did not run there. It stayed in the run's artifacts.",
+        "results/deep/rank-1.pkl is not the value of a rank. The file was not copied; it is in the artifacts of "
+        "the run.",
+        "results/planted.pkl is not the value of a rank. The file was not copied; it is in the artifacts of the run.",
+        "results/rank-7.pkl is the value of a rank that did not run on this host. The file was not copied; it is "
+        "in the artifacts of the run.",
     ]
 
 

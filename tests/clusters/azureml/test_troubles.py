@@ -61,7 +61,7 @@ def test_who_waits_sees_azures_state_and_the_images_build(ml):
         listener.until(
             lambda: "Step 1/9 : FROM pytorch" in listener.lines.get((None, "out"), []), 60, "the build's log"
         )
-        wanted = "its image is being prepared; the first build takes some minutes (Preparing)"
+        wanted = "preparing the image; the first build takes a few minutes (Preparing)"
         listener.until(lambda: listener.run.waiting().endswith(wanted), 60, "Azure's state")
         assert "Step 2/9" not in listener.lines[None, "out"], "a line without its end"
 

@@ -42,7 +42,7 @@ def test_more_nodes_than_hosts_are_refused_with_the_remedy(how):
         getattr(SshCluster(), how)(asked(3), *more)
     assert told.value.field == "node_count"
     assert str(told.value) == (
-        "lab has 2 hosts, but 3 nodes are asked for. Set node_count to 2 at most, or add hosts to the cluster."
+        "lab has 2 hosts, but the job needs 3 nodes. Set node_count to at most 2, or add hosts to the cluster."
     )
 
 
@@ -119,7 +119,7 @@ class TestOnHosts:
         lab.forget_host_key("node-b")
         with pytest.raises(LaunchFailed) as told:
             self.place(lab, asked(3))
-        assert "node-b: Its host key is not known here. Run ssh" in told.value.message
+        assert "node-b: The host key is not known on this machine. Run ssh" in told.value.message
         assert "node-a" not in told.value.message
         wait_for(lambda: not lab.pids("node-a") and not lab.pids("node-c"), 30, "the end of the agents")
 
@@ -148,5 +148,5 @@ class TestOnHosts:
         lab = hosts_of(2, private={"node-b": [str(here.parent)]})
         with pytest.raises(LaunchFailed) as told:
             self.place(lab, asked(2, working_directory=str(here)))
-        assert f"node-b: It sees the job's folder, but not the working directory {here}." in told.value.message
+        assert f"node-b: The host sees the job's folder, but not the working directory {here}." in told.value.message
         assert "shared to False" in told.value.hint

@@ -81,11 +81,11 @@ def test_an_old_python_is_told_its_age(monkeypatch):
         ("ssh: connect to host gpu1 port 22: No route to host", 255, "route", "No route to host"),
         ("Permissions 0644 for '/k/id' are too open.\nme@gpu1: Permission denied (publickey).", 255, "denied",
          "chmod 600 /k/id"),
-        ("This account is currently not available.", 1, "shell", "lets nobody in"),
+        ("This account is currently not available.", 1, "shell", "does not allow logins"),
         ("Traceback\nAttributeError: type object 'str' has no attribute 'fromhex'", 1, "old-python", "3.11"),
         ("kex_exchange_identification: read: Connection reset by peer", 255, "ssh", "Connection reset by peer"),
         ("welcome to gpu1", 3, "shell", "ended with code 3: welcome to gpu1"),
-        ("", 0, "shell", "started nothing"),
+        ("", 0, "shell", "did not start the agent"),
     ],
 )  # fmt: skip
 def test_last_words_are_explained(said, code, kind, words):
@@ -129,14 +129,14 @@ class TestForReal:
     def test_no_key_that_is_accepted(self, lab):
         (lab.folder / "authorized_keys").write_text("")
         trouble = self.trouble(lab)
-        assert (trouble.kind, trouble.says) == ("denied", "It accepts none of the keys offered (publickey).")
+        assert (trouble.kind, trouble.says) == ("denied", "The host rejected all SSH keys (publickey).")
 
     def test_a_name_without_an_address(self, lab):
-        assert self.trouble(lab, Host("nowhere", "nowhere")).says == "The name nowhere has no address."
+        assert self.trouble(lab, Host("nowhere", "nowhere")).says == "The host name nowhere cannot be resolved."
 
     def test_a_port_without_sshd(self, lab, tmp_path):
         (tmp_path / "c").write_text("Port 23\n" + lab.ssh_config.read_text())
-        assert self.trouble(lab, ssh_config=str(tmp_path / "c")).says == "Nothing answers on its port 23."
+        assert self.trouble(lab, ssh_config=str(tmp_path / "c")).says == "The host refused the connection on port 23."
 
     def test_a_host_that_is_cut_off(self, lab, monkeypatch):
         monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "2")
@@ -144,7 +144,7 @@ class TestForReal:
         assert self.trouble(lab).kind in ("timeout", "route")
 
     def test_a_path_without_python(self, lab):
-        assert self.trouble(lab, python="/nowhere/python").says == "There is no Python at /nowhere/python."
+        assert self.trouble(lab, python="/nowhere/python").says == "Python was not found at /nowhere/python."
 
     def test_a_folder_that_cannot_be_written(self, lab):
         trouble = self.trouble(lab, directory="/proc/none")

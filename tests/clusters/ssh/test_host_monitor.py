@@ -72,7 +72,7 @@ def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_oth
         assert time.monotonic() - begin < 30
         a, b, c = host_monitor.nodes(options)
         assert (a.state, b.state) == ("up", "up")
-        assert c.detail.startswith("no answer since ")
+        assert c.detail.startswith("no response since ")
     finally:
         three_hosts.join("node-c")
     wait_for(lambda: all_up(options), what="three hosts again")
@@ -86,10 +86,10 @@ def test_a_host_that_never_answered_delays_nobody(hosts_of, soon):
     begin = time.monotonic()
     silent, _ = host_monitor.nodes(options, 0.0)
     assert time.monotonic() - begin < 1
-    assert (silent.state, silent.detail) == ("unknown", "has not answered yet")
+    assert (silent.state, silent.detail) == ("unknown", "no response yet")
     wait_for(lambda: states(options)["node-b"] == "up", what="the other host")
     wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
-    assert host_monitor.nodes(options)[0].detail.startswith("no answer since ")
+    assert host_monitor.nodes(options)[0].detail.startswith("no response since ")
 
 
 class Answers:
@@ -177,16 +177,19 @@ def test_without_ssh_the_reason_is_the_hosts(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     options = SshOptions(hosts="node-a")
     wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
-    assert host_monitor.nodes(options)[0].detail.startswith("ssh could not be started")
+    assert host_monitor.nodes(options)[0].detail.startswith("Cannot start ssh")
 
 
 def test_silence_is_told_by_its_beginning_and_the_rest_in_its_own_words():
     now = time.time()
     since = humanize.clock(now - 60)[:5]
     assert (
-        host_monitor._reason(Unreachable("a", "timeout", "It does not answer."), now - 60) == f"no answer since {since}"
+        host_monitor._reason(Unreachable("a", "timeout", "The host does not respond."), now - 60)
+        == f"no response since {since}"
     )
-    assert host_monitor._reason(HostFailed("a", "a has not answered for 10 s."), now - 60) == f"no answer since {since}"
+    assert (
+        host_monitor._reason(HostFailed("a", "No response from a for 10 s."), now - 60) == f"no response since {since}"
+    )
     assert host_monitor._reason(Unreachable("a", "denied", "It accepts none."), now) == "It accepts none."
     assert host_monitor._moment(now - 3 * 86400) == humanize.day(now - 3 * 86400)
 

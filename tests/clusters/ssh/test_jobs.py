@@ -97,7 +97,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_job_ends(lab_of, backend):
     assert time.monotonic() - began < 30
     with pytest.raises(JobFailed) as told:
         lab.job.result()
-    assert "node-b has not answered for" in str(told.value)
+    assert "No response from node-b for" in str(told.value)
     assert told.value.rank == 1
     lab.until_nothing_is_left()
 
@@ -109,7 +109,7 @@ def test_the_host_of_the_launcher_is_cut_off(lab_of):
     lab.until_said("step 40")
     lab.hosts.cut("node-a")
     lab.until_state("failed", timeout=60)
-    with pytest.raises(JobFailed, match="node-a has not answered for"):
+    with pytest.raises(JobFailed, match="No response from node-a for"):
         lab.job.result()
     lab.until_nothing_is_left()
 
@@ -194,7 +194,8 @@ def test_hosts_without_a_shared_folder_keep_all_checkpoints_until_the_end(lab_of
     assert job.result() == ["model-step-10.pt", "model-step-20.pt", "model-step-30.pt"]
     (said,) = [event["text"] for event in lab.events("note") if event.get("code") == "checkpoints"]
     assert said == (
-        "No folder is shared with node-a: all checkpoints stay there until the job has ended, then those beyond last 1 "
+        "node-a share no folder with this machine, so they keep all checkpoints until the job ends. Then those "
+        "beyond last 1 "
         "are deleted."
     )
     assert [(one.step, Path(one.path).name) for one in job.checkpoints()] == [(30, "model-step-30.pt")]
@@ -265,7 +266,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_its_remedy(lab_of):
     lab.until_state("failed")
     with pytest.raises(JobFailed) as told:
         lab.job.result()
-    assert "node-b: Its host key is not known here. Run ssh -F" in str(told.value)
+    assert "node-b: The host key is not known on this machine. Run ssh -F" in str(told.value)
     wait_for(lambda: not lab.agents("node-a"), 30, "the end of the agent on node-a")
 
 

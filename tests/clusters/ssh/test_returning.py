@@ -68,7 +68,7 @@ def test_what_stays_on_a_lost_host_of_its_own_folder_is_noted(monkeypatch, tmp_p
     nodes = Nodes(host("a"), one)
     nodes.collect(replaced=True)
     assert [notice.text for notice in nodes.notices] == [
-        "What ranks have written on b did not come back, because it was lost: /jobs/b."
+        "The files in /jobs/b were not copied back because the connection to b was lost."
     ] * noted
     assert [node.host for node in nodes.nodes] == ["a"] if one.connection.lost else ["a", "b"]
 

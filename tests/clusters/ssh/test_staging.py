@@ -73,10 +73,10 @@ def test_what_did_not_come_back_is_said_with_its_place(away):
     away.until_said("written", 1)
     away.hosts.cut("node-b")
     away.until_state("failed")
-    assert "node-b has not answered for" in job.view().reason
+    assert "No response from node-b for" in job.view().reason
     notes = [event["text"] for event in away.events("note") if event["code"] == "not-collected"]
     assert len(notes) == 1
-    assert "Values and files of 1 host did not come back: node-b (" in notes[0]
+    assert "Cannot copy the values and files of 1 host back: node-b (" in notes[0]
     assert job.id in notes[0]
     away.until_nothing_is_left()
     away.hosts.join("node-b")

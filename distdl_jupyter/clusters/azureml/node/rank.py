@@ -164,7 +164,7 @@ def _found(node: NodePlan, address: str) -> Rendezvous:
         own = socket.gethostbyname(address)
         ports = node.ports.reserve(node.plan["ports"], own)
     except OSError as error:
-        raise RendezvousFailed(f"{node.node} cannot offer a meeting at {address}: {error}.") from error
+        raise RendezvousFailed(f"{node.node} cannot listen at {address}: {error}.") from error
     return Rendezvous(own, rendezvous.network_of(own), tuple(ports))
 
 

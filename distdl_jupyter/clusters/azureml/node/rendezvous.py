@@ -116,9 +116,9 @@ def join(address: str, port: int, nonce: str, stopped: Callable[[], object], tim
             if (answer := _line(connection, until, stopped)) is not None:
                 return _rendezvous_from(answer)
         if time.monotonic() > until:
-            raise RendezvousFailed(f"Rank 0 has not begun at {address} within {timeout:g} s.")
+            raise RendezvousFailed(f"Rank 0 did not start at {address} within {timeout:g} s.")
         time.sleep(_STEP)
-    raise RendezvousFailed("It was stopped before it began.")
+    raise RendezvousFailed("The job was stopped before the ranks connected.")
 
 
 def _line(connection: socket.socket, until: float, stopped: Callable[[], object]) -> bytes | None:

@@ -55,7 +55,7 @@ def test_a_stranger_is_told_nothing(port):
 def test_the_wait_ends_when_somebody_stops_it_or_nobody_comes(port):
     with pytest.raises(RendezvousFailed, match="stopped"):
         join("127.0.0.1", port, NONCE, lambda: True)
-    with pytest.raises(RendezvousFailed, match="has not begun"):
+    with pytest.raises(RendezvousFailed, match="did not start"):
         join("127.0.0.1", port, NONCE, never, timeout=0.3)
 
 
