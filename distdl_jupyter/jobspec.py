@@ -390,5 +390,6 @@ def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
     findings = preflight.check(draft, spec)
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
-        raise InvalidSpec(" ".join(f"{one.text} {one.remedy}".strip() for one in errors), field=errors[0].code)
+        text = " ".join(f"{one.text} {one.remedy}".strip() for one in errors)
+        raise InvalidSpec(text, code=errors[0].code, field=errors[0].code)
     return dataclasses.replace(spec, findings=tuple(dataclasses.asdict(finding) for finding in findings))

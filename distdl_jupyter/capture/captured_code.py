@@ -19,6 +19,7 @@ from typing import IO, Any, ParamSpec
 from distdl_jupyter.capture.modules import LocalModule
 from distdl_jupyter.capture.notebook import CodeText
 from distdl_jupyter.capture.pickler import PickleReport, dump
+from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import explain_interrupt
 from distdl_jupyter.core.spec import Captured, Kind, Source
@@ -52,11 +53,10 @@ class CapturedCode:
     aliases: Mapping[str, str] = field(default_factory=dict)
     imports: frozenset[str] = frozenset()
     on_gpu: tuple[str, ...] = ()
-    #: Names that the cell takes but nobody defines, and names that it deletes without having them, with their line
-    #: as the cell shows it; ``certain`` are those of them that are met whatever way the code takes.
-    missing: Mapping[str, int] = field(default_factory=dict)
+    #: Names that the code reads but nothing defines, and names that a cell deletes without having them, with their
+    #: line as the cell shows it.
+    undefined: tuple[UndefinedName, ...] = ()
     deleted: Mapping[str, int] = field(default_factory=dict)
-    certain: frozenset[str] = frozenset()
     #: Numbers among what travels or is passed, by name: a batch size, a learning rate.
     numbers: Mapping[str, float] = field(default_factory=dict)
     secret_arguments: frozenset[int] = frozenset()

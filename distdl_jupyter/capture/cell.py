@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.capture import listing, modules
+from distdl_jupyter.capture import listing, modules, undefined
 from distdl_jupyter.capture.captured_code import (
     CapturedCode,
     closed_on_error,
@@ -22,16 +20,14 @@ from distdl_jupyter.capture.captured_code import (
 from distdl_jupyter.capture.cell_code import plain_python
 from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_label, shell
-from distdl_jupyter.capture.references import in_order
+from distdl_jupyter.capture.pickler import PickleReport
+from distdl_jupyter.capture.references import in_order, is_of_notebook
 from distdl_jupyter.capture.submodules import with_submodules
+from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core.spec import Source
 
 #: Names that IPython puts in place of Python's own; a rank has Python's.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
-#: Names that every module has besides the builtins, and ``display``, which a rank shows as text.
-_ALWAYS_THERE = {"__name__", "__file__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "display"}
-#: Calls that can define names unseen.
-_DEFINES_UNSEEN = ("exec", "eval", "globals", "locals", "vars", "setattr")
 
 
 @explain_packing
@@ -88,9 +84,8 @@ def capture_cell(
             aliases=listing.aliases_of(values.items()),
             imports=listing.imports_of(notes, named, imported(tree)),
             on_gpu=tuple(notes.on_gpu),
-            missing=_shown(_missing(used, tree, namespace), first_line),
-            deleted=_shown(used.deleted, first_line),
-            certain=used.certain,
+            undefined=_undefined(own, used, namespace, notes, place),
+            deleted={name: line + first_line - 1 for name, line in used.deleted.items()},
             numbers=listing.numbers_of(values.items()),
         )
     )  # fmt: skip
@@ -118,15 +113,16 @@ def _is_ipythons(name: str, value: object) -> bool:
     return name in _IPYTHONS and ip is not None and ip.user_ns_hidden.get(name) is value
 
 
-def _missing(used: Uses, tree: ast.Module, namespace: Mapping[str, Any]) -> dict[str, int]:
-    """Return the names that nobody defines; none when the cell can define names that cannot be seen."""
-    for node in ast.walk(tree):
-        star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-        if star or (isinstance(node, ast.Name) and node.id in _DEFINES_UNSEEN):
-            return {}
-    known = (set(dir(builtins)) | _ALWAYS_THERE) - {"get_ipython", "__IPYTHON__"}
-    return {name: line for name, line in used.free.items() if name not in namespace and name not in known}
-
-
-def _shown(lines: Mapping[str, int], first_line: int) -> dict[str, int]:
-    return {name: line + first_line - 1 for name, line in lines.items()}
+def _undefined(
+    own: CodeText, used: Uses, namespace: Mapping[str, Any], notes: PickleReport, place: CodeLocation
+) -> tuple[UndefinedName, ...]:
+    functions = {id(one): undefined.of_function(one, place) for one in notes.functions.values() if is_of_notebook(one)}
+    return undefined.find(
+        undefined.module(parse(own.text), own.text, first_line=own.first_line),
+        namespace,
+        "the cell or the notebook",
+        called=lambda name: functions.get(id(namespace.get(name))),
+        others=[code for code in functions.values() if code is not None],
+        possible=used.free,
+        numbers=listing.numbers_of(namespace.items()),
+    )

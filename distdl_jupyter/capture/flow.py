@@ -38,7 +38,6 @@ class Flow:
     def __init__(self) -> None:
         self.bound: set[str] | None = set()
         self.free: dict[str, int] = {}
-        self.certain: set[str] = set()
         self.deleted: dict[str, int] = {}
         #: What the body of each function and class of the cell reads when it is called.
         self._bodies: dict[str, dict[str, int]] = {}
@@ -86,17 +85,12 @@ class Flow:
         if hidden or name in self.bound:
             self._mention(self._bodies.get(name, {}))
         else:
-            self._take(name, line, certain=not self._branches)
+            self.free.setdefault(name, line)
 
     def _hidden(self, name: str) -> bool:
         """Say whether a class body or a comprehension binds the name; inside the second, class names are not seen."""
         scopes = enumerate(reversed(self._scopes))
         return any(name in scope.names and not (scope.is_class and depth) for depth, scope in scopes)
-
-    def _take(self, name: str, line: int, *, certain: bool) -> None:
-        self.free.setdefault(name, line)
-        if certain:
-            self.certain.add(name)
 
     def _mention(self, body: dict[str, int]) -> None:
         """Take note of what a body reads if it runs here, and what functions of the cell that it calls read in turn."""
@@ -107,7 +101,7 @@ class Flow:
                 continue
             seen.add(name)
             if name not in self.bound and not any(name in s.names for s in self._scopes if not s.is_class):
-                self._take(name, line, certain=False)
+                self.free.setdefault(name, line)
             pending.extend(self._bodies.get(name, {}).items())
 
     def finish(self) -> None:

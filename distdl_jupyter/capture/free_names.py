@@ -18,12 +18,10 @@ from distdl_jupyter.capture.flow import Flow
 class Uses:
     """The names that a piece of code takes from outside, each with the line of its first use (counted from 1).
 
-    ``certain`` are those of them that are read whatever way the code takes; ``deleted`` are names that are deleted
-    without ever being bound or read before.
+    ``deleted`` are names that are deleted without ever being bound or read before.
     """
 
     free: dict[str, int] = field(default_factory=dict)
-    certain: frozenset[str] = frozenset()
     deleted: dict[str, int] = field(default_factory=dict)
 
 
@@ -33,7 +31,7 @@ def uses(code: str) -> Uses:
     flow.walk_all(parse(code).body)
     flow.finish()
     deleted = {name: line for name, line in flow.deleted.items() if name not in flow.free}
-    return Uses(flow.free, frozenset(flow.certain), deleted)
+    return Uses(flow.free, deleted)
 
 
 def parse(code: str) -> ast.Module:

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distdl_jupyter.capture import listing, modules
+from distdl_jupyter.capture import listing, modules, undefined
 from distdl_jupyter.capture.captured_code import (
     CapturedCode,
     closed_on_error,
@@ -20,9 +20,10 @@ from distdl_jupyter.capture.captured_code import (
     payload_fields,
     pickled,
 )
-from distdl_jupyter.capture.notebook import CodeLocation, CodeText, code_text, here
-from distdl_jupyter.capture.pickler import CountingSink, dump
-from distdl_jupyter.capture.references import closure_of, in_order, names_used
+from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_number, code_text, here
+from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump
+from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
+from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Source
 
@@ -46,7 +47,7 @@ def capture_function(
     arguments = _arguments(function, name, args, kwargs)
     _refuse_async(function, name)
     place, inner = here(), _innermost(function)
-    namespace = inner.__globals__ if inner is not None and _of_notebook(inner) else vars(sys.modules["__main__"])
+    namespace = inner.__globals__ if inner is not None and is_of_notebook(inner) else vars(sys.modules["__main__"])
     values = {
         **_used(function, args, kwargs, namespace),
         **(closure_of(inner) if inner is not None else {}),
@@ -80,6 +81,7 @@ def capture_function(
             aliases=listing.aliases_of(values.items()),
             imports=listing.imports_of(notes),
             on_gpu=tuple(notes.on_gpu),
+            undefined=_undefined(inner, notes, place),
             numbers=listing.numbers_of(values.items()),
         )
     )
@@ -103,10 +105,6 @@ def _innermost(function: object) -> types.FunctionType | None:
         return None
     call = vars(type(function)).get("__call__")
     return call if isinstance(call, types.FunctionType) else None
-
-
-def _of_notebook(function: types.FunctionType) -> bool:
-    return function.__module__ == "__main__"
 
 
 def _arguments(
@@ -159,6 +157,23 @@ def _used(
 ) -> dict[str, Any]:
     ordered = in_order(names_used((function, args, kwargs), namespace), namespace)
     return {name: namespace[name] for name in ordered if namespace[name] is not function}
+
+
+def _undefined(inner: types.FunctionType | None, notes: PickleReport, place: CodeLocation) -> tuple[UndefinedName, ...]:
+    main = undefined.of_function(inner, place) if inner is not None else None
+    if inner is None or main is None:
+        return ()
+    space = inner.__globals__
+    functions = {id(one): undefined.of_function(one, place) for one in notes.functions.values()
+                 if one is not inner and one.__globals__ is space}  # fmt: skip
+    return undefined.find(
+        main,
+        space,
+        "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label,
+        called=lambda name: functions.get(id(space.get(name))),
+        others=[code for code in functions.values() if code is not None],
+        numbers=listing.numbers_of(space.items()),
+    )
 
 
 def _source(inner: types.FunctionType | None, text: CodeText | None, place: CodeLocation, command: str) -> Source:

@@ -54,6 +54,11 @@ def travels_by_value(value: types.FunctionType | type) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in list_registry_pickle_by_value())
 
 
+def is_of_notebook(function: types.FunctionType) -> bool:
+    """Say whether a function was written in the notebook, or in the program that runs."""
+    return function.__module__ == "__main__"
+
+
 def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
     """Return the names of ``namespace`` that ``value`` needs at run time, in order of discovery."""
     found: dict[str, None] = {}

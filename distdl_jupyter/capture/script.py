@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.capture import undefined
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
-from distdl_jupyter.capture.free_names import imported, parse
+from distdl_jupyter.capture.free_names import imported, parse, uses
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.capture.notebook import CodeText
@@ -40,10 +41,9 @@ def capture_script(
     folder = Path(source_directory or ".").expanduser().resolve()
     script = _existing(folder, entry_script)
     text = _checked(script)
+    tree = parse(text)
     arguments, secret = _arguments(script_params)
-    beside = local_modules(
-        imported(parse(text)), {script.parent: "beside the script", folder: "in the source directory"}
-    )
+    beside = local_modules(imported(tree), {script.parent: "beside the script", folder: "in the source directory"})
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
@@ -58,9 +58,10 @@ def capture_script(
             arguments=arguments,
             working_directory=str(folder),
         ),
+        undefined=undefined.find(undefined.module(tree, text, script.name), (), script.name, possible=uses(text).free),
         seconds=time.perf_counter() - begin,
         texts=(CodeText(text, script.name), *module_texts(beside)),
-        imports=frozenset(imported(parse(text))),
+        imports=frozenset(imported(tree)),
         secret_arguments=frozenset(secret),
     )
 

@@ -372,6 +372,12 @@ class JobOptions:
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
+    #: Where a check is wrong about the code: a module that puts names among the builtins, for example.
+    allow_undefined: bool = _option(
+        default=False, check=_yes_or_no, switch=True, in_form=False, by_default="no",
+        help_="Start although the code uses a name that nothing defines", label="Undefined names",
+        shown=lambda allowed: "allowed" if allowed else "refused",
+    )  # fmt: skip
     #: The link of each emulated node: ``1gbit,0.2ms``, or a VM size with or without a latency. "": the loopback.
     rehearse: str = _option(
         "", _link,

@@ -12,7 +12,7 @@ def report(draft: CapturedCode, spec: JobSpec) -> Report:
     code = reading.read(draft)
     backend = training.chosen(spec)
     checks: list[Check | None] = [
-        names.names(draft),
+        names.names(draft, spec),
         names.captured_values(draft),
         training.called(draft),
         training.processes(code, spec),

@@ -99,6 +99,35 @@ class ShippedModule(Protocol):
         ...
 
 
+class UndefinedName(Protocol):
+    """A name that nothing defines (see capture.undefined)."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Line that reads it: ``line 4``, ``line 2 of Cell [3]``."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Where a definition was looked for: ``the cell or the notebook``."""
+        ...
+
+    @property
+    def certain(self) -> bool:
+        """Whether every run reads it."""
+        ...
+
+    @property
+    def similar(self) -> Sequence[str]:
+        """Names that exist and differ little."""
+        ...
+
+
 class CapturedCode(Protocol):
     """Captured code, as far as checks need it (see capture.Draft)."""
 
@@ -138,18 +167,13 @@ class CapturedCode(Protocol):
         ...
 
     @property
-    def missing(self) -> Mapping[str, int]:
-        """Names that nobody defines, with their line."""
+    def undefined(self) -> Sequence[UndefinedName]:
+        """Names that nothing defines."""
         ...
 
     @property
     def deleted(self) -> Mapping[str, int]:
         """Names that are deleted without being there, with their line."""
-        ...
-
-    @property
-    def certain(self) -> frozenset[str]:
-        """Names that are read whatever way the code takes."""
         ...
 
     @property

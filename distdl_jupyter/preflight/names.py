@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.core.spec import JobSpec, looks_secret
 from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
 
 LARGE = 100_000_000
 
 
-def names(draft: CapturedCode) -> Check:
-    """Everything that the cell uses is there."""
-    findings = (*_missing(draft), *_deleted(draft))
+def names(draft: CapturedCode, spec: JobSpec) -> Check:
+    """Everything that the code uses is there."""
+    findings = (*_undefined(draft, spec), *_deleted(draft))
     return Check("Names", f"{humanize.plural(len(draft.captured), 'name')} captured, none missing", findings)
 
 
-def _missing(draft: CapturedCode) -> Iterator[Finding]:
-    for name, line in draft.missing.items():
+def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
+    option = "--allow-undefined" if draft.kind == "cell" else "allow_undefined=True"
+    for one in draft.undefined:
+        refused = one.certain and not spec.allow_undefined
+        similar = f" Did you mean {' or '.join(one.similar)}?" if one.similar else ""
         yield Finding(
-            "error" if name in draft.certain else "warning",
-            "missing-name",
-            f"Line {line} uses {name}, which neither the cell nor the notebook defines.",
-            "Run the cell that defines it first.",
+            "error" if refused else "warning",
+            "undefined-name",
+            f"{one.name} is not defined in {one.where} ({one.place}).{similar}",
+            f"Define it before using it{f', or start anyway with {option}' if refused else ''}.",
         )
 
 

@@ -86,11 +86,6 @@ def test_deleted_without_being_there():
     assert uses("big.sum()\ndel big").deleted == {}
 
 
-def test_certain_are_the_names_that_are_read_whatever_happens():
-    code = "a\nif b:\n    c\nfor d in e:\n    f\ng and h\ni if j else k\n[m for n in o]\ndef p(): return q"
-    assert uses(code).certain == {"a", "b", "e", "g", "j", "o"}
-
-
 def test_imports_are_found_everywhere():
     code = "import a.b, c as d\ndef f():\n    from e.f import g\n    from . import h\nclass K:\n    import m"
     assert imported(parse(code)) == {"a": 1, "c": 1, "e": 3, "m": 6}

@@ -241,7 +241,7 @@ def test_help_is_real(kernel):
         ("%%distributed\nprint(lock)", "InvalidSpec: lock cannot be sent to the ranks: it is a lock."),
         (
             "%%distributed\nbatches()",
-            "InvalidSpec: Line 2 uses batches, which neither the cell nor the notebook defines.",
+            "InvalidSpec: batches is not defined in the cell or the notebook (line 2).",
         ),
         ("%%distributed -p 0\n1", "InvalidSpec: process_count_per_node is 0, but it takes a whole number from 1."),
         ("%%distributed -p 2 -b mpx\n1", "InvalidSpec: 'mpx' is no distributed backend."),

@@ -272,12 +272,23 @@ def test_writes_that_are_fine(line):
     assert problems(f"import horovod.torch as hvd\nhvd.init()\n{line}", namespace=names) == {}
 
 
-def test_names_that_nobody_defines():
-    finding = problems("x = 1\nbatches(x)\nif x:\n    other", "plain", 1)
-    assert finding["missing-name"].level == "warning", "the last one wins in this dict: other is read on one way only"
-    levels = {f.text.split()[3].rstrip(","): f.level for f in preflight.check(
-        capture_cell("x = 1\nbatches(x)\nif x:\n    other", {}, first_line=2), asked("plain", 1))}  # fmt: skip
-    assert levels == {"batches": "error", "other": "warning"}
+def test_names_that_nothing_defines():
+    draft = capture_cell("batch = 1\nbatches()\nif batch:\n    other", {}, first_line=2)
+    findings = preflight.check(draft, asked("plain", 1))
+    assert [(one.code, one.level, one.text) for one in findings] == [
+        (
+            "undefined-name",
+            "error",
+            "batches is not defined in the cell or the notebook (line 3). Did you mean batch?",
+        ),
+        ("undefined-name", "warning", "other is not defined in the cell or the notebook (line 5)."),
+    ]
+    assert findings[0].remedy.endswith("--allow-undefined.")
+    allowed = preflight.check(draft, dataclasses.replace(asked("plain", 1), allow_undefined=True))
+    assert [one.level for one in allowed] == ["warning", "warning"]
+
+
+def test_names_that_are_only_deleted():
     deleted = problems("del gone", "plain", 1)["deleted-name"]
     assert "Line 1 deletes gone" in deleted.text
 
