@@ -159,20 +159,22 @@ def _folders() -> dict[int, list[Path]]:
     """Return the folders of each user. There is more than one where somebody else has taken a name."""
     place, folders = base(), dict[int, list[Path]]()
     try:
-        device, names = place.stat().st_dev, os.listdir(place)  # noqa: PTH208 - names are enough, there may be many
+        device = place.stat().st_dev
+        with os.scandir(place) as items:
+            # Other users may have made very many.
+            matches = [(item, match) for item in items if (match := _FOLDER_NAME.fullmatch(item.name))]
     except OSError:
         return {}
-    for name in sorted(name for name in names if name.startswith(_PREFIX)):
-        if (match := _FOLDER_NAME.fullmatch(name)) and _belongs_to(place / name, uid := int(match[1]), device):
-            of_user = folders.setdefault(uid, [])
-            if len(of_user) < _MOST_FOLDERS:
-                of_user.append(place / name)
+    for item, match in sorted(matches, key=lambda pair: pair[0].name):
+        of_user = folders.get(uid := int(match[1]), [])
+        if len(of_user) < _MOST_FOLDERS and _belongs_to(item, uid, device):
+            folders[uid] = [*of_user, place / item.name]
     return folders
 
 
-def _belongs_to(folder: Path, uid: int, device: int) -> bool:
+def _belongs_to(folder: os.DirEntry[str], uid: int, device: int) -> bool:
     with contextlib.suppress(OSError):
-        status = folder.lstat()
+        status = folder.stat(follow_symlinks=False)
         # A file system that a user has mounted there may never answer.
         safe = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022 and status.st_dev == device
         return safe and status.st_uid == uid

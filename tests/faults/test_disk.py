@@ -37,7 +37,7 @@ def disk(distdl_home):
     disks.unmount(distdl_home)
 
 
-#: Reports and prints a step every 20 ms until a file appears; ``SEEN`` tells outside of the log how far it is.
+#: Reports and prints a step every ``PAUSE`` seconds until a file appears. ``SEEN`` holds the step outside of the log.
 TRAIN = """
 import os, pathlib, time
 from distdl_jupyter import log
@@ -47,7 +47,7 @@ while not pathlib.Path(UNTIL).exists():
     print(f"rank {rank} step {step} " + "x" * SIZE)
     pathlib.Path(f"{SEEN}-{rank}").write_text(str(step))
     step += 1
-    time.sleep(0.02)
+    time.sleep(PAUSE)
 step
 """
 
@@ -66,9 +66,9 @@ def alone(tmp_path, monkeypatch):
 class Training:
     """A real job of two processes, and what it did without asking its log."""
 
-    def __init__(self, tmp_path, size=0):
+    def __init__(self, tmp_path, size=0, pause=0.02):
         self._stop, self._seen = tmp_path / "stop", tmp_path / "seen"
-        given = f"UNTIL, SEEN, SIZE = {str(self._stop)!r}, {str(self._seen)!r}, {size}"
+        given = f"UNTIL, SEEN, SIZE, PAUSE = {str(self._stop)!r}, {str(self._seen)!r}, {size}, {pause}"
         self.job = cell(given + TRAIN, process_count_per_node=2, distributed_backend="torch")
         wait_for(lambda: self.step > 5, what="training")
 
@@ -180,6 +180,24 @@ def test_a_flood_on_a_full_disk(disk, tmp_path):
     every_line_is_whole(job)
     assert job.view().state is State.COMPLETED
     assert "of the log" in notes(job)["disk-room"]
+
+
+@pytest.mark.fault("disk", "three jobs at full speed on a full disk: each trains to its end, each log stays readable")
+def test_three_jobs_at_full_speed_on_a_full_disk(disk, tmp_path):
+    trainings = []
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+        trainings.append(Training(tmp_path / name, size=2_000, pause=0.0))
+    disks.fill(disk)
+    for training in trainings:
+        wait_for(lambda job=training.job: "disk-full" in notes(job), what="the note that the disk is full")
+        training.goes_on(100)
+    assert set(distdl_jupyter.jobs()) == {training.job for training in trainings}
+    for training in trainings:
+        training.end()
+    for training in trainings:
+        assert training.job.wait(120).state is State.COMPLETED, training.job.view().reason
+        every_line_is_whole(training.job)
 
 
 @pytest.mark.fault("disk", "a job can be canceled although nothing can be written")
@@ -301,6 +319,21 @@ def test_a_job_folder_deleted_while_it_runs(tmp_path):
     other.goes_on()
     other.end()
     other.job.results(60)
+
+
+@pytest.mark.fault("disk", "the data directory is deleted: the jobs in it end, whoever waits is told, new jobs start")
+def test_the_data_directory_deleted_while_jobs_run(distdl_home, tmp_path):
+    trainings = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        trainings.append(Training(tmp_path / name))
+    shutil.rmtree(distdl_home, ignore_errors=True)
+    for training in trainings:
+        with pytest.raises(JobNotFound):
+            training.job.wait(60)
+        assert until_gone(training.job.id, 60) == []
+    assert distdl_jupyter.jobs() == []
+    assert cell(SMALL).result(120) == 42
 
 
 LIMITED = """

@@ -201,7 +201,7 @@ while not os.path.exists(UNTIL):
 
 @pytest.mark.cold  # a warm supervisor's memory is mostly its template's
 @pytest.mark.fault("log", "kept and shown in pieces, within the limit of the log, without taking memory for all of it")
-@pytest.mark.parametrize("size", [1_048_576, pytest.param(100 * 1_048_576, marks=pytest.mark.full)])
+@pytest.mark.parametrize("size", [1_048_576, pytest.param(200 * 1_048_576, marks=pytest.mark.full)])
 def test_a_line_of_many_megabytes(size, tmp_path):
     stop = tmp_path / "stop"
     job = submit_source(f"SIZE, UNTIL = {size}, {str(stop)!r}\n{LONG}")
@@ -215,6 +215,24 @@ def test_a_line_of_many_megabytes(size, tmp_path):
     assert taken < 200_000_000
     assert sum(len(line.text) for line in job.logs() if set(line.text) == {"x"}) == size
     assert max(len(row.text) for row in rows(job)) < 11_000
+
+
+CLOSES = """
+import os, sys
+print("before", flush=True)
+for number in CLOSED:
+    os.close(number)
+40 + 2
+"""
+
+
+@pytest.mark.fault("log", "a rank that closes its output goes on: what it printed before and its result are kept")
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)])
+def test_a_rank_that_closes_its_output(closed):
+    job = run(f"CLOSED = {closed}\n{CLOSES}")
+    assert job.state is State.COMPLETED, job.view().reason
+    assert job.result() == 42
+    assert [line.text for line in job.logs(0)] == ["before"]
 
 
 LAST_WORDS = """

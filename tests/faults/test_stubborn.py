@@ -85,12 +85,17 @@ STORIES = {
     "two that start each other": ((PAIR,), WAIT),
     "a thread that never ends": ((), "import threading as t, time\nt.Thread(target=time.sleep, args=(600,)).start()"),
     "an atexit that hangs": ((), "import atexit, time\natexit.register(time.sleep, 600)"),
+    "a closed output": ((), "import os, time\nos.close(1); os.close(2)\ntime.sleep(600)"),
+    "500 children": (
+        (), "import os, time\nfor n in range(500):\n  if not os.fork(): break\ntime.sleep(600)"
+    ),
     "a swallowed interrupt": (
         (), "import time\nwhile True:\n  try: time.sleep(600)\n  except BaseException: print('no')"
     ),
 }  # fmt: skip
 QUICK = (("torch", "signals blocked in C"), ("horovod-mpi", "ignored signals"), ("plain", "a daemon without a mark"),
-         ("plain", "two that start each other"),         ("plain", "an atexit that hangs"))  # fmt: skip
+         ("plain", "two that start each other"), ("plain", "an atexit that hangs"),
+         ("plain", "500 children"))  # fmt: skip
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +71,23 @@ def test_a_supervisor_killed_in_the_middle_of_training(backend, watchdog):
     job = jobs.start(backend)
     wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(job.spec.process_count)), what="the training")
     is_lost(job, jobs.kill_supervisor(job, watchdog=watchdog), backend)
+
+
+@pytest.mark.fault("supervisor", "a supervisor or rank is stopped for two minutes (SIGSTOP): no line is lost")
+@pytest.mark.parametrize("stopped", ["supervisor", "rank"])
+def test_a_process_that_is_stopped_for_a_while(stopped):
+    job = jobs.start("torch", args=("torch", 5_000), process_count_per_node=2)
+    wait_for(lambda: all(jobs.numbers(job, rank) for rank in range(2)), what="the training")
+    pid = jobs.found_supervisor_of(job).pid if stopped == "supervisor" else job.view().ranks[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(few_or_all(5, 120))
+        assert not job.view().state.ended
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert job.wait(120).state is State.COMPLETED, job.view().reason
+    for rank in range(2):
+        assert jobs.numbers(job, rank) == list(range(5_000))
 
 
 @pytest.mark.full

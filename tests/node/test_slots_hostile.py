@@ -312,6 +312,15 @@ def test_what_a_killed_job_held_is_free_although_another_user_has_locked_its_fil
 
         def attack():
             lock_all(folder, {})
+            (file,) = folder.glob("distdl-queue-0*/*")
+            fd = os.open(file, os.O_RDONLY)
+
+            def lock():
+                fcntl.fcntl(fd, slots._SET_LOCK + 1, SHARED)  # waits for the end of the holder
+                (folder / "locked").touch()
+                signal.pause()
+
+            return lock
 
         attacker(attack)
         assert len(slots.entries()) == 1
@@ -319,6 +328,7 @@ def test_what_a_killed_job_held_is_free_although_another_user_has_locked_its_fil
         holder.kill()
         holder.wait()
         holder.stdout.close()
+    wait_for((folder / "locked").exists, 10, "the lock of the other user")
     assert takes(slot("mine"), gpus(3)) == GPUS
 
 
@@ -378,6 +388,20 @@ def test_names_of_files_are_listed_up_to_a_limit(attacker, folder, monkeypatch):
     began = time.process_time()
     slots.entries()
     assert time.process_time() - began < 0.2
+
+
+def test_many_folders_of_another_user_neither_hide_a_folder_nor_take_much_time(attacker, slot, folder):  # noqa: F811
+    def attack():
+        for number in range(10_000, 15_000):
+            os.mkdir(folder / f"distdl-queue-{number}")
+            os.mkdir(folder / f"distdl-queue-{USER}.{number:x}")
+
+    attacker(attack)
+    attacker(lambda: plant(folder, {"x": record(name="other") * 2}, user=USER + 1), USER + 1)
+    began = time.process_time()
+    assert names() == ["other"]
+    assert time.process_time() - began < 0.5
+    assert takes(slot("mine"), gpus(1)) == ("GPU-a",)
 
 
 def test_one_users_files_take_nothing_from_what_is_read_of_another(attacker, folder):  # noqa: F811

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(sys.platform != "linu
 TIMEOUT = 240
 
 CELL = f'''
-import base64, os, sys, time, urllib.parse, warnings
+import base64, json, os, sys, time, urllib.parse, warnings
 import distdl_jupyter
 
 github = "{planted.IN_CODE}"
@@ -32,6 +32,11 @@ for value in values:
     sys.stdout.flush()
     time.sleep(0.3)
     sys.stdout.write("\\n")
+    print("json", json.dumps({{"value": value}}))
+    for piece in ("in pieces ", value[:5], value[5:], "\\n"):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        time.sleep(0.3)
     # Somewhere in it a long line is cut.
     sys.stdout.write("x" * 700_000 + value + "y" * 600_000 + value + "\\n")
 print("curl https://a.blob.core.windows.net/c/f?{planted.IN_URL}")
@@ -84,6 +89,7 @@ def test_a_job_of_a_notebook_leaves_no_secret_anywhere(kernel, distdl_home, end)
     assert job.state.value == ("failed" if end is RAISES else "completed"), job.view().reason
     log = "\n".join(map(str, job.logs()))
     assert log.count("plain •••") == 10, "both ranks printed five of them"
+    assert log.count("in pieces •••") == 8
     assert "curl https://a.blob.core.windows.net/c/f?sv=2024-01-01&sig=•••" in log
     assert "password=••• that was all" in log
     assert planted.written_below(distdl_home) == {}
