@@ -317,19 +317,15 @@ def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
         assert_warm(job)
 
 
-@pytest.mark.parametrize(
-    ("options", "who"),
-    [
-        ({"distributed_backend": "horovod-mpi"}, "mpirun"),
-        pytest.param(
-            {"distributed_backend": "horovod-gloo", "elastic": True},
-            "the program that leads an elastic job",
-            marks=pytest.mark.full,
-        ),
-    ],
-)
-def test_ranks_that_somebody_else_starts_are_not_said_to_be_warm(distdl_home, options, who):
-    job = submit(abs, (-3,), **options)
+def test_ranks_that_mpirun_starts_are_not_said_to_be_warm(distdl_home):
+    job = submit(abs, (-3,), distributed_backend="horovod-mpi")
     assert job.result(timeout=120) == 3
     assert not is_warm(job)
-    assert cold_reason(job) == f"This job starts cold because {who} starts them."
+    assert cold_reason(job) == "This job starts cold because mpirun starts them."
+
+
+@pytest.mark.full
+def test_ranks_of_an_elastic_job_start_warm(distdl_home):
+    job = submit(abs, (-3,), distributed_backend="horovod-gloo", elastic=True)
+    assert job.result(timeout=120) == 3
+    assert_warm(job)
