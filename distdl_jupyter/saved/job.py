@@ -84,6 +84,7 @@ def html(
             far=words.progress(view) if view.state is State.RUNNING else "",
             share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
             sentence=words.explanation(view),
+            as_of="" if view.state.ended else words.as_of(view),
             state=shown_state(view),
             stall=None if view.state.ended else view.stall,
             card=card,
@@ -259,8 +260,7 @@ def _line(row: Row, log: LogBook, failure: Row | None) -> dict[str, Any]:
 
 def _saved(view: JobView, log: LogBook, rows: list[Row]) -> str:
     """Return when this was saved, and how much of the log is here: ``Saved ..., last 5 of 164 log lines``."""
-    alive = "" if view.state.ended else " while the job went on"
-    saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}{alive}"
+    saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
     kept = [row for row in rows if row.n >= 0]
     if not kept:
         return saved
@@ -300,7 +300,7 @@ def text(
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
     counts = ((len(view.pictures), "picture"), (log.total, "log line"))
     lines += [humanize.plural(many, word) for many, word in counts if many]
-    lines.append(f"Live again with %dist_attach {view.id}")
+    lines.append(f"Live again with %dist_attach {view.id}" if view.state.ended else words.as_of(view))
     return "\n".join(lines)
 
 

@@ -66,6 +66,14 @@ def explanation(view: JobView) -> str:
     return view.reason if view.state in SETTING_UP else ""
 
 
+def as_of(view: JobView) -> str:
+    """Return of which moment a page of a job that has not ended is, and how to see the job now."""
+    return (
+        f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}. "
+        f"This saved page is not updated: attach({humanize.short_id(view.id)!r}) shows the job now."
+    )
+
+
 def restart_title(view: JobView) -> str:
     """Return ``Restart 1 of 3`` or ``Requeue 2``, "" for a job that was never started anew."""
     if not view.restarts:
