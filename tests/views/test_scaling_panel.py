@@ -108,6 +108,7 @@ def test_a_study_is_shown_while_it_goes_on():
     assert (shown.rows, shown.headline, shown.ideal) == ((), "", None)
     assert shown.summary == "0 of 3 measured, 1 short run, 5 s so far"
     assert "Running" in saved.html(shown)
+    assert "this saved page is not updated" in saved.html(shown)
     one = panel(Scaling("digits", [made(1)]), facts)
     assert len(one.rows) == 1
     assert "<img" in saved.html(one)

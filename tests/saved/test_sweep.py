@@ -1,0 +1,17 @@
+"""The saved page of a sweep says whether it may have changed since."""
+
+import pytest
+
+from distdl_jupyter.saved import sweep as saved
+from distdl_jupyter.views.schema import SweepPanel
+
+
+@pytest.mark.parametrize(("state", "may_have_changed"), [("running", True), ("completed", False), ("failed", False)])
+def test_only_the_page_of_a_running_sweep_says_that_it_is_not_updated(state, may_have_changed):
+    panel = SweepPanel(
+        id="20261121-024912-k3f9", name="digits", state=state, problem="", remedy="", words=(), metric="loss",
+        maximize=False, done=1, size=4, elapsed=3.0, left=None, axes=(), trials=(), best=None, processes=1, code="",
+    )  # fmt: skip
+    page = saved.html(panel)
+    assert ("this saved page is not updated" in page) is may_have_changed
+    assert "Open again with" in page
