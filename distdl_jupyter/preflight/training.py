@@ -20,8 +20,11 @@ from distdl_jupyter.preflight.reading import Call, Code
 
 _KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard",
                "ElasticSampler", "DistributedDataset", "cross_rank")  # fmt: skip
-#: Calls that start the processes of a training.
-_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes")
+#: Calls that start the processes of a training, and those that make a process take part in one.
+_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes",
+           "torch.multiprocessing.spawn.start_processes", "accelerate.notebook_launcher", "accelerate.debug_launcher",
+           "horovod.run")  # fmt: skip
+_MEETINGS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
 _NOT_READ = "the code is not at hand, so it was not read"
 
 
@@ -103,27 +106,70 @@ def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Findin
 
 
 def called(draft: CapturedCode) -> Check | None:
-    """A cell runs what it defines; None for anything else, and for a cell that does more than to define."""
-    if draft.kind != "cell" or not draft.texts:
+    """Check that a cell or script runs what it defines; None for functions and for code that does more than define."""
+    if draft.kind == "function" or not draft.texts:
         return None
     body = reading.statements(draft.texts[0].text)
-    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    if not functions or not all(_only_defines(node) for node in body):
+    defined = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    if not defined or not all(_only_defines(node) for node in body):
         return None
-    name = functions[-1].name
-    text = f"The cell defines {name}() but never calls it."
-    finding = Finding("warning", "never-called", text, f"Call {name}(...) at the end of the cell.")
-    return Check("Calls", "nothing is called", (finding,))
+    tests = [node.test for node in body if isinstance(node, ast.If) and _never_runs(node)]
+    if tests:
+        text = f"The {draft.kind} runs nothing, because 'if {ast.unparse(tests[0])}' is never true in a job."
+        remedy = 'Write if __name__ == "__main__":'
+    else:
+        functions = [node for node in defined if not isinstance(node, ast.ClassDef)]
+        name = functions[-1].name if functions else defined[-1].name
+        parentheses, verb = ("()", "calls") if functions else ("", "uses")
+        text = f"The {draft.kind} defines {name}{parentheses} but never {verb} it."
+        remedy = f"Call {name}(...) at the end of the {draft.kind}."
+    return Check("Calls", "nothing is called", (Finding("warning", "never-called", text, remedy),))
 
 
 def processes(code: Code, spec: JobSpec) -> Check | None:
-    """The job starts the ranks, not the code; None where the code starts no processes, or the job has one rank."""
-    call = next((call for call in code.calls if call.name in _SPAWNS and call.label in code.own), None)
+    """Check that the code leaves starting processes to the job; None where it does, and for a job of one process.
+
+    A worker that does not communicate may run in each process of the job, so this is a warning.
+    """
+    call = next((call for call in code.calls if call.label in code.own and _starts_processes(call, code)), None)
     if spec.process_count == 1 or call is None:
         return None
     text = f"{call.beginning} starts its own processes in each of the {spec.process_count} processes of the job."
-    remedy = "Use one process (-p 1), or call the worker function with the rank and world size of the job."
+    worker = ast.unparse(target) if (target := _target(call)) is not None else "the worker function"
+    remedy = (
+        f"Use one process (-p 1), or call {worker}(rank, size) instead, with the job's "
+        'rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]).'
+    )
     return Check("Processes", "started by the code", (Finding("warning", "own-processes", text, remedy),))
+
+
+def _starts_processes(call: Call, code: Code) -> bool:
+    """Return whether a call starts processes that are to train together."""
+    if call.name in _SPAWNS:
+        return True
+    target = _target(call) if call.last == "Process" else None
+    return isinstance(target, ast.Name) and any(
+        one.function == target.id and one.name in _MEETINGS for one in code.calls
+    )
+
+
+def _target(call: Call) -> ast.expr | None:
+    """Return the function that started processes run."""
+    given = [one.value for one in call.node.keywords if one.arg in ("target", "fn", "function", "func")]
+    positional = [] if call.last == "Process" else [*call.node.args]
+    return next((one for one in [*given, *positional] if isinstance(one, ast.Name | ast.Attribute)), None)
+
+
+def _never_runs(node: ast.stmt) -> bool:
+    """Return whether a statement is a test of ``__name__`` that is false in every job."""
+    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
+        return False
+    sides = [node.test.left, *node.test.comparators]
+    values = [one.value for one in sides if isinstance(one, ast.Constant)]
+    if len(node.test.ops) != 1 or len(values) != 1 or not any(ast.unparse(one) == "__name__" for one in sides):
+        return False
+    is_main = values[0] == "__main__"
+    return not is_main if isinstance(node.test.ops[0], ast.Eq) else is_main and isinstance(node.test.ops[0], ast.NotEq)
 
 
 def _only_defines(node: ast.stmt) -> bool:
@@ -131,8 +177,10 @@ def _only_defines(node: ast.stmt) -> bool:
         return not node.decorator_list
     if isinstance(node, ast.Assign | ast.AnnAssign):
         return not any(isinstance(part, ast.Call) for part in ast.walk(node))
-    return isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.Pass) or (
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return (
+        _never_runs(node)
+        or isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.Pass)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     )
 
 

@@ -36,6 +36,8 @@ ShownPicture = tuple["Picture", bytes, str]
 LIMIT = 60_000
 #: Columns of stacks and restarts beyond these are counted.
 _COLUMNS, _RESTARTS = 6, 5
+#: Warnings in the plain text at most.
+_MOST_WARNINGS = 3
 _WHY = {"asked": "on request", "stall": "no progress", "hang": "hang timeout", "time": "time limit"}
 #: The rank colours darkened, for small letters.
 _RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
@@ -296,6 +298,8 @@ def text(
     ]
     lines += map(_plain, filter(None, [_restarted(view), *_why(view), _stall(view, taken)]))
     lines += _metric_lines(view, book)
+    warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
+    lines += [f"Warning: {_plain(text)}" for text in warnings[:_MOST_WARNINGS]]
     if result_repr:
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
     counts = ((len(view.pictures), "picture"), (log.total, "log line"))

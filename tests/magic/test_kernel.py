@@ -2,6 +2,8 @@
 
 import functools
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -93,6 +95,59 @@ def test_the_panel_stays_and_shows_the_end(kernel):
     assert ran.value == {"text/plain": "42"}
     assert "Completed" in ran.shown[-1]["text/plain"]
     assert ran.shown[-1][JOB_MIME]["id"] == jobs()[0].id
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [("def train():\n    return 1", "train()"), ("class Trainer:\n    x = 1", "Trainer")]
+)
+def test_a_cell_that_only_defines_something_is_named_before_the_start_and_at_the_end(kernel, code, name):
+    ran = kernel.ok(f"%%distributed --wait --no-panel\n{code}")
+    assert f"Warning: The cell defines {name} but never" in ran.text
+    end = kernel.ok(f"%%distributed --wait\n{code}").shown[-1]["text/plain"]
+    assert "Completed" in end
+    assert f"Warning: The cell defines {name} but never" in end
+
+
+WORKER = """\
+import multiprocessing, os, torch, torch.distributed as dist
+def worker(rank, size):
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.all_reduce(total := torch.ones(1))
+    os.write(1, f"sum {int(total)}\\n".encode())  # at once: both share the pipe
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "torch.multiprocessing.start_processes(worker, args=(2,), nprocs=2, start_method='fork')",
+        "both = [multiprocessing.Process(target=worker, args=(rank, 2)) for rank in range(2)]\n"
+        "[one.start() for one in both], [one.join() for one in both]",
+    ],
+)
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="multiprocessing.Process no longer forks")
+def test_code_that_starts_its_own_processes_runs_on_one_and_is_warned_about_before_more_start(kernel, start):
+    kernel.ok(f"%%distributed -b torch --wait --no-panel\n{WORKER}{start};")
+    job = jobs()[0]
+    assert [line.text for line in job.logs()].count("sum 2") == 2
+    assert "own-processes" not in {finding["code"] for finding in job.spec.findings}
+    ran = kernel.run(f"%%distributed -b torch -p 2 --no-panel -o job\n{WORKER}{start};")
+    assert "starts its own processes in each of the 2 processes" in ran.text
+    assert "Use one process (-p 1), or call worker(rank, size) instead" in ran.text
+    jobs()[0].cancel(now=True)
+    jobs()[0].wait(60)
+
+
+def test_a_script_that_calls_spawn_runs_on_one_process(tmp_path):
+    script = tmp_path / "train.py"
+    main = "if __name__ == '__main__':\n    torch.multiprocessing.spawn(worker, args=(2,), nprocs=2)"
+    script.write_text(f"{WORKER}{main}\n")
+    command = [sys.executable, "-m", "distdl_jupyter.cli", "run", "-p", "1", "-b", "torch", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
+    assert ran.stdout.count("sum 2") == 2
+    assert "own processes" not in ran.stderr
 
 
 SLOW = "import time, signal\nprint('up', flush=True)\n"

@@ -507,13 +507,41 @@ def test_a_cell_that_only_defines_a_function_says_that_it_is_never_called():
 
 
 @pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("class Trainer:\n    def fit(self): pass", "defines Trainer but never uses it"),
+        ("def train(): pass\nif __name__ == 'main':\n    train()", "__name__ == 'main'"),
+        ("def train(): pass\nif '__mp_main__' == __name__:\n    train()", "__mp_main__"),
+        ("def train(): pass\nif __name__ != '__main__':\n    train()", "__name__ != '__main__'"),
+    ],
+)
+def test_a_class_alone_and_a_test_of_the_name_that_is_never_true_run_nothing(code, text):
+    assert text in problems(code)["never-called"].text
+    assert "never-called" not in problems(f"{code}\nprint(1)")
+    assert "never-called" not in problems("def train(): pass\nif __name__ != 'x':\n    train()")
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "import torch.multiprocessing as mp\nmp.spawn(worker, nprocs=2)",
         "from torch.multiprocessing import spawn\nspawn(worker, nprocs=2)",
         "import torch\ntorch.multiprocessing.start_processes(worker, nprocs=2)",
+        "from accelerate import notebook_launcher\nnotebook_launcher(worker, num_processes=2)",
+        "import horovod\nhorovod.run(worker, np=2)",
+        "import multiprocessing as mp, torch\ndef worker(): torch.distributed.init_process_group()\n"
+        "mp.Process(target=worker).start()",
+        "import multiprocessing as mp, torch\nctx = mp.get_context('spawn')\n"
+        "def worker(): torch.distributed.init_process_group()\nctx.Process(target=worker).start()",
     ],
 )
 def test_code_that_starts_its_own_processes_is_told_before_the_start(code):
-    assert "-p 1" in problems(code, "torch", 2)["own-processes"].remedy
+    remedy = problems(code, "torch", 2)["own-processes"].remedy
+    assert "-p 1" in remedy
+    assert "worker(rank, size)" in remedy
     assert "own-processes" not in problems(code, "torch", 1)
+
+
+def test_processes_that_do_not_train_together_are_left_alone():
+    code = "import multiprocessing as mp\ndef load(): pass\nmp.Process(target=load).start()"
+    assert "own-processes" not in problems(code, "torch", 2)
