@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 @pytest.fixture
 def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
     """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    lab.forget_jobs()
     with telling(JobStore(lab.home / "distdl")) as write:
         yield write
 
@@ -79,3 +78,61 @@ def _touch(one: dict[str, float], other: dict[str, float]) -> bool:
         and one["top"] < other["bottom"] - 3  # The lines' boxes are a little higher than their letters.
         and other["top"] < one["bottom"] - 3
     )
+
+
+@pytest.mark.parametrize("width", [250, 280, 380])
+def test_a_narrow_sidebar_cuts_no_count(shared_page: Book, told: Callable[[str], Recording], width: int) -> None:
+    told("running")
+    told("completed")
+    bar = shared_page.sidebar()
+    bar.widen(width)
+    summary = bar.summary("local")
+    expect(summary).to_have_text("idle")
+    # As it is while jobs hold cores and wait for them; and the longest that a cluster says.
+    for text in ("1 job, 1 queued", "12 jobs, 24 queued", "2 of 4 nodes up, 8 of 16 GPUs"):
+        summary.evaluate("(element, text) => { element.textContent = text; }", text)
+        assert summary.evaluate("(element) => element.scrollWidth - element.clientWidth") <= 0
+        name = bar.cluster("local").locator(".dd-cluster-name")
+        assert name.evaluate("(element) => element.scrollWidth - element.clientWidth") <= 0
+        assert bar.cut_off() <= 0
+    cut = bar.root.evaluate(
+        "(bar) => [...bar.querySelectorAll('.dd-job, .dd-cluster-head')].map((row) => "
+        "[...row.querySelectorAll('*')].filter((e) => e.scrollWidth > e.clientWidth && e.clientWidth "
+        "&& getComputedStyle(e).textOverflow === 'ellipsis').map((e) => e.className + ' ' + e.offsetTop))"
+    )
+    for row in cut:  # One ellipsis a line.
+        assert len({place.rsplit(" ", 1)[1] for place in row}) == len(row), row
+    shared_page.picture(f"sidebar-{width}", bar.root)
+
+
+@pytest.mark.parametrize("width", [1000, 740, 600])
+def test_a_narrow_page_shows_the_job_s_name_and_no_metric_in_part(
+    shared_page: Book, told: Callable[[str], Recording], width: int
+) -> None:
+    book = shared_page
+    book.page.set_viewport_size({"width": width, "height": 768})
+    try:
+        page = book.open_job(told("completed").id)
+        title = page.locator(".dd-head .dd-title")
+        expect(title).to_have_text("digits")
+        tabs = page.locator(".dd-metrics")
+        expect(tabs.locator("button")).to_have_count(3)
+        assert (title.bounding_box() or {"width": 0})["width"] >= 40
+        assert tabs.evaluate("(tabs) => tabs.scrollWidth - tabs.clientWidth") <= 0
+        edge = tabs.bounding_box()
+        assert edge is not None
+        for tab in tabs.locator("button").all():
+            box = tab.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= edge["x"] + edge["width"] + 0.5
+            bottom = edge["y"] + edge["height"]
+            assert box["y"] + box["height"] <= bottom + 0.5 or box["y"] >= bottom - 0.5  # A third line is scrolled to.
+        page.get_by_role("button", name="Table").click()
+        values = page.get_by_role("region", name="Values as a table")
+        expect(values).to_be_visible()
+        below = values.bounding_box()
+        assert below is not None
+        assert below["y"] >= edge["y"] + edge["height"] - 1
+        book.picture(f"page-narrow-{width}", page)
+    finally:
+        book.page.set_viewport_size({"width": 1440, "height": 980})

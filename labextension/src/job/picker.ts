@@ -37,7 +37,7 @@ export class Picker {
     root.classList.add('dd-picker');
     const scale = h('span', { class: 'dd-seg' }, this.#log);
     const controls = h('span', { class: 'dd-row dd-curve-controls' }, scale, this.#modes, this.#tableButton, this.#zoomButton);
-    root.append(h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), controls), this.#table);
+    root.append(h('div', { class: 'dd-part' }, this.#tabs, controls), this.#table);
     this.#connect();
   }
 

@@ -41,7 +41,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (row.state === 'canceled' && row.group?.kind === 'sweep') return line(row.says || __('canceled'));
   if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
   const what = row.says || (row.state === 'failed' ? __('failed') : __('no result'));
-  return { place: '', strong: '', tell: `${what}, ${when}`, tone: row.state === 'failed' ? 'failed' : 'lost' };
+  return { place: '', strong: '', tell: `${what.replace(/\.$/, '')}, ${when}`, tone: row.state === 'failed' ? 'failed' : 'lost' };
 }
 
 function runningLine(row: JobRow, now: number, heard: number, stale: boolean, line: (tell: string, more?: Partial<Line>) => Line): Line {
