@@ -387,7 +387,10 @@ def _versions(backend: Backend, options: Any) -> dict[str, str]:
 
 
 def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
-    findings = preflight.check(draft, spec)
+    from distdl_jupyter.capture.free_names import deep_recursion  # who submits has loaded it
+
+    with deep_recursion():
+        findings = preflight.check(draft, spec)
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
         text = " ".join(f"{one.text} {one.remedy}".strip() for one in errors)

@@ -18,7 +18,7 @@ from distdl_jupyter.capture.captured_code import (
     pickled,
 )
 from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
+from distdl_jupyter.capture.free_names import Uses, deep_recursion, imported, parse, uses
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_label, shell
 from distdl_jupyter.capture.pickler import PickleReport
 from distdl_jupyter.capture.references import in_order, is_of_notebook
@@ -51,8 +51,10 @@ def capture_cell(
     place = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
     filename = _filename(place)
     code = plain_python(code, first_line=first_line, filename=filename)
-    used, tree = uses(code), parse(code)
+    with deep_recursion():
+        used, tree = uses(code), parse(code)
     values = _values(used, namespace)
+    listing.announce_large(values, "cell")
     notes, file = pickled(with_submodules(values, tree).items())
     listing.refuse(notes, values, unit="cell")
     named = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
@@ -117,12 +119,13 @@ def _undefined(
     own: CodeText, used: Uses, namespace: Mapping[str, Any], notes: PickleReport, place: CodeLocation
 ) -> tuple[UndefinedName, ...]:
     functions = {id(one): undefined.of_function(one, place) for one in notes.functions.values() if is_of_notebook(one)}
-    return undefined.find(
-        undefined.module(parse(own.text), own.text, first_line=own.first_line),
-        namespace,
-        "the cell or the notebook",
-        called=lambda name: functions.get(id(namespace.get(name))),
-        others=[code for code in functions.values() if code is not None],
-        possible=used.free,
-        numbers=listing.numbers_of(namespace.items()),
-    )
+    with deep_recursion():
+        return undefined.find(
+            undefined.module(parse(own.text), own.text, first_line=own.first_line),
+            namespace,
+            "the cell or the notebook",
+            called=lambda name: functions.get(id(namespace.get(name))),
+            others=[code for code in functions.values() if code is not None],
+            possible=used.free,
+            numbers=listing.numbers_of(namespace.items()),
+        )

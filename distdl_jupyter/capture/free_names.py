@@ -8,10 +8,17 @@ How the cell's statements are followed stands in ``capture.flow``.
 from __future__ import annotations
 
 import ast
+import contextlib
+import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from distdl_jupyter.capture.flow import Flow
+from distdl_jupyter.core.errors import InvalidSpec
+
+#: Frames that the analysis may take; Python compiles some 3,000 levels of nested code.
+_DEEP = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +42,31 @@ def uses(code: str) -> Uses:
 
 
 def parse(code: str) -> ast.Module:
-    """Return the syntax tree of ``code`` without the warnings that Python gives when it runs. Raises SyntaxError."""
-    with warnings.catch_warnings(action="ignore"):
-        return ast.parse(code)
+    """Return the syntax tree of ``code`` without the warnings that Python gives when it runs.
+
+    Raises SyntaxError, and InvalidSpec for code that Python cannot compile because it is nested too deeply.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(code)
+    except (RecursionError, MemoryError):
+        raise InvalidSpec(
+            "The code is nested too deeply for Python to compile.",
+            code="code-nested-too-deeply",
+            field="code",
+            hint="Split the longest expression, or the longest chain of elif, into several statements.",
+        ) from None
+
+
+@contextlib.contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Let the analysis follow all code that Python can compile: it takes several frames for each level."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEP))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def imported(tree: ast.AST) -> dict[str, int]:

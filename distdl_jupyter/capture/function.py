@@ -20,6 +20,7 @@ from distdl_jupyter.capture.captured_code import (
     payload_fields,
     pickled,
 )
+from distdl_jupyter.capture.free_names import deep_recursion
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_number, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump
 from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
@@ -54,6 +55,7 @@ def capture_function(
         **arguments,
     }
     call = {"function": function, "args": args, "kwargs": kwargs}
+    listing.announce_large(values, "function")
     # The first pass finds out each name's own size and what fails; the second writes the three values of the payload.
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
     listing.refuse(notes, {**values, f"{name}()": call}, unit="function")
@@ -166,14 +168,15 @@ def _undefined(inner: types.FunctionType | None, notes: PickleReport, place: Cod
     space = inner.__globals__
     functions = {id(one): undefined.of_function(one, place) for one in notes.functions.values()
                  if one is not inner and one.__globals__ is space}  # fmt: skip
-    return undefined.find(
-        main,
-        space,
-        "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label,
-        called=lambda name: functions.get(id(space.get(name))),
-        others=[code for code in functions.values() if code is not None],
-        numbers=listing.numbers_of(space.items()),
-    )
+    with deep_recursion():
+        return undefined.find(
+            main,
+            space,
+            "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label,
+            called=lambda name: functions.get(id(space.get(name))),
+            others=[code for code in functions.values() if code is not None],
+            numbers=listing.numbers_of(space.items()),
+        )
 
 
 def _source(inner: types.FunctionType | None, text: CodeText | None, place: CodeLocation, command: str) -> Source:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import sys
 import textwrap
 import types
 from collections.abc import Iterable, Mapping
@@ -20,6 +22,10 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Captured, looks_secret
 from distdl_jupyter.worker.watch import tensors
 
+#: Bytes from which a value is announced before it is packed.
+LARGE = 100_000_000
+#: Items of a container whose sizes stand for all of them.
+_SAMPLE = 200
 _ORDER = ("class", "function", "value", "module")
 #: What stands in for a type whose values never travel, by the type's name.
 _REMEDIES = {
@@ -101,6 +107,31 @@ def aliases_of(values: Iterable[tuple[str, object]]) -> dict[str, str]:
         elif is_reference(value):
             found[name] = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', name)}"
     return found
+
+
+def announce_large(values: Mapping[str, object], unit: str) -> None:
+    """Name large values on standard error before they are pickled, which takes long."""
+    for name, value in values.items():
+        size = 0 if is_reference(value) else _estimated_size(value)
+        if size >= LARGE:
+            remedy = f"load it inside the {unit}, or have it sent to each node once with data="
+            print(f"`{name}` is {humanize.size(size)} and is sent with the job: {remedy}.", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _estimated_size(value: Any, depth: int = 3) -> int:
+    """Return the bytes of arrays, tensors and texts in a value without going through all of it."""
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if tensors.parameters(value) is not None:
+        return sum(int(one.nbytes) for one in value.parameters())
+    if tensors.shape(value) is not None:
+        usage = value.memory_usage() if hasattr(value, "memory_usage") else getattr(value, "nbytes", 0)
+        return int(usage.sum() if hasattr(usage, "sum") else usage)
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple | set | frozenset):
+        parts = getattr(value, "__dict__", {}).values() if not isinstance(value, type | types.FunctionType) else ()
+    sample = list(itertools.islice(parts, _SAMPLE)) if depth else []
+    return sum(_estimated_size(part, depth - 1) for part in sample) * len(parts) // max(len(sample), 1)
 
 
 def imports_of(dump: PickleReport, *more: Iterable[str]) -> frozenset[str]:

@@ -161,7 +161,7 @@ def _imports_of(module: LocalModule) -> list[str]:
     for _, text in module.texts():
         try:
             found.extend(imported(parse(text)))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, InvalidSpec):
             continue
     return found
 

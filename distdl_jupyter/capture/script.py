@@ -13,7 +13,7 @@ from typing import Any
 
 from distdl_jupyter.capture import undefined
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
-from distdl_jupyter.capture.free_names import imported, parse, uses
+from distdl_jupyter.capture.free_names import deep_recursion, imported, parse, uses
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.capture.notebook import CodeText
@@ -44,6 +44,8 @@ def capture_script(
     tree = parse(text)
     arguments, secret = _arguments(script_params)
     beside = local_modules(imported(tree), {script.parent: "beside the script", folder: "in the source directory"})
+    with deep_recursion():
+        found = undefined.find(undefined.module(tree, text, script.name), (), script.name, possible=uses(text).free)
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
@@ -58,7 +60,7 @@ def capture_script(
             arguments=arguments,
             working_directory=str(folder),
         ),
-        undefined=undefined.find(undefined.module(tree, text, script.name), (), script.name, possible=uses(text).free),
+        undefined=found,
         seconds=time.perf_counter() - begin,
         texts=(CodeText(text, script.name), *module_texts(beside)),
         imports=frozenset(imported(tree)),

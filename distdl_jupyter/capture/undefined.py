@@ -22,6 +22,7 @@ from distdl_jupyter.capture.flow import read_later
 from distdl_jupyter.capture.free_names import parse
 from distdl_jupyter.capture.notebook import CodeLocation, code_text
 from distdl_jupyter.capture.references import globals_of
+from distdl_jupyter.core.errors import InvalidSpec
 
 #: Names that every rank has besides the builtins: ``display``, which it shows as text, what modules and class bodies
 #: have, and the usual name of gettext's function.
@@ -73,7 +74,7 @@ def of_function(function: FunctionType, place: CodeLocation) -> Code | None:
     text = code_text(compiled.co_filename, place)
     try:
         tree = parse(text.text if text is not None else "")
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, InvalidSpec):
         return None
     functions = (node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS))
     heads = [(node, _begins(node), getattr(node, "name", "<lambda>")) for node in functions]

@@ -54,7 +54,7 @@ def _large(draft: CapturedCode) -> Iterator[Finding]:
                 "warning",
                 "large-value",
                 f"{one.name} ({one.detail}) is {humanize.size(one.size)}: every rank reads and holds its own copy.",
-                f"Load it inside the {draft.kind}, each rank its own part.",
+                f"Load it inside the {draft.kind}, each rank its own part, or pass it once to each node with data=.",
             )
 
 

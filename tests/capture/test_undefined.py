@@ -3,10 +3,14 @@
 import ast
 import contextlib
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 
-from distdl_jupyter.capture import capture_cell, capture_function, capture_script
+from distdl_jupyter.capture import capture_cell, capture_function, capture_script, listing
+from distdl_jupyter.core.errors import InvalidSpec
 from tests.capture.test_free_names import BLOCKS
 
 
@@ -225,3 +229,49 @@ def test_scripts(tmp_path):
     assert all_undefined(capture_script(script)) == [("argz", "line 5 of train.py", "train.py", True, ("args",))]
     script.write_text("from os.path import *\njoin('a')\n")
     assert capture_script(script).undefined == ()
+
+
+DEEP = {
+    "a sum": lambda n: f"x = 1{' + 1' * n}",
+    "a chain of elif": lambda n: "x = 1\nif x == 0: pass\n" + "".join(f"elif x == {i}: pass\n" for i in range(n)),
+    "a chain of calls": lambda n: f"x = ''{'.strip()' * n}",
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_deeply_nested_code_is_read_as_far_as_python_compiles_it(kind, tmp_path):
+    assert undefined(DEEP[kind](600) + "\nlost") == {"lost": True}
+    with pytest.raises(InvalidSpec) as caught:
+        undefined(DEEP[kind](20_000))
+    assert caught.value.code == "code-nested-too-deeply"
+    assert caught.value.hint
+    script = tmp_path / "deep.py"
+    script.write_text(DEEP[kind](20_000))
+    with pytest.raises(InvalidSpec) as caught:
+        capture_script(script)
+    assert caught.value.code == "code-nested-too-deeply"
+
+
+LARGE = {
+    "an array": lambda: np.zeros(150_000),
+    "arrays in a dict": lambda: {"train": [np.zeros(75_000), np.zeros(75_000)]},
+    "a tensor": lambda: torch.zeros(300_000),
+    "a model": lambda: torch.nn.Linear(1000, 300),
+    "a table": lambda: pd.DataFrame({"x": np.zeros(150_000)}),
+    "a text": lambda: "x" * 1_200_000,
+    "many small ones": lambda: [b"x" * 100] * 12_000,
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_large_values_are_named_before_they_are_packed(kind, monkeypatch, capsys):
+    monkeypatch.setattr(listing, "LARGE", 1_000_000)
+    value = LARGE[kind]()
+    capture_cell("big, small", {"big": value, "small": [1, 2, 3]})
+    cell = capsys.readouterr().err
+    capture_function(print, (value,), {"sep": "x"})
+    function = capsys.readouterr().err
+    assert cell.startswith("`big` is 1.2 MB")
+    assert cell.count("\n") == function.count("\n") == 1
+    assert "inside the cell" in cell
+    assert "inside the function" in function

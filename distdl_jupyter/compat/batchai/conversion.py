@@ -138,7 +138,7 @@ def _add_counts(kind: str, nodes: int, command: Command, result: ImportedJob) ->
 def _imports(script: Path | None) -> set[str]:
     try:
         return set(imported(parse(script.read_text(encoding="utf-8")))) if script else set()
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError, SyntaxError, InvalidSpec):
         return set()  # capturing the script refuses it with its line
 
 
