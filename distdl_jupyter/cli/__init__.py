@@ -207,7 +207,8 @@ def _parser() -> argparse.ArgumentParser:
 
     one = _command(commands, "install", _install, "build and install what pip cannot")
     one.add_argument("what", choices=["horovod"], help="what to install")
-    one.add_argument("--force", action="store_true", help="install again although it is there")
+    one.add_argument("--force", action="store_true", help="build again even if it is installed or cached")
+    one.add_argument("--no-mpi", action="store_true", help="leave MPI out even if one is found")
     one.add_argument("--framework", metavar="NAMES", help="torch, or torch,tensorflow (default: torch, and what it is "
                      "built for already)")  # fmt: skip
     return parser
@@ -561,4 +562,5 @@ def _install(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.environment import horovod
 
     framework = ["--framework", chosen.framework] if chosen.framework else []
-    return horovod.main([*framework, *(["--force"] if chosen.force else [])])
+    flags = [*(["--force"] if chosen.force else []), *(["--no-mpi"] if chosen.no_mpi else [])]
+    return horovod.main([*framework, *flags])

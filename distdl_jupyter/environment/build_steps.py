@@ -9,7 +9,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +18,12 @@ from distdl_jupyter.core.humanize import duration
 _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
 
 
+_ERROR = re.compile(r"\b(?:fatal )?error\b[ :]|\bCMake Error\b|\bundefined reference\b|^nvcc fatal", re.IGNORECASE)
+_MOST_LINES = 25
+
+
 class BuildFailed(PluginUnavailable):
-    """Horovod could not be built or installed; ``output`` is the end of the log, ``log`` the whole of it."""
+    """Horovod could not be built or installed; ``output`` is the log's first errors or its end, ``log`` its file."""
 
     code = "build-failed"
 
@@ -39,6 +42,16 @@ def compile_step(line: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2].removesuffix(".o")) if found else None
 
 
+def first_errors(log_text: str) -> str:
+    """Return the first line of a log that reports an error and what follows it, or the log's end without such a line.
+
+    At most 25 lines. A compiler prints the cause first; make and pip then add many lines about their own end.
+    """
+    lines = [line.rstrip() for line in log_text.splitlines() if line.strip()]
+    first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), None)
+    return "\n".join(lines[-_MOST_LINES:] if first is None else lines[first : first + _MOST_LINES])
+
+
 class BuildSteps:
     """Runs the commands of a build, keeps what they print, tells how far they are."""
 
@@ -46,7 +59,6 @@ class BuildSteps:
         self._log = log
         self._progress = progress
         self._started = time.monotonic()
-        self._tail: deque[str] = deque(maxlen=25)
 
     def run(self, name: str, command: list[str], environment: dict[str, str] | None) -> None:
         """Run ``command`` to its end; raise ``BuildFailed`` when it fails, end its whole tree when interrupted."""
@@ -78,8 +90,6 @@ class BuildSteps:
         with self._log.open("a", encoding="utf-8") as log:
             while (line := self._next(lines)) is not None:
                 log.write(line)
-                if line.strip():
-                    self._tail.append(line.rstrip())
                 if step := compile_step(line):
                     where = f"{step[0]} % ({step[1]}), "
                 self._progress(f"{name}: {where}{duration(time.monotonic() - self._started)} elapsed")
@@ -92,11 +102,12 @@ class BuildSteps:
             return ""
 
     def _failure(self, name: str) -> BuildFailed:
+        log_text = self._log.read_text(encoding="utf-8", errors="replace")
         return BuildFailed(
             f"{name.capitalize()} failed after {duration(time.monotonic() - self._started)}.",
             code="build-step-failed",
-            hint=f"{remedy_for(self._log.read_text(encoding='utf-8', errors='replace'))} The whole log: {self._log}",
-            output="\n".join(self._tail),
+            hint=f"{remedy_for(log_text)} The whole log: {self._log}",
+            output=first_errors(log_text),
             log=self._log,
         )
 
@@ -140,4 +151,4 @@ def remedy_for(log_text: str) -> str:
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, log_text):
             return remedy
-    return "Look at the first line with `error` in the log; `distdl doctor` says what this environment has."
+    return "The errors above are the first in the log. `distdl doctor` lists what this environment has."

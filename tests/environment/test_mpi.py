@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.mpi import find_mpi, identify
+from distdl_jupyter.environment.mpi import Mpi, compiles, find_mpi, identify
 
 PRINTED = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n": ("openmpi", "5.0.11"),
@@ -58,3 +58,13 @@ def test_a_system_mpi_must_compile_and_launch(tmp_path: Path, names: tuple[str, 
         [sys.executable, "-c", FIND], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True
     )
     assert said in done.stdout
+
+
+def test_a_compiler_command_without_headers_does_not_compile(tmp_path: Path) -> None:
+    script = tmp_path / "mpicxx"
+    script.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    script.chmod(0o755)
+    assert not compiles(Mpi("openmpi", "5.0.7", tmp_path))
+    mpi = find_mpi()
+    assert mpi is not None
+    assert compiles(mpi)

@@ -1,0 +1,111 @@
+"""The edits with which Horovod's last source compiles on current compilers, against current torch and TensorFlow.
+
+Each edit replaces a text that must be there, so an edit that no longer fits fails loudly. Does not run anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from distdl_jupyter.environment.build_steps import BuildFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """One edit: ``before`` becomes ``after`` in the file ``path`` of the unpacked source; ``why`` is its reason."""
+
+    why: str
+    path: str
+    before: str
+    after: str
+
+
+_LIBRARY_PATHS = """project(horovod CXX)
+
+# Find libraries relative to the built extension (site-packages/horovod/torch), so that a wheel fits any environment.
+if(APPLE)
+    set(HERE "@loader_path")
+else()
+    set(HERE "$ORIGIN")
+endif()
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH
+        "${HERE}/../../../.."
+        "${HERE}/../../torch/lib"
+        "${HERE}/../../tensorflow"
+        "${HERE}/../../nvidia/nccl/lib")
+"""
+
+_MPI_LIBRARIES = "        list(APPEND LINKER_LIBS ${MPI_LIBRARIES})\n"
+
+_MPI_LIBRARY_PATHS = (
+    _MPI_LIBRARIES
+    + """        foreach(LIBRARY IN LISTS MPI_LIBRARIES)
+            get_filename_component(FOLDER "${LIBRARY}" DIRECTORY)
+            if(FOLDER AND NOT FOLDER IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+                list(APPEND CMAKE_INSTALL_RPATH "${FOLDER}")
+            endif()
+        endforeach()
+"""
+)
+
+_SPAN_ASSIGNMENT = """  FLATBUFFERS_CONSTEXPR_CPP14 span &operator=(const span &other)
+      FLATBUFFERS_NOEXCEPT {
+    data_ = other.data_;
+    count_ = other.count_;
+  }
+"""
+
+_PYTHON_HEADERS = "from distutils.sysconfig import get_python_inc; print(get_python_inc())"
+
+_COMPILER_FLAGS = 'set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -pthread -fPIC'
+
+_HEADERS = "".join(
+    f" -include {header}" for header in ("string", "cstdint", "stdexcept", "algorithm", "functional", "memory")
+)
+
+PATCHES = (
+    Patch("torch's headers need C++17", "CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
+    Patch("torch's headers need C++17", "horovod/torch/CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
+    Patch("the same C++ in Gloo", "third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
+    Patch("CMake 4 refuses older ones", "third_party/gloo/CMakeLists.txt", "VERSION 2.8.12", "VERSION 3.13"),
+    Patch("GCC 13 includes fewer headers", "CMakeLists.txt", _COMPILER_FLAGS, _COMPILER_FLAGS + _HEADERS),
+    Patch(
+        "GCC 14 refuses an operator that assigns to constants",
+        "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
+        _SPAN_ASSIGNMENT,
+        "  span &operator=(const span &other) = delete;\n",
+    ),
+    Patch(
+        "Python 3.12 has no distutils",
+        "horovod/torch/CMakeLists.txt",
+        _PYTHON_HEADERS,
+        "import sysconfig; print(sysconfig.get_path('include'))",
+    ),
+    Patch(
+        "TensorFlow's wheels lack the headers of its XLA operations; only HOROVOD_ENABLE_XLA_OPS is lost",
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
+        "",
+    ),
+    Patch("debug information makes the wheel larger", "setup.py", "'RelWithDebInfo'", "'Release'"),
+    Patch("a wheel fits any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
+)
+
+SYSTEM_MPI = Patch("a system MPI may be in any folder", "CMakeLists.txt", _MPI_LIBRARIES, _MPI_LIBRARY_PATHS)
+"""For an MPI outside the Python environment; its libraries stay where they are."""
+
+
+def apply(source: Path, *, system_mpi: bool) -> None:
+    """Edit the unpacked ``source``. Raises ``BuildFailed`` when a text to replace is not there exactly once."""
+    for patch in (*PATCHES, *((SYSTEM_MPI,) if system_mpi else ())):
+        file = source / patch.path
+        text = file.read_text(encoding="utf-8")
+        if text.count(patch.before) != 1:
+            raise BuildFailed(
+                f"Horovod's source is not the expected one: {patch.path} cannot be patched ({patch.why}).",
+                code="horovod-source-changed",
+                hint="Run `pip cache purge`, then `distdl install horovod` again.",
+            )
+        file.write_text(text.replace(patch.before, patch.after), encoding="utf-8")
