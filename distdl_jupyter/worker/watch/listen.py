@@ -7,6 +7,7 @@ from distdl_jupyter.worker.watch import (
     accelerate,
     check_keras,
     check_torch,
+    child_processes,
     communication,
     deepspeed,
     device,
@@ -25,8 +26,26 @@ from distdl_jupyter.worker.watch import (
 )
 from distdl_jupyter.worker.watch.hooks import PostImport, install
 
-_PARTS = (device, display, rendezvous, step_hooks, profile, check_torch, check_keras, keras, lightning, transformers,
-          accelerate, deepspeed, ray_train, tensorboard, tensorflow_steps, weight_check, communication)  # fmt: skip
+_PARTS = (
+    child_processes,
+    device,
+    display,
+    rendezvous,
+    step_hooks,
+    profile,
+    check_torch,
+    check_keras,
+    keras,
+    lightning,
+    transformers,
+    accelerate,
+    deepspeed,
+    ray_train,
+    tensorboard,
+    tensorflow_steps,
+    weight_check,
+    communication,
+)
 
 
 def start(sources: Sources, code: Path) -> PostImport:
