@@ -30,7 +30,7 @@ def test_a_second_install_is_quick_and_says_so() -> None:
     assert installed.how == "kept"
     assert installed.controllers == ("gloo", "mpi")
     assert "already installed and works" in str(installed)
-    assert said == ["looking at torch and Horovod"]
+    assert said == ["checking torch and Horovod"]
 
 
 def test_the_key_follows_torch_and_mpi() -> None:
