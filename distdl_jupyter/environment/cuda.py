@@ -83,7 +83,13 @@ def _toolkit() -> Path | None:
     named = [Path(os.environ[name]) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME") if os.environ.get(name)]
     on_path = shutil.which("nvcc")
     homes = [*named, *([Path(on_path).resolve().parent.parent] if on_path else []), _CUDA_HOME]
-    return next((home for home in homes if (home / "bin" / "nvcc").exists()), None)
+    return next((home for home in homes if _is_toolkit(home)), None)
+
+
+def _is_toolkit(home: Path) -> bool:
+    """Whether nvcc and CUDA's headers are in this folder; an nvcc on PATH may be a script that calls another one."""
+    headers = (home / "include", *home.glob("targets/*/include"))
+    return (home / "bin" / "nvcc").exists() and any((folder / "cuda_runtime.h").exists() for folder in headers)
 
 
 def _nvcc_version(home: Path) -> str:

@@ -22,6 +22,8 @@ def toolkit(folder: Path, version: str) -> Path:
     nvcc.parent.mkdir(parents=True)
     nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.48'\n")
     nvcc.chmod(0o755)
+    (folder / "include").mkdir()
+    (folder / "include" / "cuda_runtime.h").touch()
     return folder
 
 
@@ -62,10 +64,24 @@ def test_toolkit_and_nccl_of_a_wheel_are_found(tmp_path: Path, monkeypatch: pyte
     assert (home / "lib" / "libnccl.so").resolve().name == "libnccl.so.2"
 
 
+def test_a_script_that_calls_nvcc_is_not_taken_for_the_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "nvcc"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\nexec /elsewhere/bin/nvcc "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent))
+    monkeypatch.setattr(cuda, "_CUDA_HOME", toolkit(tmp_path / "cuda", "13.0"))
+    nccl_wheel(tmp_path / "site")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    parts = find_cuda(GPUS)
+    assert isinstance(parts, Cuda)
+    assert parts.home == tmp_path / "cuda"
+
+
 def test_nccl_of_the_system_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = toolkit(tmp_path / "cuda", "13.0")
     for name in ("include/nccl.h", "lib64/libnccl.so.2"):
-        (home / name).parent.mkdir()
+        (home / name).parent.mkdir(exist_ok=True)
         (home / name).touch()
     monkeypatch.setenv("CUDA_HOME", str(home))
     parts = find_cuda(GPUS)
