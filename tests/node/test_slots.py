@@ -439,7 +439,7 @@ def test_two_hundred_jobs_at_once(tmp_path):
         "running = {}\n"
         "while jobs or running:\n"
         "    for number, slot in enumerate(list(jobs)):\n"
-        "        if slot.ask(Need(1 + len(slot._job) % 2, ('a', 'b', 'c', 'd'))) is None:\n"
+        "        if slot.ask(Need(1 + len(slot._fields['job']) % 2, ('a', 'b', 'c', 'd'))) is None:\n"
         "            jobs.remove(slot); running[slot] = time.monotonic()\n"
         "    for slot, began in list(running.items()):\n"
         "        if time.monotonic() > began + 0.05:\n"
