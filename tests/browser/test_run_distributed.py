@@ -253,8 +253,8 @@ def test_the_form_speaks_the_language_of_jupyterlab(notebook: Open, lab: Lab) ->
         form = pages.form(book.cell(0))
         expect(form.get_by_role("button", name="送信")).to_be_disabled()
         expect(form).to_contain_text("2 プロセス")
-        # What Python says of the code.
-        expect(form).to_contain_text("undefined_here は、セルでもノートブックでも定義されていません。")
+        # Messages of Python are not translated.
+        expect(form).to_contain_text("undefined_here is not defined in the cell or the notebook")
         book.picture("run-distributed-japanese")
         assert form.evaluate("(form) => form.scrollWidth <= form.clientWidth")
     finally:
