@@ -85,7 +85,7 @@ def test_hosts_are_read_as_horovodrun_reads_them(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("node-1:2\n")
     assert current_hosts(str(file), capacity) == {"node-1": 2}
-    with pytest.raises(ValueError, match="'node-0:two' is not HOST:SLOTS"):
+    with pytest.raises(ValueError, match="'node-0:two' does not have the form HOST:SLOTS"):
         parse_hosts("node-0:two", capacity)
 
 

@@ -29,6 +29,7 @@ EXCEPTIONS = {
     "core/options.py": "the help of the option that chooses a backend",
     "core/plan.py": "Azure ML's names of how it starts processes",
     "form/arguments.py": "examples of a magic's help",
+    "magic/extension.py": "IPython's name of what changes the text of a cell",
     "magic/lines.py": "examples of a magic's help",
     "magic/ranks_lines.py": "examples of a magic's help",
     "preflight/files.py": "calls of users' code that write files",

@@ -69,7 +69,7 @@ def test_a_job_forks_from_one_of_its_checkpoints_while_it_runs_and_afterwards():
     chosen = rerun.forked(job.folder, new_id(), checkpoints.choose(job.checkpoints(), step=0), {})
     (job.folder.checkpoints / "step-0.bin").unlink()
     with pytest.raises(InvalidSpec, match=r"step-0.bin of job .* is being written or deleted"):
-        client.publish(JobStore(), *chosen[::2], lambda *_: None)
+        client.publish(JobStore(), *chosen[::2], lambda *_: None, str)
     job.remove()
     assert fork.figure("loss") is not None
 

@@ -192,7 +192,7 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
         ({"cores": 0}, "it takes a whole number from 1"),
         ({"cores": True}, "it takes a whole number from 1"),
         ({"memory": "much"}, "memory is 'much', but it takes a size"),
-        ({"memory": "90000 TB"}, "memory asks for"),
+        ({"memory": "90000 TB"}, "memory needs"),
         ({"priority": 0.5}, "priority is 0.5"),
         ({"after": "nothing"}, "after: "),
     ],

@@ -46,7 +46,7 @@ def test_whoever_may_not_do_it_directly_does_it_in_a_user_namespace_and_stays_wh
 
 def test_where_it_is_forbidden_it_says_so_and_offers_nothing(monkeypatch):
     monkeypatch.setattr(emulated_node, "_unshare", lambda _flags: False)
-    with pytest.raises(SystemExit, match="gives no process a host name of its own"):
+    with pytest.raises(SystemExit, match="Cannot give processes their own host name"):
         emulated_node.main("node-0", "true")
     monkeypatch.setattr(emulated_node, "_works", lambda _words: False)
     assert emulated_node.shell() == ()

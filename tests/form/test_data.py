@@ -189,7 +189,7 @@ def test_what_a_cluster_says_of_a_place_stands_below_the_rows(
     model = form(data={"labels": str(labels)}, compute_target="rented")
     assert model.data_now["mounts"]
     assert model.data_now["sources"][0]["level"] == ""
-    assert "Put the data into Blob" in model.problems["data"]
+    assert "blob://" in model.problems["data"]
 
 
 def test_nobody_signed_in_is_a_remedy_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ def test_what_is_alike_on_all_hosts_is_one_line_and_what_is_wrong_comes_first():
 def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
     assert clusters.check_table(FOUND, 60).splitlines() == [
         "✓ all 3 hosts     Reachable  answers",
-        "✗ node-c          torch      torch 2.5.1, but this machine has",
-        "                             2.13.0",
+        "✗ node-c          torch      torch 2.5.1, but this machine",
+        "                             has 2.13.0",
         "                             → Install the same version: ssh node-c pip",
         "✓ node-a, node-b  torch      2.13.0",
         "✓ node-a          Network    10.0.0.1 on net1",
