@@ -89,6 +89,7 @@ def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
     tools = workspace / "tools"
     first = [str(recipe.mpi.bin_directory)] if recipe.mpi else []
     return {
+        **(recipe.cuda.build_variables(workspace) if recipe.cuda else {}),
         **os.environ,
         "CXX": recipe.compiler,
         "PYTHONPATH": _joined(str(tools), os.environ.get("PYTHONPATH")),
@@ -102,7 +103,6 @@ def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
         **({"HOROVOD_WITH_MPI": "1"} if recipe.mpi else {"HOROVOD_WITHOUT_MPI": "1"}),
-        **(recipe.cuda.build_variables(workspace) if recipe.cuda else {}),
     }
 
 

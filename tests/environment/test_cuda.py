@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.environment import cuda
+from distdl_jupyter.environment.build import Recipe, build_environment
 from distdl_jupyter.environment.cuda import Cuda, find_cuda
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Missing
@@ -107,3 +108,11 @@ def test_what_is_missing_is_named_with_its_remedy(
     assert isinstance(missing, Missing)
     assert what in missing.what
     assert remedy in missing.remedy
+
+
+def test_build_variables_of_the_user_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
+    parts = Cuda(tmp_path, tmp_path / "nccl.h", tmp_path / "libnccl.so.2", ("90",))
+    variables = build_environment(Recipe("g++", None, parts), tmp_path)
+    assert variables["HOROVOD_NCCL_HOME"] == "/opt/nccl"
+    assert variables["HOROVOD_GPU_OPERATIONS"] == "NCCL"
