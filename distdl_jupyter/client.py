@@ -515,11 +515,15 @@ def nothing_started() -> str:
 
 def interrupted(job: Job, stop: str = "") -> str:
     """Return the explanation of an interrupt that leaves a job as it is; ``stop`` is the command before its id."""
-    state, id_ = job.state, short_id(job.id)
+    id_ = short_id(job.id)
+    return left_as_it_is(f"job {job.name} ({id_})", job.state, f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()")
+
+
+def left_as_it_is(what: str, state: State, stop: str) -> str:
+    """Return the explanation of an interrupt that leaves a job or a sweep as it is; ``stop`` is the whole command."""
     if state.ended:
-        return f"Interrupted; job {job.name} ({id_}) has ended ({state.value})."
-    command = f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()"
-    return f"Interrupted; job {job.name} ({id_}) is still {state.value}. To stop it, run {command}"
+        return f"Interrupted; {what} has ended ({state.value})."
+    return f"Interrupted; {what} is still {state.value}. To stop it, run {stop}"
 
 
 def attach(job_id: str | None = None) -> Job:

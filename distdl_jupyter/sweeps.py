@@ -351,8 +351,6 @@ def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[st
 
 def interrupted(sweep: Sweep, stop: str = "") -> str:
     """Return the explanation of an interrupt that leaves a sweep as it is; ``stop`` is the command before its id."""
-    state, id_ = sweep.state, short_id(sweep.id)
-    if state.ended:
-        return f"Interrupted; sweep {sweep.name} ({id_}) has ended ({state.value})."
+    id_ = short_id(sweep.id)
     command = f"{stop} {id_}" if stop else f"sweep({id_!r}).stop()"
-    return f"Interrupted; sweep {sweep.name} ({id_}) is still {state.value}. To stop it, run {command}"
+    return client.left_as_it_is(f"sweep {sweep.name} ({id_})", sweep.state, command)

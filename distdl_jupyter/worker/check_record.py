@@ -79,7 +79,7 @@ class Recording:
     """The record of this rank. ``steps`` are those that have ended; ``step`` is the one that runs."""
 
     def __init__(self, folder: Path, rank: int, size: int, asked: Mapping[str, Any], sources: Sources) -> None:
-        from distdl_jupyter.worker.failure import Describer
+        from distdl_jupyter.worker.frames import Describer
 
         self.rank, self.size = rank, size
         self._describer = Describer(sources, folder / "code")

@@ -75,7 +75,7 @@ def watch(finder: PostImport, sources: Sources, code: Path) -> None:
 
 
 def _watch_parallel(module: ModuleType, sources: Sources, code: Path) -> None:
-    from distdl_jupyter.worker.failure import Describer
+    from distdl_jupyter.worker.frames import Describer
 
     if not hasattr(module.DistributedDataParallel, "_pre_forward"):  # before torch 2.0
         return

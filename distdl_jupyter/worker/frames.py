@@ -1,0 +1,102 @@
+"""The frames of a program as a person sees them: whose code each is, its name and line in the notebook."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple
+
+from distdl_jupyter.worker import failing_statement
+from distdl_jupyter.worker.failing_statement import View
+from distdl_jupyter.worker.sources import Cell, Sources
+
+#: The folder of the worker's own modules.
+WORKER = f"{Path(__file__).parent}/"
+_AROUND = 2
+_LONGEST_LINE = 300
+_FIRST_FRAMES, _LAST_FRAMES = 20, 60
+
+
+class Frame(NamedTuple):
+    """One frame of a traceback; ``line`` is the number as its code object counts, ``cell`` None for a real file."""
+
+    file: str
+    line: int
+    function: str
+    kind: str
+    cell: Cell | None
+    variables: dict[str, Any]
+    globals: dict[str, Any]
+
+    @property
+    def shown_line(self) -> int:
+        """The line's number as the notebook shows it."""
+        return self.line + (self.cell.shift if self.cell else 0)
+
+
+class Describer:
+    """What is needed to tell whose code a frame is."""
+
+    def __init__(self, sources: Sources, code: Path | None) -> None:
+        self.sources = sources
+        self.code = f"{code}/" if code else ""
+        paths = sysconfig.get_paths()
+        self._library = tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+    def kind(self, file: str) -> str:
+        """Return whose code a file is: cell, worker, user or library."""
+        if self.sources.cell(file) is not None:
+            return "cell"
+        if file.startswith(WORKER):
+            return "worker"
+        if self.code and file.startswith(self.code):
+            return "user"
+        inside = file.startswith(("<", *self._library)) or "site-packages" in file or "dist-packages" in file
+        return "library" if inside else "user"
+
+    def label(self, file: str) -> str:
+        """Return a file's name as people say it: the cell, or the path below the folder that it was found in."""
+        cell = self.sources.cell(file)
+        if cell is not None:
+            return cell.label
+        roots = [self.code, *sorted(self._library, key=len, reverse=True), f"{Path.cwd()}/"]
+        root = next((root for root in roots if root and file.startswith(root)), "")
+        return file[len(root) :] if root else Path(file).name
+
+    def frames(self, trace: TracebackType | None) -> list[Frame]:
+        """Return the frames of a traceback, outermost first, the middle of a very long one left out."""
+        found: list[Frame] = []
+        while trace is not None:
+            code, file = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
+            kind = self.kind(file)
+            # Python's own machinery between the worker and a script belongs to the worker.
+            kind = "worker" if kind == "library" and all(f.kind == "worker" for f in found) else kind
+            found.append(Frame(file, trace.tb_lineno or code.co_firstlineno, code.co_qualname, kind,
+                               self.sources.cell(file), trace.tb_frame.f_locals, trace.tb_frame.f_globals))  # fmt: skip
+            trace = trace.tb_next
+        return found if len(found) <= _FIRST_FRAMES + _LAST_FRAMES else found[:_FIRST_FRAMES] + found[-_LAST_FRAMES:]
+
+    def line(self) -> tuple[str, int]:
+        """Return where the user's code is now: label and line of the innermost frame of a cell or the user's files."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if self.kind(file) in ("cell", "user"):
+                cell = self.sources.cell(file)
+                return self.label(file), frame.f_lineno + (cell.shift if cell else 0)
+            frame = frame.f_back
+        return "", 0
+
+    def source(self, frame: Frame) -> list[list[Any]]:
+        """Return the lines around the failing one as [number, text], numbered as the notebook shows them."""
+        lines = self.sources.lines(frame.file, frame.globals)
+        first, last = max(1, frame.line - _AROUND), min(len(lines), frame.line + _AROUND)
+        shift = frame.shown_line - frame.line
+        return [[n + shift, lines[n - 1].rstrip("\n")[:_LONGEST_LINE]] for n in range(first, last + 1)]
+
+    def view(self, frame: Frame) -> View:
+        """Return the failing statement of a frame with its variables."""
+        lines = self.sources.lines(frame.file, frame.globals)
+        return failing_statement.view(lines, frame.line, frame.variables, frame.globals)
