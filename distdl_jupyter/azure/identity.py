@@ -57,7 +57,7 @@ def credential() -> TokenCredential:
     """
     settled = settings.read()
     if not settled.credential:
-        raise NotSignedIn("Nobody is signed in to Azure.", hint=HOW)
+        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
     if settled.credential in credentials.INTERACTIVE:
         _check(stored.read(), settled)
         return _OfPerson()
@@ -73,7 +73,7 @@ def _check(found: SignIn | None, settled: AzureSettings) -> None:
     """Raise NotSignedIn unless somebody signed in with these settings."""
     if found is None:
         asked = attempt.seen()
-        problem = (asked and asked.problem) or Problem(message="Nobody is signed in to Azure.", hint=HOW)
+        problem = (asked and asked.problem) or Problem(message="Not signed in to Azure.", hint=HOW)
         raise NotSignedIn(problem.message, code=problem.code, hint=problem.hint or HOW)
     if not found.is_of(settled):
         raise NotSignedIn(
@@ -99,7 +99,9 @@ class _OfPerson(credentials.Credential):
         """Return a token with what is known of it (azure-core's newer protocol). Raises NotSignedIn."""
         found = stored.read()
         if found is None:
-            raise NotSignedIn("Nobody is signed in to Azure any more.", hint="Sign in to Azure again.")
+            raise NotSignedIn(
+                "The sign-in to Azure has ended.", code="azure-sign-in-ended", hint="Sign in to Azure again."
+            )
         # The sign-in was asked for without continuous access evaluation, whose tokens have a cache of their own.
         given: TokenRequestOptions = {**(options or {}), "enable_cae": False}
         for _ in range(_LOOKS):
@@ -116,7 +118,9 @@ class _OfPerson(credentials.Credential):
             raise late
         if stored.read() is None:
             stored.forget()  # Somebody signed out while this token was renewed, and the cache has it again.
-            raise NotSignedIn("Nobody is signed in to Azure any more.", hint="Sign in to Azure again.")
+            raise NotSignedIn(
+                "The sign-in to Azure has ended.", code="azure-sign-in-ended", hint="Sign in to Azure again."
+            )
         return token
 
 

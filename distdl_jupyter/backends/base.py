@@ -145,8 +145,8 @@ def only_single(spec: JobSpec, label: str) -> None:
     """Raise InvalidSpec when a backend that knows one process is asked for several."""
     if spec.process_count > 1:
         raise InvalidSpec(
-            f"The backend {label} runs one process, but {spec.process_count} are asked for.",
+            f"The backend {label} runs one process, but the job has {spec.process_count}.",
             code="backend-one-process",
             field="distributed_backend",
-            hint="Choose torch, horovod-gloo or horovod-mpi, or set node_count and process_count_per_node to 1.",
+            hint="Use torch, horovod-gloo or horovod-mpi, or set node_count and process_count_per_node to 1.",
         )

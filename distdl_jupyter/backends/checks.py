@@ -40,7 +40,7 @@ def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
     if cuda is None or not cuda.is_initialized():
         return None
     findings = tuple(_held(cuda))
-    return Check("GPU memory", "held by this kernel" if findings else "this kernel holds none", findings)
+    return Check("GPU memory", "used by this kernel" if findings else "not used by this kernel", findings)
 
 
 def _held(cuda: Any) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def _held(cuda: Any) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "kernel-holds-gpu",
-                f"This kernel holds {size(held)} on GPU {device}, which the ranks cannot use.",
+                f"This kernel uses {size(held)} on GPU {device}, which ranks cannot use.",
                 "Delete the tensors and call torch.cuda.empty_cache(), or restart the kernel.",
             )
 
@@ -72,11 +72,12 @@ def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Che
     finding = Finding(
         "warning",
         "no-gpu",
-        f"{ast.unparse(first.node)[:60]} in {first.place} needs a GPU, and this machine has none: every rank would end "
+        f"{ast.unparse(first.node)[:60]} in {first.place} needs a GPU, but this machine has none. Every rank would "
+        "fail "
         "there.",
-        'Take device = "cuda" if torch.cuda.is_available() else "cpu", or a compute_target with GPUs.',
+        'Use device = "cuda" if torch.cuda.is_available() else "cpu", or a compute_target with GPUs.',
     )
-    return Check("CUDA", "no GPU here", (finding,))
+    return Check("CUDA", "no GPU on this machine", (finding,))
 
 
 def _uses_cuda(call: Call) -> bool:
@@ -97,7 +98,7 @@ def horovod_build(code: Code, spec: JobSpec, built_for: Collection[Package]) -> 
     finding = Finding(
         "error",
         "horovod-without-tensorflow",
-        f"Horovod was built here without TensorFlow, so {ast.unparse(calls[0].node)[:60]} in {calls[0].place} fails on "
+        f"This Horovod was built without TensorFlow, so {ast.unparse(calls[0].node)[:60]} in {calls[0].place} fails on "
         "every rank.",
         'Run "distdl install horovod --framework torch,tensorflow", or use the backend tensorflow '
         "(MultiWorkerMirroredStrategy).",
@@ -127,8 +128,8 @@ def _elastic_findings(code: Code, spec: JobSpec, *, asked: bool, written: bool) 
         yield Finding(
             "warning",
             "not-elastic-code",
-            "elastic=True is set, but the code does not use hvd.elastic.run: who loses another process ends too.",
-            "Train in a function with @hvd.elastic.run and a state of hvd.elastic, or leave elastic out.",
+            "elastic=True is set, but the code does not use hvd.elastic.run, so all processes end when one fails.",
+            "Train in a function with @hvd.elastic.run and a state of hvd.elastic, or remove elastic.",
         )
     if asked and not spec.max_restarts:
         yield Finding(
@@ -150,11 +151,11 @@ def keras(code: Code, draft: CapturedCode, spec: JobSpec, environment: Mapping[s
         return None
     version = _keras_version()
     if version < 3 or _variables(spec, environment).get(_LEGACY) == "1":
-        return Check("Keras", f"Keras {version}" if version else "not installed here")
+        return Check("Keras", f"Keras {version}" if version else "not installed")
     finding = Finding(
         "error",
         "keras-3",
-        f"Keras {version} with Horovod's Keras wrappers trains without averaging gradients, and without an error.",
+        f"Keras {version} with Horovod's Keras wrappers does not average gradients and raises no error.",
         _averaging(draft),
     )
     return Check("Keras", "gradients would not be averaged", (finding,))
@@ -183,14 +184,14 @@ def keras_fit(
         return None
     version, legacy = _keras_version(), any(_LEGACY in piece.text for piece in draft.texts)
     if version < 3 or legacy or _variables(spec, environment).get(_LEGACY) == "1" or code.needs("tf_keras"):
-        return Check("Keras", "Keras 2 trains" if version else "not installed here")
+        return Check("Keras", "Keras 2 is supported" if version else "not installed")
     finding = Finding(
         "warning",
         "keras-3-fit",
-        f"fit() in {fit.place} ends with an error: Keras {version} does not train under MultiWorkerMirroredStrategy.",
+        f"fit() in {fit.place} fails, because Keras {version} does not train under MultiWorkerMirroredStrategy.",
         f'Run "pip install tf-keras", and put os.environ["{_LEGACY}"] = "1" before the first import of TensorFlow.',
     )
-    return Check("Keras", "does not train under this strategy", (finding,))
+    return Check("Keras", "does not support this strategy", (finding,))
 
 
 def _variables(spec: JobSpec, environment: Mapping[str, str]) -> Mapping[str, str]:

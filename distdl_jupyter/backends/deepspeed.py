@@ -37,20 +37,22 @@ class DeepSpeedOptions(TorchOptions):
     """Settings of the deepspeed backend; each of the small ones goes before what the config says."""
 
     deepspeed_config: str | dict[str, Any] = field(
-        default="", metadata={"help": "DeepSpeed's config: a file, JSON or a dict; none where the code has its own"}
+        default="", metadata={"help": "DeepSpeed config: a file, JSON or a dict; empty if the code has its own"}
     )
     zero_stage: int | None = field(
         default=None,
-        metadata={"help": "what the ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too"},
+        metadata={
+            "help": "what is sharded across ranks: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters"
+        },
     )
     offload: str = field(
         default="",
-        metadata={"help": "what is kept in the machine's memory instead of the GPU's", "choices": ("", *_OFFLOADS)},
+        metadata={"help": "what to offload from the GPU to host memory", "choices": ("", *_OFFLOADS)},
     )
-    micro_batch: int | None = field(default=None, metadata={"help": "samples that a rank takes at a time"})
-    gradient_accumulation: int | None = field(default=None, metadata={"help": "such batches in one step"})
+    micro_batch: int | None = field(default=None, metadata={"help": "samples per rank and micro-batch"})
+    gradient_accumulation: int | None = field(default=None, metadata={"help": "micro-batches per step"})
     precision: str = field(
-        default="", metadata={"help": "numbers in which it trains", "choices": ("", "fp32", "bf16", "fp16")}
+        default="", metadata={"help": "number format for training", "choices": ("", "fp32", "bf16", "fp16")}
     )
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class DeepSpeedBackend(TorchBackend):
     def unavailable(self, options: Any) -> str:
         """Torch and DeepSpeed must be installed; they are looked for without importing them."""
         if find_spec("deepspeed") is None:
-            return "DeepSpeed is not installed in this environment: run 'pip install distdl-jupyter[deepspeed]'."
+            return "DeepSpeed is not installed in this environment. Run: pip install 'distdl-jupyter[deepspeed]'"
         return super().unavailable(options)
 
     def modules(self, options: Any) -> tuple[str, ...]:
@@ -145,13 +147,18 @@ def check_batch(config: Config, ranks: int) -> str:
         return ""
     for key, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _wrong(f"{key} is {value!r}, but it takes a whole number from 1.", "")
+            raise _wrong(
+                "deepspeed-number-invalid",
+                f"{key} is {value!r}, but must be an integer of at least 1.",
+                f"Set {key} to an integer of at least 1.",
+            )
     whole, micro, steps = given.get(_BATCH), given.get(_MICRO), given.get(_STEPS)
     if micro is None:
         if whole is None:
             raise _wrong(
-                "DeepSpeed's config does not say how many samples a step has.",
-                "Set micro_batch to the samples that a rank takes at a time.",
+                "deepspeed-batch-missing",
+                "The DeepSpeed config does not set the batch size.",
+                "Set micro_batch to the number of samples per rank.",
             )
         micro = _share(whole, (steps or 1) * ranks, _in_words(None, steps or 1, ranks))
     if steps is None:
@@ -159,8 +166,9 @@ def check_batch(config: Config, ranks: int) -> str:
     found = micro * steps * ranks
     if whole is not None and whole != found:
         raise _wrong(
+            "deepspeed-batch-differs",
             f"{_BATCH} is {whole}, but {_in_words(micro, steps, ranks)} is {found}.",
-            f"Set {_BATCH} to {found}, or leave it out.",
+            f"Set {_BATCH} to {found}, or remove it.",
         )
     return f"{found} samples a step, {_in_words(micro, steps, ranks)}"
 
@@ -169,7 +177,11 @@ def _share(whole: int, parts: int, words: str) -> int:
     if whole % parts:
         less = whole - whole % parts
         near = f"{less} or {less + parts}" if less else str(parts)
-        raise _wrong(f"{_BATCH} is {whole}, which is no multiple of {words}.", f"Set it to {near}.")
+        raise _wrong(
+            "deepspeed-batch-uneven",
+            f"{_BATCH} is {whole}, which is not a multiple of {words}.",
+            f"Set {_BATCH} to {near}.",
+        )
     return whole // parts
 
 
@@ -183,16 +195,23 @@ def _check(config: Config) -> None:
     zero = config.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-        raise _wrong(f"ZeRO has the stages 0 to 3, not {stage!r}.", "Set zero_stage to one of them.", "zero_stage")
+        raise _wrong(
+            "deepspeed-stage-invalid",
+            f"zero_stage is {stage!r}, but must be 0, 1, 2 or 3.",
+            "Set zero_stage to 0, 1, 2 or 3.",
+            "zero_stage",
+        )
     for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
         device = (zero.get(key) or {}).get("device", "none")
         if device != "none" and stage < least:
-            raise _wrong(
+            raise _wrong("deepspeed-offload-stage",
                 f"{key} needs ZeRO stage {least}, but the stage is {stage}.",
-                f"Set zero_stage to {least}, or leave the offload out.", "offload",
+                f"Set zero_stage to {least}, or remove the offload.", "offload",
             )  # fmt: skip
     if all((config.get(kind) or {}).get("enabled") is True for kind in _HALVES):
-        raise _wrong("The config switches both bf16 and fp16 on.", "Switch one of them off.")
+        raise _wrong(
+            "deepspeed-two-formats", "The DeepSpeed config enables both bf16 and fp16.", "Disable one of them."
+        )
 
 
 def _text(given: str | Config) -> str:
@@ -202,19 +221,27 @@ def _text(given: str | Config) -> str:
         try:
             given = path.read_text("utf-8")
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise _wrong(f"DeepSpeed's config {path} cannot be read: {why}.",
-                         "Give the path of a JSON file, JSON, or a dict.") from None  # fmt: skip
+            why = getattr(error, "strerror", None) or "it is not a text file"
+            raise _wrong("deepspeed-config-unreadable", f"Cannot read the DeepSpeed config {path}: {why}.",
+                         "Set deepspeed_config to the path of a JSON file, to JSON, or to a "
+                         "dict.") from None  # fmt: skip
     try:
         config = json.loads(given or "{}") if isinstance(given, str) else given
         text = json.dumps(config)
     except (TypeError, ValueError) as error:
-        raise _wrong(f"DeepSpeed's config is no JSON: {error}.", "Look at the line and column.") from None
+        raise _wrong(
+            "deepspeed-config-not-json",
+            f"The DeepSpeed config is not valid JSON: {error}.",
+            "Correct the JSON at this line and column.",
+        ) from None
     if not isinstance(config, dict):
-        raise _wrong(f"DeepSpeed's config is {type(config).__name__}, but it takes an object.", 'Example: {"bf16": '
-                     '{"enabled": true}}.')  # fmt: skip
+        raise _wrong(
+            "deepspeed-config-not-an-object",
+            f"The DeepSpeed config is {type(config).__name__}, but must be a JSON object.",
+            'Example: {"bf16": {"enabled": true}}.',
+        )
     return text if config else ""
 
 
-def _wrong(problem: str, hint: str, option: str = "deepspeed_config") -> InvalidSpec:
-    return InvalidSpec(problem, field=option, hint=hint)
+def _wrong(code: str, problem: str, hint: str, option: str = "deepspeed_config") -> InvalidSpec:
+    return InvalidSpec(problem, code=code, field=option, hint=hint)

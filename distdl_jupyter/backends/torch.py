@@ -25,7 +25,7 @@ class TorchOptions:
 
     transport: str = field(
         default="auto",
-        metadata={"help": "how tensors travel; auto: Gloo for CPU tensors, NCCL for GPU tensors",
+        metadata={"help": "communication library; auto: Gloo for CPU tensors, NCCL for GPU tensors",
                   "choices": ("auto", "gloo", "nccl")},
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ class TorchBackend(Backend):
     def unavailable(self, options: TorchOptions) -> str:
         """Torch must be installed; it is looked for without importing it."""
         if find_spec("torch") is None:
-            return "torch is not installed in this environment: run 'pip install distdl-jupyter[torch]'."
+            return "torch is not installed in this environment. Run: pip install 'distdl-jupyter[torch]'"
         return ""
 
     def modules(self, options: TorchOptions) -> tuple[str, ...]:
@@ -122,5 +122,5 @@ def _check_gpus(placement: Placement) -> None:
             f"torch-nccl needs a GPU for each of {len(placement.ranks)} ranks.",
             code="nccl-needs-gpus",
             field="distributed_backend",
-            hint="Choose torch-gloo, or fewer processes.",
+            hint="Use torch-gloo, or fewer processes.",
         )

@@ -29,13 +29,13 @@ def find(name: str) -> ClusterConfig:
             return target
     if name in registry.names("clusters"):
         raise ClusterNotFound(
-            f"{name} is a kind of cluster, not a cluster.",
+            f"{name} is a type of cluster, not the name of a cluster.",
             code="kind-is-not-a-cluster",
-            hint=f'Make one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.',
+            hint=f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.',
         )
     names = [target.name for target in known]
     raise ClusterNotFound(
-        f"No cluster is named {name!r}.",
+        f"Unknown cluster {name!r}.",
         code="cluster-not-in-list",
         hint=unknown(name, names, "cluster").partition(". ")[2],
     )
@@ -44,13 +44,13 @@ def find(name: str) -> ClusterConfig:
 def remove(name: str, active: Sequence[object]) -> None:
     """Forget a named cluster on which none of the jobs ``active`` runs. Raises ClusterNotFound, ClusterRefused."""
     if not find(name).named:
-        raise ClusterRefused(f"{name} is there by itself and cannot be removed.", code="cluster-built-in")
+        raise ClusterRefused(f"{name} is built in and cannot be removed.", code="cluster-built-in")
     if active:
         have, them, their = ("has", "it", "its") if len(active) == 1 else ("have", "them", "their")
         raise ClusterRefused(
             f"{plural(len(active), 'job')} of {name} {have} not ended.",
             code="cluster-has-jobs",
-            hint=f"Cancel {them} first, or wait for {their} end.",
+            hint=f"Cancel {them}, or wait for {their} end.",
         )
     cluster_configs.remove(name)
 

@@ -28,20 +28,20 @@ class Nodes(list[NodeInfo]):
     """The machines of a cluster, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        return table.text(views.node_rows(self)) if self else "No node is known."
+        return table.text(views.node_rows(self)) if self else "No known nodes."
 
     def _repr_html_(self) -> str:
-        return table.html(views.node_rows(self)) if self else "<p>No node is known.</p>"
+        return table.html(views.node_rows(self)) if self else "<p>No known nodes.</p>"
 
 
 class Choices(list[Choice]):
     """Values that an option may have, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        return table.text(views.choice_rows(self)) if self else "Nothing is offered."
+        return table.text(views.choice_rows(self)) if self else "No values available."
 
     def _repr_html_(self) -> str:
-        return table.html(views.choice_rows(self)) if self else "<p>Nothing is offered.</p>"
+        return table.html(views.choice_rows(self)) if self else "<p>No values available.</p>"
 
 
 class Checks(list[Check]):
@@ -98,7 +98,7 @@ class ClusterHandle:
         target = self.target
         if not target.named:
             raise InvalidSpec(
-                f"{self.name} is there by itself and has no options to change.",
+                f"{self.name} is built in and has no options to change.",
                 code="cluster-without-options",
                 field="name",
             )

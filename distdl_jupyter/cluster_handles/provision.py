@@ -27,7 +27,7 @@ def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
     cluster: Cluster = registry.get("clusters", kind)
     if option not in cluster.asks:
         raise InvalidSpec(
-            f"Nobody can be asked what {option} of a cluster of the kind {kind} may be.",
+            f"Values of {option} cannot be listed for clusters of type {kind}.",
             code="choices-unavailable",
             field=option,
         )
@@ -54,10 +54,10 @@ def scale(target: ClusterConfig, node_count: int | None, min_nodes: int | None =
     cluster, options = status.plugin(target)
     if min_nodes is not None and node_count is not None and min_nodes > node_count:
         raise InvalidSpec(
-            f"min_nodes is {min_nodes}, but there may be {plural(node_count, 'node')} at most.",
+            f"min_nodes is {min_nodes}, but the cluster can have at most {plural(node_count, 'node')}.",
             code="min-nodes-too-large",
             field="min_nodes",
-            hint="Keep fewer nodes up, or allow more.",
+            hint="Lower min_nodes, or raise the maximum number of nodes.",
         )
     later = options if node_count is None else cluster.scale(options, node_count)
     if min_nodes is not None:
@@ -85,7 +85,7 @@ def delete(target: ClusterConfig, active: Sequence[object]) -> None:
         raise ClusterRefused(
             f"{plural(len(active), 'job')} of {target.name} {have} not ended.",
             code="machines-have-jobs",
-            hint="Cancel them first, or wait for their end.",
+            hint="Cancel them, or wait until they end.",
         )
     cluster, options = status.plugin(target)
     cluster.delete(options)
@@ -98,11 +98,11 @@ def settled(target: ClusterConfig, seconds: float) -> Machines | None:
     while (found := cluster.machines(options)) is not None and found.state and time.monotonic() < until:
         time.sleep(_STEP)
     if found is not None and found.problem:
-        raise ClusterRefused(found.problem)
+        raise ClusterRefused(found.problem, code="machines-not-changed")
     return found
 
 
 def _wanted(cluster: Cluster, given: Mapping[str, Any]) -> Any:
     if not cluster.can_create:
         return None
-    return registry.checked(cluster.Wanted, given, f"machines of a cluster of the kind {cluster.name}")
+    return registry.checked(cluster.Wanted, given, f"machines of a cluster of type {cluster.name}")

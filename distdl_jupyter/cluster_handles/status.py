@@ -20,7 +20,7 @@ from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.errors import DistDLError
 
 #: The problem of a cluster whose machines can be made from here, and are not there.
-ABSENT = "Its machines have not been made yet."
+ABSENT = "The machines have not been created yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def look(target: ClusterConfig) -> ClusterStatus:
     except DistDLError as error:
         return ClusterStatus(target, target.kind, problem=error.message, remedy=error.hint, code=error.code)
     except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other clusters
-        problem = f"Its plug-in failed: {type(error).__name__}: {error}"
+        problem = f"The plug-in failed: {type(error).__name__}: {error}"
         return ClusterStatus(target, target.kind, problem=problem, code="cluster-plugin-failed")
 
 
@@ -96,7 +96,7 @@ def _look(target: ClusterConfig) -> ClusterStatus:
     machines = cluster.machines(options) if cluster.can_create and not problem else None
     remedy = ""
     if machines is not None and not machines.exists:
-        problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}."
+        problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}"
     nodes = () if problem else tuple(cluster.nodes(options))
     return ClusterStatus(
         target,
@@ -153,8 +153,8 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
     except Exception as error:  # noqa: BLE001 - as above
         return [
             _red(
-                f"Its plug-in failed: {type(error).__name__}: {error}",
-                "Report it to the authors of the plug-in.",
+                f"The plug-in failed: {type(error).__name__}: {error}",
+                "Report the error to the authors of the plug-in.",
                 "cluster-plugin-failed",
             )
         ]
@@ -173,10 +173,10 @@ def _nothing(cluster: Cluster, options: Any) -> Check:
             "Reachable",
             "error",
             f"{', '.join(down)} cannot be used.",
-            "Look at these machines.",
+            "Check these machines.",
             code="cluster-reachable",
         )
-    return Check("", "Reachable", "ok", "All of its nodes answer.")
+    return Check("", "Reachable", "ok", "All nodes respond.")
 
 
 def needs(backend_label: str, given: Mapping[str, Any] | None = None) -> dict[str, Sequence[str]]:

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 #: Options of an estimator that mean nothing here, and why.
 _WITHOUT_MEANING = {
-    "vm_priority": "a cluster of this package says itself what machines it rents",
+    "vm_priority": "the cluster determines the machines",
     "image_registry_details": "no image is fetched from a registry",
     "framework_version": "ranks use the PyTorch that is installed; name another one in pip_packages",
-    "source_directory_data_store": "the folder of the script goes to the nodes by itself",
+    "source_directory_data_store": "the folder of the script is copied to the nodes automatically",
     "_enable_optimized_mode": "no image is built",
     "_show_lint_warnings": "every job's code is checked before it starts",
     "_show_package_warnings": "every job's code is checked before it starts",
 }
 #: Options of a container, which only Azure ML starts for a job.
 _OF_CONTAINERS = {
-    "custom_docker_image": "ranks run with the Python of this process, in no container",
-    "shm_size": "ranks run in no container, so they have all shared memory of their machine",
+    "custom_docker_image": "ranks use the Python of this process without a container",
+    "shm_size": "ranks run without a container and can use all shared memory of the machine",
 }
 #: How the id of a run begins that is outside of a job.
 _OFFLINE = "OfflineRun_"
@@ -139,7 +139,7 @@ class PyTorch:
         """
         if not entry_script:
             raise InvalidSpec(
-                "An estimator needs entry_script, the script's path in source_directory.",
+                "An estimator needs entry_script, the path of the script in source_directory.",
                 code="estimator-without-script",
                 field="entry_script",
             )
@@ -155,17 +155,17 @@ class PyTorch:
         })  # fmt: skip
         if environment_definition is not None:
             raise InvalidSpec(
-                "environment_definition is an environment of Azure ML's SDK, which is not read here.",
+                "environment_definition is an environment of the Azure ML SDK, which is not supported here.",
                 code="estimator-environment",
                 field="environment_definition",
-                hint="Give pip_packages, conda_packages and environment_variables.",
+                hint="Set pip_packages, conda_packages and environment_variables instead.",
             )
         if conda_dependencies_file or conda_dependencies_file_path:
             raise InvalidSpec(
-                "conda_dependencies_file is not read here.",
+                "conda_dependencies_file is not supported here.",
                 code="estimator-conda-file",
                 field="conda_dependencies_file",
-                hint="Give its packages as conda_packages and pip_packages.",
+                hint="List the packages in conda_packages and pip_packages.",
             )
         requirements = pip_requirements_file or pip_requirements_file_path
         ranks = _ranks(node_count, process_count_per_node, distributed_backend, distributed_training)
@@ -191,7 +191,7 @@ def _warn(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if value:
             why = (_WITHOUT_MEANING | _OF_CONTAINERS)[name]
-            warnings.warn(f"{name} of an estimator means nothing here: {why}.", stacklevel=3)
+            warnings.warn(f"The argument {name} of the estimator is ignored: {why}.", stacklevel=3)
 
 
 def _target(compute_target: Any) -> tuple[str, bool]:
@@ -205,8 +205,8 @@ def _target(compute_target: Any) -> tuple[str, bool]:
         return name, cluster_configs.find(name).kind == "azureml"
     except InvalidSpec as error:
         raise InvalidSpec(
-            error.message, field="compute_target",
-            hint=f'Name it once: distdl_jupyter.add_cluster("{name}", "azureml", workspace=..., compute="{name}").',
+            error.message, code="estimator-cluster-unknown", field="compute_target",
+            hint=f'Add it once: distdl_jupyter.add_cluster("{name}", "azureml", workspace=..., compute="{name}").',
         ) from None  # fmt: skip
 
 
@@ -216,16 +216,16 @@ def _ranks(nodes: int, processes: int, backend: str | None, training: Any) -> di
         kind = _TRAINING.get(type(training).__name__)
         if kind is None:
             raise InvalidSpec(
-                f"distributed_training is {training!r:.80}, but it takes MpiConfiguration(), Gloo() or Nccl().",
+                f"distributed_training is {training!r:.80}, but must be MpiConfiguration(), Gloo() or Nccl().",
                 code="estimator-training-invalid",
                 field="distributed_training",
             )
         if backend and backend.lower() != kind:
             raise InvalidSpec(
-                f"distributed_backend is {backend} and distributed_training {kind}.",
+                f"distributed_backend is {backend}, but distributed_training is {kind}.",
                 code="estimator-backends-differ",
                 field="distributed_backend",
-                hint="Give one of them.",
+                hint="Set only one of them.",
             )
         backend = kind
         if kind == "mpi":
@@ -236,7 +236,7 @@ def _ranks(nodes: int, processes: int, backend: str | None, training: Any) -> di
             "Several processes need distributed_backend or distributed_training.",
             code="estimator-without-backend",
             field="distributed_backend",
-            hint='Give distributed_backend="mpi" for Horovod, "gloo" or "nccl" for torch.distributed.',
+            hint='Set distributed_backend="mpi" for Horovod, "gloo" or "nccl" for torch.distributed.',
         )
     return {"node_count": nodes, "process_count_per_node": processes,
             "distributed_backend": (backend or "plain").lower()}  # fmt: skip
@@ -263,7 +263,7 @@ class _Sources:
                 self.text(one)
             elif one is not None and not isinstance(one, str | Mapping | data.DataSource):
                 raise InvalidSpec(
-                    f"{field} holds {one!r:.80}, which is no DataReference and names no place.",
+                    f"{field} contains {one!r:.80}, which is neither a DataReference nor an address.",
                     code="data-reference-invalid",
                     field=field,
                     hint='Example: inputs=["train=blob://account/container/cifar10"].',
@@ -279,10 +279,10 @@ class _Sources:
         account, container = (getattr(store, name, None) for name in ("account_name", "container_name"))
         if not account or not container or getattr(store, "datastore_type", "AzureBlob") != "AzureBlob":
             raise InvalidSpec(
-                f"The data reference {label} is in no container of Azure Blob.",
+                f"The data reference {label} is not in an Azure Blob container.",
                 code="data-reference-not-blob",
                 field="inputs",
-                hint='Give its place: inputs=["train=shared:/mnt/data"].',
+                hint='Set its address: inputs=["train=shared:/mnt/data"].',
             )
         # A reference without a name has 32 hexadecimal digits for one.
         plain = re.sub(r"[^A-Za-z0-9_]", "_", label)
@@ -331,13 +331,15 @@ class Experiment:
 
         if not isinstance(config, PyTorch):
             raise InvalidSpec(
-                f"Experiment.submit takes an estimator, not {type(config).__name__}.",
+                f"Experiment.submit needs an estimator, not {type(config).__name__}.",
                 code="experiment-without-estimator",
                 field="config",
-                hint="Make one: distdl_jupyter.compat.azureml.PyTorch(...).",
+                hint="Create one: distdl_jupyter.compat.azureml.PyTorch(...).",
             )
         for name in (*(["tags"] if tags else []), *kwargs):
-            warnings.warn(f"{name} of Experiment.submit means nothing here: a job has a name only.", stacklevel=2)
+            warnings.warn(
+                f"The argument {name} of Experiment.submit is ignored, because a job only has a name.", stacklevel=2
+            )
         draft = capture.capture_script(config.entry_script, config.source_directory, config.script_params)
         draft = dataclasses.replace(draft, payload_json={**draft.payload_json, "layout": config.layout})
         return Run(self, client.launch(draft, **{"name": self.name, **config.options}).id)
@@ -442,8 +444,8 @@ class Run:
         """
         id_ = os.environ.get("DISTDL_JOB_ID")
         if id_ is None and not allow_offline:
-            raise LookupError("Run.get_context() has a run inside of a job only: start the script by "
-                              "Experiment.submit, or leave out allow_offline=False.")  # fmt: skip
+            raise LookupError("Run.get_context() returns a run only inside a job. Start the script with "
+                              "Experiment.submit, or remove allow_offline=False.")  # fmt: skip
         return cls(None, id_ or f"{_OFFLINE}{uuid.uuid4()}")
 
     def log(self, name: str, value: Any, description: str = "", step: int | None = None) -> None:
@@ -452,10 +454,10 @@ class Run:
         Raises TypeError for a value that is not one number, InvalidSpec for a run of another process.
         """
         if isinstance(value, list | range | Iterator):
-            raise TypeError("Run.log takes one number; Run.log_list takes several.")
+            raise TypeError("Run.log accepts one number. Use Run.log_list for several.")
         if self.id != os.environ.get("DISTDL_JOB_ID") and not self.id.startswith(_OFFLINE):
             raise InvalidSpec(
-                "Only the ranks of a run log to it.",
+                "Only the ranks of a run can log to it.",
                 code="run-log-outside-rank",
                 field="name",
                 hint="Call Run.get_context().log(...) in the entry script.",
@@ -473,8 +475,10 @@ class Run:
         report.flush()
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"Run.{name} of azureml-core is not in distdl_jupyter.compat.azureml; run.job has what "
-                             "is known of the job.")  # fmt: skip
+        raise AttributeError(
+            f"Run.{name} of azureml-core is not supported by distdl_jupyter.compat.azureml. Use run.job, "
+            "the handle of the job."
+        )
 
     def __repr__(self) -> str:
         of = self.experiment.name if self.experiment is not None else ""

@@ -23,7 +23,7 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
     if callable(what):
         job = client.submit(what, args, kwargs, **options)
     elif kwargs:
-        raise TypeError("A script takes arguments in their order, and no keyword arguments.")
+        raise TypeError("A script accepts positional arguments only, no keyword arguments.")
     else:
         job = client.submit(entry_script=str(what), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
     show(job)

@@ -30,7 +30,7 @@ class TorchDistributor:
         self.num_processes, self.local_mode, self.use_gpu = num_processes, local_mode, use_gpu
         if type(num_processes) is not int or num_processes < 1:
             raise InvalidSpec(
-                f"num_processes is {num_processes!r}, but it takes a whole number from 1.",
+                f"num_processes is {num_processes!r}, but must be an integer of at least 1.",
                 code="torch-distributor-processes",
                 field="num_processes",
             )

@@ -20,14 +20,15 @@ class HorovodRunner:
         """``driver_log_verbosity`` is taken and has no meaning: the log of all ranks is there. Raises InvalidSpec."""
         if type(np) is not int or np == 0:
             raise InvalidSpec(
-                "np is a number of tasks of Spark, or below zero of processes on this machine.",
+                "np must not be 0. A positive number counts Spark tasks, a negative number counts processes on "
+                "this machine.",
                 code="horovod-runner-np",
                 field="np",
-                hint="Set np=-2 for two processes here.",
+                hint="Set np=-2 for two processes on this machine.",
             )
         if driver_log_verbosity not in ("all", "log_callback_only"):
             raise InvalidSpec(
-                f"driver_log_verbosity is {driver_log_verbosity!r}, but it takes one of all, log_callback_only.",
+                f"driver_log_verbosity is {driver_log_verbosity!r}, but must be all or log_callback_only.",
                 code="horovod-runner-verbosity",
                 field="driver_log_verbosity",
             )

@@ -43,7 +43,7 @@ def _report(folder: JobFolder) -> str:
 
 
 def _give_up(*_: object) -> NoReturn:
-    _end(f"not sent, nobody answered within {TIMEOUT} s")
+    _end(f"not sent, no response within {TIMEOUT} s")
 
 
 def _end(said: str) -> NoReturn:

@@ -54,7 +54,7 @@ def _azure() -> tuple[Any, Any]:
     try:
         from azure.monitor.opentelemetry.exporter import AzureMonitorMetricExporter, AzureMonitorTraceExporter
     except ImportError:
-        raise CannotSend(f"Application Insights needs a package: pip install '{_EXTRA['azure']}'") from None
+        raise CannotSend(f"Application Insights needs a package. Run: pip install '{_EXTRA['azure']}'") from None
     return (
         AzureMonitorTraceExporter(disable_offline_storage=True),
         AzureMonitorMetricExporter(disable_offline_storage=True),
@@ -66,7 +66,7 @@ def _otlp() -> tuple[Any, Any]:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise CannotSend(f"OTLP needs a package: pip install '{_EXTRA['otlp']}'") from None
+        raise CannotSend(f"OTLP needs a package. Run: pip install '{_EXTRA['otlp']}'") from None
     return OTLPSpanExporter(), OTLPMetricExporter()
 
 
@@ -104,7 +104,7 @@ def _send_spans(account: Account, exporter: Any) -> str:
         span.end(_nanoseconds(one.end))
     result = exporter.export(made)
     exporter.shutdown()
-    return "" if result is SpanExportResult.SUCCESS else "spans were not taken"
+    return "" if result is SpanExportResult.SUCCESS else "spans were rejected"
 
 
 def _send_measures(account: Account, exporter: Any) -> str:
@@ -123,7 +123,7 @@ def _send_measures(account: Account, exporter: Any) -> str:
     result = exporter.export(reader.get_metrics_data())
     exporter.shutdown()
     provider.shutdown()
-    return "" if result is MetricExportResult.SUCCESS else "metrics were not taken"
+    return "" if result is MetricExportResult.SUCCESS else "metrics were rejected"
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -43,38 +43,34 @@ class MonitoringSettings:
         default=False,
         metadata={
             "help": f"Send spans and metrics of ended jobs to Application Insights ({CONNECTION_STRING}) and to OTLP "
-            f"({ENDPOINTS[0]}), whichever the environment names."
+            f"({ENDPOINTS[0]}), as set in the environment."
         },
     )
     webhook: str = field(
         default="",
-        metadata={"help": "Address of Slack, Teams, ntfy (ntfy+https://HOST/TOPIC) or any other that takes JSON."},
+        metadata={"help": "Address of a webhook: Slack, Teams, ntfy (ntfy+https://HOST/TOPIC) or any JSON webhook."},
     )
-    notify: str = field(default=_ALL, metadata={"help": f"What the webhook is sent for: {', '.join(KINDS)}."})
+    notify: str = field(default=_ALL, metadata={"help": f"Events that send a message: {', '.join(KINDS)}."})
     track: str = field(
         default="",
-        metadata={"help": f"Trackers of every job that names none: {', '.join(tracking.TITLES)}, or several."},
+        metadata={"help": f"Trackers for jobs that set none: {', '.join(tracking.TITLES)}, or several."},
     )
     mlflow: str = field(
         default="",
-        metadata={
-            "help": "Address of MLflow's server or store; without it MLFLOW_TRACKING_URI, or a store of your own."
-        },
+        metadata={"help": "Address of the MLflow server or store (default: MLFLOW_TRACKING_URI, or a local store)."},
     )
-    experiment: str = field(
-        default="distdl_jupyter", metadata={"help": "Experiment that new runs of MLflow are put in."}
-    )
+    experiment: str = field(default="distdl_jupyter", metadata={"help": "Experiment for new MLflow runs."})
     metrics: str = field(
         default="mean", metadata={"help": "mean (over ranks), ranks (a curve for each rank), or both."}
     )
     artifacts: str = field(
         default="outputs",
-        metadata={"help": "What of outputs/ is kept with a run: outputs (but no checkpoints), all, or none."},
+        metadata={"help": "Files to store with a run: outputs (without checkpoints), all, or none."},
     )
     wandb: str = field(
-        default="online", metadata={"help": "online, or offline: runs are kept in the job's folder for wandb sync."}
+        default="online", metadata={"help": "online, or offline: runs are stored in the job's folder for wandb sync."}
     )
-    wandb_project: str = field(default="distdl_jupyter", metadata={"help": "Project that runs of W&B are put in."})
+    wandb_project: str = field(default="distdl_jupyter", metadata={"help": "Project for W&B runs."})
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -102,9 +98,9 @@ def read() -> MonitoringSettings:
         return MonitoringSettings()
     except (OSError, ValueError, AttributeError) as error:
         raise DistDLError(
-            f"The settings in {file()} cannot be read ({type(error).__name__}).",
+            f"Cannot read the settings in {file()} ({type(error).__name__}).",
             code="settings-unreadable",
-            hint="Mend or delete that file.",
+            hint="Correct or delete that file.",
         ) from None
 
 
@@ -115,8 +111,8 @@ def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **given: Any) -> 
     """
     for name in given:
         if name not in names:
-            what, hint = ("tracking", "Tokens are taken from the environment of Jupyter.") if "track" in names else (
-                "monitoring", "Where to send is said by the environment of Jupyter.")  # fmt: skip
+            what, hint = ("tracking", "Set tokens in the environment of Jupyter.") if "track" in names else (
+                "monitoring", "Set the destination in the environment of Jupyter.")  # fmt: skip
             raise InvalidSpec(
                 unknown(name, names, f"setting for {what}"), code="setting-unknown", field=name, hint=hint
             )
@@ -136,7 +132,7 @@ def destinations(environment: Mapping[str, str] | None = None) -> list[str]:
 def _flag(name: str, value: Any) -> bool:
     text = str(value).lower()
     if text not in (*_YES, *_NO):
-        raise InvalidSpec(f"{name} is {value!r}, but it takes true or false.", code="setting-not-a-boolean", field=name)
+        raise InvalidSpec(f"{name} is {value!r}, but must be true or false.", code="setting-not-a-boolean", field=name)
     return text in _YES
 
 
@@ -155,10 +151,10 @@ def _trackers(name: str, value: Any) -> str:
 def _place(name: str, value: Any) -> str:
     if any(letter.isspace() for letter in str(value)):
         raise InvalidSpec(
-            f"{name} takes an address without spaces.",
+            f"{name} must be an address without spaces.",
             code="setting-not-an-address",
             field=name,
-            hint="Such as https://tracking.example or sqlite:////home/me/mlflow.db.",
+            hint="Examples: https://tracking.example or sqlite:////home/me/mlflow.db.",
         )
     return str(value or "")
 

@@ -216,7 +216,7 @@ def follow(follower: Follower, folder: JobFolder) -> str:
         alone = (alone or time.monotonic()) if follower.is_alone else 0.0
         if alone and time.monotonic() - alone > _ALONE:
             follower.leave()
-            return "the job has no supervisor any more"
+            return "the supervisor of the job has ended"
         time.sleep(_EVERY)
     return "the job's folder is gone"
 

@@ -47,7 +47,7 @@ class Message(NamedTuple):
 
 
 #: The message that a new webhook gets.
-HELLO = Message("hello", "distdl-jupyter", "connected", "end", "Messages about your jobs will come here.")
+HELLO = Message("hello", "distdl-jupyter", "connected", "end", "Messages about your jobs will be sent here.")
 
 
 def deliver(address: str, message: Message) -> str:
@@ -63,9 +63,9 @@ def deliver(address: str, message: Message) -> str:
             if error.code < 500 and error.code != 429:
                 break
         except (OSError, ValueError, http.client.HTTPException) as error:
-            why = f"{host} was not reached ({type(getattr(error, 'reason', error)).__name__})"
-    hint = "Look whether the address is whole and still valid, and whether this machine reaches the host."
-    raise MessageNotSent(f"No message could be sent: {why}.", hint=hint)
+            why = f"{host} is unreachable ({type(getattr(error, 'reason', error)).__name__})"
+    hint = "Check that the address is complete and valid, and that this machine reaches the host."
+    raise MessageNotSent(f"The message could not be sent: {why}.", code="webhook-unreachable", hint=hint)
 
 
 def check_address(address: str) -> str:
@@ -75,8 +75,8 @@ def check_address(address: str) -> str:
         is_sound = address.isprintable() and " " not in address and split.port != 0
         if is_sound and split.scheme in ("https", "http") and split.hostname:
             return split.hostname
-    hint = "Slack, Teams and ntfy give one; of another ntfy server write ntfy+https://HOST/TOPIC."
-    raise InvalidSpec("webhook takes an https address.", code="webhook-invalid", field="webhook", hint=hint)
+    hint = "Copy it from Slack, Teams or ntfy. For your own ntfy server, use ntfy+https://HOST/TOPIC."
+    raise InvalidSpec("webhook must be an https address.", code="webhook-invalid", field="webhook", hint=hint)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -22,7 +22,7 @@ def main() -> int:
     try:
         request = talk.order()
     except ValueError:
-        return _failed(talk, Failure("The order is no line of JSON."))
+        return _failed(talk, Failure("The staging order is not valid JSON."))
     try:
         if isinstance(request, dict) and "forget" in request:
             _forget(talk, request)
@@ -31,9 +31,9 @@ def main() -> int:
     except Failure as failure:
         return _failed(talk, failure)
     except OSError as error:
-        return _failed(talk, Failure(f"Staged data could not be kept here ({error.strerror or error})."))
+        return _failed(talk, Failure(f"Cannot store staged data ({error.strerror or error})."))
     except Exception as error:  # noqa: BLE001 - its text could name what was asked for, with its signature
-        return _failed(talk, Failure(f"The data could not be brought here ({type(error).__name__})."))
+        return _failed(talk, Failure(f"Cannot copy the data ({type(error).__name__})."))
     return 0
 
 

@@ -24,12 +24,12 @@ _ATTEMPTS = 12
 _FIRST, _LONGEST, _THROTTLED = 0.2, 20.0, 1.0
 
 _RULES = {
-    404: ("{name!r} of {source} is not there any more ({code}).",
-          "Look whether it was deleted, then start the job again."),
+    404: ("{name!r} of {source} no longer exists ({code}).",
+          "Check whether the file was deleted, then submit the job again."),
     409: ("{name!r} of {source} cannot be read now ({code}).",
-          "A blob in the archive tier can be read when it was rehydrated."),
-    412: ("{name!r} of {source} was changed or deleted while it was fetched.",
-          "Start the job again when nobody writes there; what has not changed is not fetched again."),
+          "If the blob is in the archive tier, rehydrate it first."),
+    412: ("{name!r} of {source} changed or was deleted during the download.",
+          "Submit the job again when no program writes there. Unchanged files are not downloaded again."),
 }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ class Fetcher:
     def _wait(self, feed: Feed, attempt: int, answer: Answer) -> None:
         usual = min(_FIRST * 2 ** (attempt - 1), _LONGEST) * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
         if answer.status in stores.BUSY:
-            feed.note("throttled", f"{feed.title} asks for patience ({answer.status} {answer.code}).")
+            feed.note("throttled", f"{feed.title} limits the number of requests ({answer.status} {answer.code}).")
             usual = max(usual, _THROTTLED)
         self._sleep(usual)
 
@@ -111,15 +111,17 @@ def refusal(feed: Feed, name: str, answer: Answer) -> Failure:
     """Return the failure that an answer means after which nothing can be tried."""
     source, host = feed.source, feed.host
     if answer.untrusted:
-        return Failure(f"{host} shows a certificate that is not trusted ({answer.untrusted}).",
-                       "Name the certificate of your proxy, or your service, in SSL_CERT_FILE.", source)  # fmt: skip
+        return Failure(f"The certificate of {host} is not trusted ({answer.untrusted}).",
+                       "Set SSL_CERT_FILE to the certificate of your proxy or service.", source)  # fmt: skip
     if answer.passing:
         why = f"{answer.status} {answer.code}" if answer.status else answer.code
-        return Failure(f"{host} could not be read ({why}), so {name!r} is not whole.",
-                       "Look at this node's network, then start the job again: it goes on there.", source)  # fmt: skip
+        return Failure(f"The download of {name!r} from {host} is incomplete ({why}).",
+                       "Check the network of this node, then submit the job again. The download "
+                       "resumes.", source)  # fmt: skip
     if answer.code == "RangesNotSupported":
-        return Failure(f"{host} gives no parts of a file, and {name!r} is too large to be read at once.",
-                       "Put it into a store, or on a web server that answers requests with Range.", source)  # fmt: skip
+        return Failure(f"{host} does not support range requests, and {name!r} is too large for one request.",
+                       "Upload the file to a store, or to a web server that supports Range "
+                       "requests.", source)  # fmt: skip
     text, remedy = _RULES.get(answer.status, ("{title} answered {status} {code} for {name!r} of {source}.", ""))
     return Failure(text.format(name=name, source=source, status=answer.status, code=answer.code or answer.status,
                                title=feed.title), remedy, source)  # fmt: skip

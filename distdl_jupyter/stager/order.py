@@ -19,7 +19,7 @@ KINDS = ("blob", "s3", "gs", "https")
 _JOB = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 _VERSION = re.compile(r"[!#-~]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_REMEDY = "Rename it, or choose another prefix."
+_REMEDY = "Rename the object, or use another prefix."
 #: Bytes that a name may have on the disks in use (NAME_MAX) and a whole path below the folder (of PATH_MAX, 4096).
 _LONGEST, _DEEPEST = 255, 3000
 #: Control characters, which obstore takes in no name.
@@ -79,25 +79,25 @@ def order(document: Any) -> Order:
             packages=packages.wanted(document["packages"]) if document.get("packages") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Failure(f"The order cannot be read ({type(error).__name__}: {error}).") from None
+        raise Failure(f"The staging order is invalid ({type(error).__name__}: {error}).") from None
 
 
 def job(document: Any) -> str:
     """Return the id of a job, which names a folder. Raises Failure when it could lead elsewhere."""
     if not _JOB.fullmatch(str(document)):
-        raise Failure(f"{document!r} is no id of a job.")
+        raise Failure(f"{document!r} is not a valid job ID.")
     return str(document)
 
 
 def _source(document: dict[str, Any]) -> Source:
     name = str(document["name"])
     if not _NAME.fullmatch(name):
-        raise Failure(f"{name!r} is no name of a source.")
+        raise Failure(f"{name!r} is not a valid name of a data source.")
     variable, kind = str(document["variable"]), str(document["kind"])
     if kind == "path":
         return Source(name, variable, kind, path=str(document["path"]), fingerprint=document.get("fingerprint"))
     if kind not in KINDS:
-        raise Failure(f"{kind!r} is no kind of source.", source=name)
+        raise Failure(f"{kind!r} is not a valid type of data source.", source=name)
     items = [Item(str(one[0]), int(one[1]), _version(str(one[2])), _md5(one[3])) for one in document["items"]]
     settings = {str(key): str(value) for key, value in (document.get("settings") or {}).items()}
     address = _address(str(document["address"]), kind, name)
@@ -108,14 +108,14 @@ def _address(text: str, kind: str, source: str) -> str:
     split = urlsplit(text)
     scheme = "https" if kind == "blob" else kind
     if split.scheme != scheme or not split.hostname or split.query or split.fragment or "@" in split.netloc:
-        raise Failure(f"{text.split('?', maxsplit=1)[0]!r} is no {scheme} address of a store.", source=source)
+        raise Failure(f"{text.split('?', maxsplit=1)[0]!r} is not a valid {scheme} address of a store.", source=source)
     return text.rstrip("/")
 
 
 def _version(text: str) -> str:
     found = text.replace('"', "")
     if not _VERSION.fullmatch(found):
-        raise Failure(f"{text!r} is no ETag.")
+        raise Failure(f"{text!r} is not a valid ETag.")
     return found
 
 
@@ -147,7 +147,7 @@ def layout(prefix: str, items: Iterable[Item]) -> Layout:
         if path.endswith("/") or not path:
             _marker(item, found, path)
         elif path in found.files:
-            raise Failure(f"Two objects would become the file {path!r}.", _REMEDY)
+            raise Failure(f"Two objects map to the same file {path!r}.", _REMEDY)
         else:
             found.files[path] = item
     _drop_markers(found)
@@ -166,10 +166,10 @@ def relative(prefix: str, name: str) -> str:
     elif name.startswith(f"{prefix}/"):
         path = name[len(prefix) + 1 :]
     else:
-        raise Failure(f"The object {name!r} does not lie below {prefix!r}.")
+        raise Failure(f"The object {name!r} is not below the prefix {prefix!r}.")
     parts = path.removesuffix("/").split("/") if path else []
     if any(not _fits(part) for part in parts) or len(path.encode("utf-8", "replace")) > _DEEPEST:
-        raise Failure(f"The object {name[:300]!r} cannot become a file of that name.", _REMEDY)
+        raise Failure(f"The object name {name[:300]!r} is not a valid file name.", _REMEDY)
     return path
 
 
@@ -184,7 +184,7 @@ def _fits(part: str) -> bool:
 
 def _marker(item: Item, found: Layout, path: str) -> None:
     if item.size:
-        raise Failure(f"The object {item.name!r} has the name of a folder, but it has content.", _REMEDY)
+        raise Failure(f"The object {item.name!r} has the name of a folder but contains data.", _REMEDY)
     if path:
         found.folders.append(path.removesuffix("/"))
 
@@ -195,7 +195,7 @@ def _drop_markers(found: Layout) -> None:
         item = found.files.get(folder)
         if item is not None:
             if item.size:
-                raise Failure(f"The object {item.name!r} would be a file and a folder at once.", _REMEDY)
+                raise Failure(f"The object {item.name!r} would be both a file and a folder.", _REMEDY)
             del found.files[folder]
 
 

@@ -168,7 +168,7 @@ class Environment:
         if not _has_pip():
             if not (uv := _program("uv")):
                 raise Failure(f"{sys.executable} has no pip, and uv is not on the PATH.",
-                              f"Install one: {sys.executable} -m ensurepip.", NAME)  # fmt: skip
+                              f"Install pip: {sys.executable} -m ensurepip", NAME)  # fmt: skip
             pip = [uv, "pip", "install", "--python", python]
         return [*pip, *(word for file in files for word in ("-r", str(file)))]
 
@@ -179,12 +179,12 @@ class Environment:
             process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                        stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
         except OSError as error:
-            raise Failure(f"{words[0]} cannot be started ({error.strerror}).", source=NAME) from None
+            raise Failure(f"Cannot start {words[0]} ({error.strerror}).", source=NAME) from None
         with process:
             assert process.stdout is not None
             last = self._follow(process.stdout)
         if code := process.returncode:
-            raise Failure(f"{what} ended with {code}: {_own_words(last)}", "Correct the packages that the job names.",
+            raise Failure(f"{what} ended with {code}: {_own_words(last)}", "Correct the packages of the job.",
                           NAME)  # fmt: skip
 
     def _follow(self, output: IO[str]) -> list[str]:
@@ -211,11 +211,12 @@ class Environment:
         if found.returncode:
             last = (found.stderr.strip().splitlines() or ["it does not start"])[-1]
             raise Failure(
-                f"The Python of the job's environment cannot be used: {last}", f"Remove {self._folder}.", NAME
+                f"Cannot use the Python of the job's environment: {last}", f"Remove the folder {self._folder}.", NAME
             )
         if missing := found.stdout.split():
-            raise Failure(f"{missing[0]} is neither among the job's packages nor installed for {sys.executable}.",
-                          f"Add {missing[0]} to pip_packages, or install it there.", NAME)  # fmt: skip
+            raise Failure(f"{missing[0]} is neither in the job's packages nor installed for {sys.executable}.",
+                          f"Add {missing[0]} to pip_packages, or install it: {sys.executable} -m pip install "
+                          f"{missing[0]}", NAME)  # fmt: skip
 
 
 def _folder(cache: Cache, asked: Wanted) -> Path:
@@ -258,7 +259,7 @@ def _conda_words(folder: Path, packages: Sequence[str]) -> list[str]:
     program = next((found for name in _CONDAS if (found := _program(name))), own)
     if not program:
         raise Failure("conda_packages needs conda, mamba or micromamba on the PATH.",
-                      "Install one there, or name the packages in pip_packages.", NAME)  # fmt: skip
+                      "Install one of them on the node, or move the packages to pip_packages.", NAME)  # fmt: skip
     python = f"python={sys.version_info.major}.{sys.version_info.minor}"
     return [program, "create", "--yes", "--prefix", str(folder), python, *packages]
 
@@ -269,4 +270,4 @@ def _own_words(lines: Sequence[str]) -> str:
     errors = [number for number, line in enumerate(said) if _OWN_ERROR.match(line)]
     chosen = said[errors[0] :] if errors else said[-_LINES:]
     text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in chosen[:_LINES])
-    return masked(text)[:_LONGEST] or "it said nothing."
+    return masked(text)[:_LONGEST] or "no output."

@@ -116,8 +116,8 @@ class Stager:
         needed = {file.final: file.item.size - self._cache.begun(file.final) for file in missing}
         over = self._cache.make_room(sum(max(size, 0) for size in needed.values()), self._order.limit)
         if over and self._order.limit is not None:
-            self._note("", "cache-limit", f"The job needs {readable(over)} more than the cache may hold; "
-                       "it is let go of when the job has ended.")  # fmt: skip
+            self._note("", "cache-limit", f"The data is {readable(over)} larger than the cache limit. "
+                       "The excess is deleted when the job ends.")  # fmt: skip
 
     # workers ------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Stager:
             return
         file.part = part.begin(file.final, file.item.size)
         if file.part is None:
-            file.feed.note("elsewhere", "The same data is being fetched already; what comes is taken over.")
+            file.feed.note("elsewhere", "The same data is already being downloaded and will be reused.")
             self._elsewhere.append(file)
         elif self._link_cached(file):  # it came between the two looks
             file.part.drop()
@@ -174,7 +174,7 @@ class Stager:
             self._open += 1
             file.left = file.part.listed()
             if file.left:
-                file.feed.note("resumed", "Goes on where an earlier attempt has ended.")
+                file.feed.note("resumed", "Resuming an earlier download.")
             self._ranges.extend((file, index) for index in range(file.part.count))
 
     def _one(self, fetcher: Fetcher, file: File, index: int) -> None:
@@ -202,10 +202,11 @@ class Stager:
         file.part.begin_anew()
         if file.damaged == _DAMAGED:
             file.part.drop(listed=True)
-            raise Failure(f"{file.item.name!r} of {file.feed.source} came with another checksum than it should, "
-                          "several times.", "Upload it again, or mend its Content-MD5.", file.feed.source)  # fmt: skip
+            raise Failure(f"{file.item.name!r} of {file.feed.source} arrived with a wrong checksum "
+                          "several "
+                          "times.", "Upload the file again, or correct its Content-MD5.", file.feed.source)  # fmt: skip
         self._progress.lost(file.feed.source, file.item.size)
-        file.feed.note("damaged", f"{file.item.name!r} came damaged and is fetched again.")
+        file.feed.note("damaged", f"{file.item.name!r} arrived damaged and is downloaded again.")
         file.left = {}
         with self._lock:
             self._ranges.extend((file, index) for index in range(file.part.count))
@@ -258,8 +259,8 @@ class Stager:
     def _of_disk(self, error: OSError) -> Failure:
         if error.errno in _FULL:
             quota = error.errno == errno.EDQUOT
-            return Failure(f"Your quota on the disk with {self._cache.base} is used up." if quota else
-                           f"The disk with {self._cache.base} is full.",
-                           f"{MORE_ROOM} What has come is kept.")  # fmt: skip
-        return Failure(f"{self._cache.base} cannot hold staged data ({error.strerror or error}).",
-                       "Choose another folder for staged data.")  # fmt: skip
+            return Failure(f"Your disk quota for {self._cache.base} is exhausted." if quota else
+                           f"The disk of {self._cache.base} is full.",
+                           f"{MORE_ROOM} Downloaded files are kept.")  # fmt: skip
+        return Failure(f"Cannot store data in {self._cache.base} ({error.strerror or error}).",
+                       "Use another folder for staged data.")  # fmt: skip

@@ -40,18 +40,18 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 #: Statuses after which the same request may succeed.
 BUSY = {408, 429, 500, 502, 503, 504}
-_RIGHTS = ("Give the account that is signed in the role Storage Blob Data Reader and, for signatures, "
+_RIGHTS = ("Assign the signed-in account the role Storage Blob Data Reader and, for signatures, "
            "Storage Blob Delegator.")  # fmt: skip
 _REMEDIES = {
     "AuthorizationPermissionMismatch": _RIGHTS,
-    "AuthorizationFailure": "Let the storage account's firewall admit this machine, or use a private endpoint.",
-    "AuthorizationSourceIPMismatch": "Let the storage account's firewall admit this machine.",
-    "AuthenticationFailed": "Look whether this machine's clock is right, and sign in to Azure again.",
-    "s3": "Give this machine credentials that may list and read there: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "AuthorizationFailure": "Allow this machine in the firewall of the storage account, or use a private endpoint.",
+    "AuthorizationSourceIPMismatch": "Allow this machine in the firewall of the storage account.",
+    "AuthenticationFailed": "Check the clock of this machine, and sign in to Azure again.",
+    "s3": "Set credentials with permission to list and read: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
           "a profile in ~/.aws/credentials, or a role.",
-    "gs": "Give this machine credentials that may list and read there: GOOGLE_APPLICATION_CREDENTIALS with the path of "
+    "gs": "Set credentials with permission to list and read: GOOGLE_APPLICATION_CREDENTIALS with the path of "
           "a key, or a service account.",
-    "https": "Choose a file that everybody may read, or one in a store: blob://, s3:// or gs://.",
+    "https": "Use a public file, or a file in a store: blob://, s3:// or gs://.",
 }  # fmt: skip
 
 
@@ -88,11 +88,15 @@ def answer(error: BaseException) -> Answer:
         return Answer(status, code[1] if (code := _CODE.search(text)) else "")
     if "Range request not supported" in text:
         return Answer(416, "RangesNotSupported")
-    for sign, reason in (("failed to lookup address", "its name is not known here"),
-                         ("Connection refused", "Connection refused"), ("TimedOut", "nothing comes any more"),
-                         ("without LOCATION", "the bucket is in another region: set AWS_REGION"),
-                         ("UnexpectedEof", "the connection was cut"), ("ConnectionReset", "the connection was cut"),
-                         ("169.254.169.254", "no role of this machine")):  # fmt: skip
+    for sign, reason in (
+        ("failed to lookup address", "its name cannot be resolved"),
+        ("Connection refused", "Connection refused"),
+        ("TimedOut", "no more data arrives"),
+        ("without LOCATION", "the bucket is in another region: set AWS_REGION"),
+        ("UnexpectedEof", "the connection was closed"),
+        ("ConnectionReset", "the connection was closed"),
+        ("169.254.169.254", "this machine has no role"),
+    ):
         if sign in text:
             return Answer(0, reason)
     return Answer(0, type(error).__name__)
@@ -138,7 +142,7 @@ def client(ca: str, *, http: bool = False) -> dict[str, Any]:
         try:
             ssl.create_default_context().load_verify_locations(cadata=ca)
         except ssl.SSLError as error:
-            raise Failure(f"The certificates of the order cannot be read ({error.reason}).") from None
+            raise Failure(f"Cannot read the certificates of the staging order ({error.reason}).") from None
     made: dict[str, Any] = {"timeout": "1h", "read_timeout": "30s", "connect_timeout": "10s", "allow_http": http,
                             "user_agent": "distdl-jupyter"}  # fmt: skip
     return {**made, "root_certificate": found} if "BEGIN CERTIFICATE" in found else made
@@ -224,7 +228,7 @@ class Access:
             raise self._end(self._last) from None
         except ImportError:
             raise Failure("obstore is not installed in the Python that runs the ranks.",
-                          "Install it there: python -m pip install obstore.") from None  # fmt: skip
+                          "Install it on the node: python -m pip install obstore") from None  # fmt: skip
         except errors() as error:  # half of a pair of keys, for example
             raise self._end(Answer(0, f"its credentials cannot be used ({type(error).__name__})")) from None
         self.number += 1
@@ -242,11 +246,11 @@ def access(
 
     def end(answer: Answer) -> Failure:
         if kind == "blob":
-            return Failure(f"Azure Blob refuses to let {source} be read ({answer.status} {answer.code}).",
+            return Failure(f"Azure Blob denied access to {source} ({answer.status} {answer.code}).",
                            _REMEDIES.get(answer.code, _RIGHTS), source)  # fmt: skip
         if not answer.status:
-            return Failure(f"{address} cannot be read: {answer.code}.", _REMEDIES[kind], source)
-        return Failure(f"{address} may not be read ({answer.status} {answer.code}).".replace(" )", ")"),
+            return Failure(f"Cannot read {address}: {answer.code}.", _REMEDIES[kind], source)
+        return Failure(f"No permission to read {address} ({answer.status} {answer.code}).".replace(" )", ")"),
                        _REMEDIES[kind], source)  # fmt: skip
 
     def ways() -> Iterator[tuple[ObjectStore, float]]:
@@ -271,13 +275,13 @@ def _signed(
         try:
             answer = ask(_TIMEOUT)
         except TimeoutError:
-            raise Failure(f"The right to read {source} was not renewed within {_TIMEOUT / 60:.0f} minutes.",
-                          "Sign in to Azure again and start the job anew.", source) from None  # fmt: skip
+            raise Failure(f"The access token for {source} was not renewed within {_TIMEOUT / 60:.0f} minutes.",
+                          "Sign in to Azure again, and submit the job again.", source) from None  # fmt: skip
         if answer.get("refused"):
             raise Failure(str(answer["refused"]), str(answer.get("remedy") or ""), source)
         sas = str(answer.get("sas") or "").removeprefix("?")
         if not _WRITTEN.fullmatch(sas):
-            raise Failure("What was given is no shared access signature.", source=source)
+            raise Failure("The shared access signature is not valid.", source=source)
         life = _life(sas)
         # A provider, because before a signature AzureStore would take an app that stands in the environment.
         given: Any = {"sas_token": sas, "expires_at": None}

@@ -67,8 +67,9 @@ def account(name: str) -> Account:
         if not key:
             raise
     warning = (
-        f"Nobody is signed in to Azure, so the account key in {variable} is used for {name}: it opens the whole "
-        "account. Sign in to Azure, and take the key out of the environment."
+        f"Not signed in to Azure, so the account key in {variable} is used for {name}. The key gives access to the "
+        "whole "
+        "account. Sign in to Azure, and remove the key from the environment."
     )
     credential = {"account_name": name, "account_key": key}
     return Account(name, endpoint, BlobServiceClient(endpoint, credential=credential, **settings), key, warning)
@@ -81,7 +82,7 @@ def _prove(credential: TokenCredential, scope: str) -> None:
     try:
         credential.get_token(scope)
     except ClientAuthenticationError as error:
-        raise NotSignedIn("Nobody is signed in to Azure.", code="azure-signed-out") from error
+        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out") from error
 
 
 def _key_of(name: str) -> tuple[str, str]:

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 VARIABLE = "DISTDL_DATAFRAMES"
 #: Bytes in memory of a row group, what a rank holds, and of a file, what an executor holds.
 _ROW_GROUP, _FILE = 16 << 20, 64 << 20
-_FOLDER = 'Name a folder that Spark, this machine and the nodes share: "shared:/mnt/data", or a place in a store.'
+_FOLDER = (
+    'Use a folder that Spark, this machine and the nodes share, such as "shared:/mnt/data", or an address in a store.'
+)
 _NAME = re.compile(r"distdl-[0-9a-f]{32}")
 #: What a task says of each file.
 _SCHEMA = "name string, groups array<bigint>, bytes bigint"
@@ -90,16 +92,16 @@ def _source(name: str, dataframe: Any, parent: str) -> DataSource:
     """Return the source that a DataFrame becomes, in a folder that does not exist yet. Raises InvalidSpec."""
     if not parent and not _is_here(dataframe):
         raise InvalidSpec(
-            f"{name} is a DataFrame that Spark writes on other machines, and no folder is named that they share with "
-            "this one.",
+            f"Spark writes the DataFrame {name} on other machines, but no folder is set that they share with "
+            "this machine.",
             code="dataframe-folder-missing",
             field="data",
-            hint=f'Name one: data={{"{name}": (dataframe, "shared:/mnt/data")}}, or set {VARIABLE}=shared:/mnt/data.',
+            hint=f'Set one: data={{"{name}": (dataframe, "shared:/mnt/data")}}, or set {VARIABLE}=shared:/mnt/data.',
         )
     within = data.source(name, parent or str(home() / "dataframes"))
     if within.scheme == "https" or within.shard:
         raise InvalidSpec(
-            f"{name} is a DataFrame, which is not written to {within.url}.",
+            f"The DataFrame {name} cannot be written to {within.url}.",
             code="dataframe-target-unsupported",
             field="data",
             hint=_FOLDER,
@@ -112,7 +114,7 @@ def _source(name: str, dataframe: Any, parent: str) -> DataSource:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not base.is_dir():
         raise InvalidSpec(
-            f"{base}, where {name} is to be written, is no folder here.",
+            f"The folder {base} for the DataFrame {name} does not exist on this machine.",
             code="dataframe-folder-not-here",
             field="data",
             hint=_FOLDER,
@@ -131,10 +133,11 @@ def _refuse_too_few(spec: JobSpec) -> None:
     for source in spec.data:
         if source.rows is not None and source.rows < spec.process_count:
             raise InvalidSpec(
-                f"{source.name} has {plural(source.rows, 'row')}, and the job {plural(spec.process_count, 'process')}.",
+                f"{source.name} has {plural(source.rows, 'row')}, but the job has "
+                f"{plural(spec.process_count, 'process')}.",
                 code="dataframe-too-few-rows",
                 field="data",
-                hint="Each process needs a row: start fewer.",
+                hint="Use fewer processes, because each needs at least one row.",
             )
 
 
@@ -168,7 +171,7 @@ def _write(frame: Frame) -> int:
         here = {path.name: path.stat().st_size for path in Path(source.path).glob("*.parquet")}
         if any(here.get(file.name) != file.bytes for file in files):
             raise DataUnavailable(
-                f"Spark wrote {source.name} to a folder {source.path} that is not this machine's.",
+                f"Spark wrote {source.name} to the folder {source.path} of another machine.",
                 code="dataframe-written-elsewhere",
                 hint=_FOLDER,
             )
@@ -195,9 +198,9 @@ def _written_files(frame: Frame, write: Any) -> list[Any]:
         text = str(getattr(error, "getMessage", lambda: None)() or error).strip()
         raised = _RAISED.findall(text.partition("Traceback (most recent call last)")[2])
         reason = (raised[-1][1] if raised else text.split("\n")[0])[:300].rstrip(".")
-        hint = "Correct the DataFrame, or name another folder."
+        hint = "Correct the DataFrame, or use another folder."
         if raised and raised[-1][0] == "ModuleNotFoundError":
-            hint = "Executors write with pyarrow, and to stores with obstore: install them there."
+            hint = "Executors write with pyarrow, and to stores with obstore. Install both on the executors."
         raise DataUnavailable(
             f"Spark cannot write {frame.source.name} to {data.place(frame.source)}: {reason}.",
             code="dataframe-not-written",
@@ -329,7 +332,7 @@ def release(store: JobStore, sources: Iterable[DataSource]) -> None:
         try:
             _delete(source, ours=False)
         except DistDLError as error:
-            raise DiskRefused(f"The DataFrame in {where} could not be deleted: {error}",
+            raise DiskRefused(f"Cannot delete the DataFrame in {where}: {error}", code="dataframe-not-deleted",
                               hint="Delete that folder.") from error  # fmt: skip
 
 
@@ -342,7 +345,11 @@ def _delete(source: DataSource, *, ours: bool) -> None:
 
             shutil.rmtree(path, ignore_errors=True)
             if path.exists():
-                raise DiskRefused("Not all of it can be removed.")
+                raise DiskRefused(
+                    "Some of its files could not be removed.",
+                    code="dataframe-not-removed",
+                    hint="Check the permissions of the folder.",
+                )
         return
     from distdl_jupyter.storage import manifest
 

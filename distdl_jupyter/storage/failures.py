@@ -7,6 +7,7 @@ No address with a signature reaches a message.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from distdl_jupyter.azure.rest import masked
@@ -17,49 +18,52 @@ _WRITE = "Storage Blob Data Contributor"
 #: Azure's word: (what is the matter, the remedy). ``{role}`` is the one that is needed.
 _SAYINGS = {
     "AuthorizationPermissionMismatch": (
-        "The account that is signed in may not do this",
-        "Assign it the role {role} on the container or the storage account; a new role takes some minutes to work.",
+        "The signed-in account does not have permission",
+        "Assign it the role {role} on the container or the storage account, and wait a few minutes.",
     ),
     "AuthorizationFailure": (
-        "The storage account refuses requests from this network",
+        "The storage account blocks requests from this network",
         "Allow this machine's network in the account's networking settings, or use a private endpoint.",
     ),
     "PublicAccessNotPermitted": (
-        "The storage account allows no access without a sign-in",
+        "The storage account does not allow anonymous access",
         "Sign in to Azure with an account that has the role {role}.",
     ),
     "KeyBasedAuthenticationNotPermitted": (
-        "The storage account takes no account keys",
-        "Take the key out of the environment and sign in to Azure.",
+        "The storage account does not allow account keys",
+        "Remove the key from the environment, and sign in to Azure.",
     ),
     "AuthenticationFailed": (
-        "Azure does not accept the sign-in for this storage account",
-        "Sign in to Azure again, and check that this machine's clock is right.",
+        "Azure rejected the sign-in for this storage account",
+        "Sign in to Azure again, and check the clock of this machine.",
     ),
     "InvalidAuthenticationInfo": (
-        "Azure does not accept the sign-in for this storage account",
+        "Azure rejected the sign-in for this storage account",
         "Sign in to the tenant that the storage account belongs to.",
     ),
     "NoAuthenticationInformation": (
-        "The storage account allows no access without a sign-in",
+        "The storage account does not allow anonymous access",
         "Sign in to Azure with an account that has the role {role}.",
     ),
     "AuthorizationProtocolMismatch": (
-        "The storage account takes https only",
-        "Use an https address for the cloud's blobs.",
+        "The storage account accepts only https",
+        "Use an https address for the blob service of the cloud.",
     ),
-    "ContainerNotFound": ("There is no such container", "Check its name, and that it is in this storage account."),
-    "ContainerBeingDeleted": ("The container is being deleted", "Choose another one, or wait and make it again."),
+    "ContainerNotFound": ("The container does not exist", "Check the names of the container and the storage account."),
+    "ContainerBeingDeleted": ("The container is being deleted", "Use another container, or wait and create it again."),
     "ContainerDisabled": ("The container is disabled", "Ask the owner of the storage account."),
-    "BlobNotFound": ("There is no such blob", "Check the prefix."),
-    "ResourceNotFound": ("There is no such container or blob", "Check the names."),
+    "BlobNotFound": ("The blob does not exist", "Check the prefix."),
+    "ResourceNotFound": ("The container or blob does not exist", "Check the names."),
     "AccountIsDisabled": ("The storage account is disabled", "Ask the owner of its subscription."),
-    "BlobArchived": ("A blob is in the archive tier, where it cannot be read", "Move it to another tier first."),
-    "BlobImmutableDueToPolicy": ("A policy forbids to change the blob", "Choose another place."),
+    "BlobArchived": (
+        "The blob is in the archive tier and cannot be read",
+        "Move the blob to the hot or cool tier first.",
+    ),
+    "BlobImmutableDueToPolicy": ("A policy forbids changes to the blob", "Use another container or prefix."),
     "InsufficientAccountPermissions": ("The storage account is read-only for now", "Try again later."),
-    "ServerBusy": ("The storage account is busy", "Try again in some minutes."),
-}  # fmt: skip
-_UNREACHABLE = "Check the account's name and this machine's connection; behind a proxy set HTTPS_PROXY."
+    "ServerBusy": ("The storage account is busy", "Try again in a few minutes."),
+}
+_UNREACHABLE = "Check the account name and the network connection. Behind a proxy, set HTTPS_PROXY."
 
 
 @contextlib.contextmanager
@@ -73,9 +77,11 @@ def translated(place: str, *, writing: bool = False) -> Iterator[None]:
     except exceptions.HttpResponseError as error:
         raise _refused(place, error, role) from None
     except (exceptions.ServiceRequestError, exceptions.ServiceResponseError) as error:
-        raise DataUnavailable(f"{place}: {_first_line(error)}.", hint=_UNREACHABLE) from None
+        raise DataUnavailable(
+            f"{place}: {_first_line(error)}.", code="storage-unreachable", hint=_UNREACHABLE
+        ) from None
     except exceptions.AzureError as error:
-        raise DataUnavailable(f"{place}: {_first_line(error)}.") from None
+        raise DataUnavailable(f"{place}: {_first_line(error)}.", code="storage-failed") from None
 
 
 def _refused(place: str, error: object, role: str) -> DataUnavailable:
@@ -88,13 +94,20 @@ def _refused(place: str, error: object, role: str) -> DataUnavailable:
             f"{place}: Azure gave no token. {_first_line(error)}.", code="data-no-token", hint="Sign in to Azure again."
         )
     if not what:
-        return DataUnavailable(f"{place}: Azure answered {status} {code}: {_first_line(error)}.".replace(" :", ":"))
-    return DataUnavailable(f"{place}: {what} ({code}).", hint=remedy.format(role=role))
+        return DataUnavailable(
+            f"{place}: Azure answered {status} {code}: {_first_line(error)}.".replace(" :", ":"), code="storage-refused"
+        )
+    return DataUnavailable(f"{place}: {what} ({code}).", code=f"storage-{_kebab(code)}", hint=remedy.format(role=role))
 
 
 def _first_line(error: object) -> str:
     """Return what an error says in one line; the name that was not found stands in for urllib3's own words."""
     text = masked(str(error).strip().split("\n", 1)[0])
     if "Failed to resolve" in text or "Name or service not known" in text:
-        return "No storage account of this name answers"
+        return "The name of the storage account cannot be resolved"
     return text[:300].rstrip(".")
+
+
+def _kebab(code: str) -> str:
+    """Return a code of Azure in kebab-case: container-not-found."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", code).lower()

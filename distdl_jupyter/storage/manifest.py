@@ -71,11 +71,14 @@ def found(source: DataSource) -> Manifest:
     try:
         return access(source).use(lambda store: _found(store, source))
     except Failure as failure:
-        raise DataUnavailable(failure.text, hint=failure.remedy) from None
+        raise DataUnavailable(failure.text, code="data-not-listed", hint=failure.remedy) from None
     except stores.errors() as error:
         said = stores.answer(error)
-        raise DataUnavailable(f"{place(source)} cannot be listed: {said.status or ''} {said.code}.".replace("  ", " "),
-                              hint="Check its name, and this machine's connection.") from None  # fmt: skip
+        raise DataUnavailable(
+            f"Cannot list {place(source)}: {said.status or ''} {said.code}.".replace("  ", " "),
+            code="data-not-listed",
+            hint="Check the name and the network connection.",
+        ) from None
 
 
 def _found(store: Any, source: DataSource) -> Manifest:
@@ -92,10 +95,15 @@ def _found(store: Any, source: DataSource) -> Manifest:
     except FileNotFoundError:
         meta = None
     if meta is None:
-        raise DataUnavailable(f"{place(source)} holds no files.", hint="Check the prefix; capitals count.")
+        raise DataUnavailable(
+            f"{place(source)} contains no files.", code="data-empty", hint="Check the prefix, which is case-sensitive."
+        )
     if not stores.version(meta):
-        raise DataUnavailable(f"{source.container} tells neither an ETag nor when {source.prefix!r} was changed.",
-                              hint="Download it once and name its path, or put it into a store.")  # fmt: skip
+        raise DataUnavailable(
+            f"{source.container} sends neither an ETag nor a modification time for {source.prefix!r}.",
+            code="data-without-version",
+            hint="Download the file and use its path, or upload it to a store.",
+        )
     return Manifest((Item(source.prefix, meta["size"], stores.version(meta), ""),), single=True)
 
 
@@ -123,10 +131,13 @@ def delete(source: DataSource, *, needs: str) -> None:
     try:
         access(source).use(deleted)
     except Failure as failure:
-        raise DataUnavailable(failure.text, hint=failure.remedy) from None
+        raise DataUnavailable(failure.text, code="data-not-deleted", hint=failure.remedy) from None
     except stores.errors() as error:
         said = stores.answer(error)
-        raise DataUnavailable(f"{place(source)}: {said.status or ''} {said.code}.".replace("  ", " ")) from None
+        raise DataUnavailable(
+            f"Cannot delete {place(source)}: {said.status or ''} {said.code}.".replace("  ", " "),
+            code="data-not-deleted",
+        ) from None
 
 
 def listed(account: Account, source: DataSource) -> Manifest:
@@ -139,7 +150,9 @@ def listed(account: Account, source: DataSource) -> Manifest:
         alone = [item for item in _items(account, source.container, below, most=1) if item.name == below]
     if below and alone:
         return Manifest(tuple(alone), single=True)
-    raise DataUnavailable(f"{place(source)} holds no files.", hint="Check the prefix; capitals count.")
+    raise DataUnavailable(
+        f"{place(source)} contains no files.", code="data-empty", hint="Check the prefix, which is case-sensitive."
+    )
 
 
 def _items(account: Account, container: str, prefix: str, most: int | None = None) -> Iterator[Item]:
@@ -151,8 +164,9 @@ def _items(account: Account, container: str, prefix: str, most: int | None = Non
             return
         if str(getattr(blob.blob_tier, "value", blob.blob_tier)) == "Archive":
             raise DataUnavailable(
-                f"{blob.name!r} in blob://{account.name}/{container} is in the archive tier, where it cannot be read.",
-                hint="Move it to the hot or cool tier first (rehydration takes up to 15 hours).",
+                f"{blob.name!r} in blob://{account.name}/{container} is in the archive tier and cannot be read.",
+                code="data-archived",
+                hint="Move the blob to the hot or cool tier first (rehydration takes up to 15 hours).",
             )
         if not _is_folder(blob):
             yield Item(blob.name, int(blob.size or 0), str(blob.etag).strip('"'), _base64(blob))

@@ -22,5 +22,5 @@ def expected(source: DataSource) -> dict[str, Any] | None:
         if source.scheme == "shared":
             return None  # the nodes may see it all the same, and say so
         raise DataUnavailable(
-            f"{source.path} cannot be read: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
+            f"Cannot read {source.path}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
         ) from None

@@ -107,7 +107,7 @@ class JobStaging:
         many = len(found.items) > _MANY and found.bytes < _SMALL * len(found.items)
         advice = (
             f"{source.name} has {plural(len(found.items), 'file')} of {size(found.bytes / len(found.items))} on "
-            "average. Put them into some hundred archives (tar, TFRecord): they arrive sooner and read faster."
+            "average. Pack them into a few hundred archives (tar, TFRecord) for faster transfer and reading."
         )
         return [*filter(None, [warning]), *([advice] if many else [])]
 
@@ -198,8 +198,8 @@ class JobStaging:
         self._write("note", level=level, text=f"{host}: {message.get('text', '')}", code=str(message.get("code", "")))
 
     def _failed(self, _node: int, host: str, message: dict[str, Any]) -> None:
-        text = str(message.get("text") or "The data could not be brought.")
-        raise DataUnavailable(f"{host}: {text}", hint=str(message.get("remedy") or ""))
+        text = str(message.get("text") or "The data could not be copied.")
+        raise DataUnavailable(f"{host}: {text}", code="data-not-staged", hint=str(message.get("remedy") or ""))
 
     def _staged(self, node: int, host: str, message: dict[str, Any]) -> None:
         fetched, cached, seconds = (float(message.get(name) or 0) for name in ("bytes", "cached", "seconds"))
@@ -227,8 +227,8 @@ def _limit() -> int | None:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", given)
     if given and not found:
         raise DataUnavailable(
-            f"{LIMIT} is {given!r}, but it takes a number of bytes.",
+            f"{LIMIT} is {given!r}, but must be a number of bytes.",
             code="data-cache-limit-invalid",
-            hint="Write 50000000000 or 50 GB, or leave it out.",
+            hint="Set it to 50000000000 or 50 GB, or unset it.",
         )
     return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")) if found else None

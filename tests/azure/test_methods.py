@@ -197,7 +197,7 @@ def test_the_command_line_signs_in_lists_subscriptions_and_signs_out(signed_in):
     assert "The account sees no subscription 'x'" in distdl("subscriptions", "--use", "x", code=2)
     assert distdl("sign-out") == "Signed out of Azure.\n"
     said = distdl("status", code=1)
-    assert "Nobody is signed in to Azure." in said
+    assert "Not signed in to Azure." in said
     wrong = distdl("sign-in", "--credential", "environment", code=2, env={**os.environ, "AZURE_CLIENT_SECRET": "no"})
     assert len(wrong.splitlines()) == 1
     assert wrong.startswith("distdl: The client secret is wrong")

@@ -285,7 +285,7 @@ def test_sign_out_forgets_in_every_process(people):
     held = identity.credential()
     held.get_token(BLOB)
     elsewhere("identity.sign_out()")
-    with pytest.raises(NotSignedIn, match="Nobody is signed in to Azure any more"):
+    with pytest.raises(NotSignedIn, match="The sign-in to Azure has ended"):
         held.get_token(BLOB)
     assert (identity.status().state, settings.read().credential) == ("signed_out", "")
     assert not stored.file().exists()
@@ -298,7 +298,7 @@ def test_a_token_that_is_renewed_while_somebody_signs_out_is_forgotten_too(peopl
     held = identity.credential()
     answer = people.login._for_user
     monkeypatch.setattr(people.login, "_for_user", lambda *told: (identity.sign_out(), answer(*told))[1])
-    with pytest.raises(NotSignedIn, match="Nobody is signed in to Azure any more"):
+    with pytest.raises(NotSignedIn, match="The sign-in to Azure has ended"):
         held.get_token(BLOB)
     assert not secrets_in(people, Path.home())
 

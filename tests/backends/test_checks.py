@@ -19,7 +19,7 @@ def test_memory_that_the_kernel_holds_is_told_for_each_gpu():
     check = kernel_memory(torch_with(0, 3_200_000_000))
     assert check is not None
     assert not check.passed
-    assert [f.text for f in check.findings] == ["This kernel holds 3.2 GB on GPU 1, which the ranks cannot use."]
+    assert [f.text for f in check.findings] == ["This kernel uses 3.2 GB on GPU 1, which ranks cannot use."]
 
 
 def test_a_kernel_that_holds_next_to_nothing_passes():

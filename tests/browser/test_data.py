@@ -124,7 +124,7 @@ def test_data_in_blob_wants_a_sign_in_which_the_form_has(
     expect(form).to_be_visible()
     book.picture("launch-data-not-looked-at-dark", form)
     submit(form).click()
-    expect(row(form, 0)).to_contain_text("Nobody is signed in to Azure.")
+    expect(row(form, 0)).to_contain_text("Not signed in to Azure.")
     expect(submit(form)).to_be_disabled()
     row(form, 0).get_by_role("button", name="Sign in to Azure").click()
     panel = form.get_by_role("region", name="Sign in to Azure")

@@ -282,7 +282,7 @@ def test_what_is_wrong_is_said_with_its_remedy(static_page: Open) -> None:
     expect(form).to_contain_text("1 error")
     expect(form.get_by_role("button", name="Submit")).to_be_disabled()
     form.get_by_role("button", name="Details").click()
-    expect(form.locator(".dd-checks")).to_contain_text("The backend plain runs one process, but 2 are asked for.")
+    expect(form.locator(".dd-checks")).to_contain_text("The backend plain runs one process, but the job has 2.")
     book.picture("launch-form-refused", form)
     form.get_by_role("button", name="Fewer processes").click()
     expect(form.get_by_role("button", name="Submit")).to_be_enabled()

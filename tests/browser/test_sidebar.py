@@ -384,14 +384,14 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
         expect(test).to_be_disabled()
         address.fill("file:///etc/passwd")
         address.press("Enter")
-        expect(form.get_by_role("alert")).to_contain_text("webhook takes an https address.")
+        expect(form.get_by_role("alert")).to_contain_text("webhook must be an https address.")
         address.fill(f"{endpoint.address}/secret-path")
         form.get_by_label("Stalls").uncheck()
         test.click()
         expect(form.get_by_role("status")).to_have_text("A message was sent.")
         expect(form).to_contain_text("They go to 127.0.0.1.")
         expect(address).to_have_value("")
-        assert json.loads(endpoint.posts[0][2])["text"] == "Messages about your jobs will come here."
+        assert json.loads(endpoint.posts[0][2])["text"] == "Messages about your jobs will be sent here."
         for dark in (False, True):
             shared_page.theme(dark=dark)
             shared_page.picture(f"messages-{'dark' if dark else 'light'}", bar.root)

@@ -65,7 +65,7 @@ def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
         (("add", "mini", "rack", "3"), "'3' stands alone; each value follows its flag."),
         (("add", "mini", "local", "--x", 3), "'--x' is no flag. Allowed: --oversubscribe, --wait."),
         (("show", "mini"), "No cluster is named 'mini'"),
-        (("check", "rack"), "rack is a kind of cluster, not a cluster. Make one with"),
+        (("check", "rack"), "rack is a type of cluster, not the name of a cluster. Make one with"),
         (("remove", "local"), "local is there by itself"),
     ],
 )

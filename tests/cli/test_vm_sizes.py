@@ -66,4 +66,4 @@ def test_what_is_missing_is_said_in_one_sentence(capsys, azure, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     settings.change(region="westeurope")
     assert main(["vm-sizes", "--refresh"]) == 2
-    assert "Nobody is signed in to Azure." in capsys.readouterr().err
+    assert "Not signed in to Azure." in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_a_cluster_is_added_shown_changed_and_removed(rack):
         (lambda: add_cluster("mini", "rack", machines=True), InvalidSpec, "takes a whole number"),
         (lambda: add_cluster("mini", "rack", fast=1), InvalidSpec, "fast is 1, but it takes true or false"),
         (lambda: add_cluster("a b", "rack"), InvalidSpec, "Take 1 to 40 letters"),
-        (lambda: clusters()["mino"], ClusterNotFound, r"No cluster is named 'mino'\..* Allowed: local"),
+        (lambda: clusters()["mino"], ClusterNotFound, r"Unknown cluster 'mino'\..* Allowed: local"),
         (lambda: clusters()["rack"], ClusterNotFound, r"rack is a kind of cluster.*add_cluster\(\"lab\", \"rack\""),
         (lambda: clusters()["local"].remove(), ClusterRefused, "is there by itself"),  # noqa: PLW0108
         (lambda: clusters()["local"].change(x=1), InvalidSpec, "is there by itself"),
@@ -78,7 +78,7 @@ def test_a_silent_cluster_and_one_that_fails_cost_the_others_nothing(rack, tmp_p
     assert found["slow"].problem == "No response for 1 s."
     assert found["local"].problem == ""
     assert found["local"].nodes[0].cores > 0
-    assert found["clumsy"].problem == "Its plug-in failed: ZeroDivisionError: counted the machines"
+    assert found["clumsy"].problem == "The plug-in failed: ZeroDivisionError: counted the machines"
 
 
 def test_a_check_says_what_is_wrong_and_what_is_not(rack):

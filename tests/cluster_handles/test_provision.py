@@ -25,7 +25,7 @@ def forge(tmp_path, monkeypatch):
 def test_machines_are_made_scaled_and_ended_and_their_cost_is_shown(forge):
     lab = add_cluster("lab", "forge", place="north")
     assert repr(lab) == (
-        "lab: forge; Its machines have not been made yet. Create them: distdl clusters compute create lab."
+        "lab: forge; The machines have not been created yet. Create them: distdl clusters compute create lab"
     )
     assert lab.create(size="small", max_nodes=4) is lab
     assert lab.machines() == Machines(exists=True, size="small", detail="forged", max_nodes=4, cost_per_hour=0.5,
@@ -66,7 +66,7 @@ def test_what_is_wanted_is_checked_by_its_declaration(forge):
     lab = add_cluster("lab", "forge")
     with pytest.raises(InvalidSpec, match="size is missing"):
         lab.create()
-    with pytest.raises(InvalidSpec, match="'sizes' is no option of machines of a cluster of the kind forge") as caught:
+    with pytest.raises(InvalidSpec, match="'sizes' is no option of machines of a cluster of type forge") as caught:
         lab.create(sizes="small")
     assert caught.value.field == "sizes"
     with pytest.raises(InvalidSpec, match="max_nodes is 'many', but it takes a whole number"):

@@ -216,7 +216,7 @@ def test_the_cluster_s_retired_size_is_answered_with_its_successor(folder):
     (row,) = rows(batchai.explain(folder / "job.json"), "cluster: vmSize")
     assert row.became.startswith("retired; today Standard_")
     (row,) = rows(batchai.explain(folder / "job.json", cluster={"vmSize": "Standard_X1"}), "cluster: vmSize")
-    assert row.became == "the catalogue has no such size"
+    assert row.became == "the size is not in the catalogue"
 
 
 def test_preparation_and_image_are_told_not_done(folder):

@@ -206,7 +206,7 @@ def test_mirrored_strategy_runner_gives_the_function_its_strategy(custom):
         (lambda: pyspark.TorchDistributor(0), "num_processes is 0, but it takes a whole number from 1."),
         (lambda: sparkdl.HorovodRunner(np=0), "np is a number of tasks of Spark, or below zero of processes"),
         (lambda: sparkdl.HorovodRunner(np=2, driver_log_verbosity="some"), "it takes one of all, log_callback_only"),
-        (lambda: horovod.run(trains, np=2, ssh_port=22), "ssh_port of horovod.run is done in another way here."),
+        (lambda: horovod.run(trains, np=2, ssh_port=22), "The argument ssh_port of horovod.run is not supported."),
         (lambda: horovod.run(trains, np=3, hosts="a:2,b:2"), "np is 3, which makes 2 on a, 1 on b.* Set it to 4"),
         (lambda: horovod.run(trains, np=5, hosts="a:2,b:2"), "np is 5, but the hosts have 4 slots."),
         (lambda: horovod_spark.run(trains, executable="x"), "executable of horovod.spark.run is done in another way"),

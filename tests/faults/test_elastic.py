@@ -148,9 +148,9 @@ def test_too_few_hosts_for_too_long(tmp_path):
     script.write_text("#!/bin/sh\necho node-0:1\n")
     script.chmod(0o700)
     job = start(1, 100, node_count=2, host_discovery=str(script), elastic_timeout_seconds=6)
-    with pytest.raises(JobFailed, match="there was room for 1 process only"):
+    with pytest.raises(JobFailed, match="only 1 process could run"):
         job.result(timeout=120)
-    said = "For 6 s there was room for 1 process only, and the job needs at least 2."
+    said = "For 6 s only 1 process could run, but the job needs at least 2."
     assert job.view().reason == said
     assert not job.view().restarts, "waiting once is enough"
     assert not until_gone(job.id, 5.0)

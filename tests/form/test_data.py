@@ -196,7 +196,7 @@ def test_nobody_signed_in_is_a_remedy_of_its_own(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     found = said(form(data="blob://acct/cont/x"))
     assert (found["level"], found["sign_in"]) == ("error", True)
-    assert found["text"] == "Nobody is signed in to Azure."
+    assert found["text"] == "Not signed in to Azure."
 
 
 def test_a_look_goes_on_by_itself_and_is_remembered() -> None:

@@ -37,8 +37,8 @@ def test_what_is_not_there_stands_beside_its_row_and_is_asked_again(container: A
     model = form(data=container.place("nothing"), outputs="blob://devstoreaccount1/missing")
     found = said(model)
     assert (found["level"], found["sign_in"]) == ("error", False)
-    assert "holds no files" in found["text"]
-    assert "There is no such container" in target(model)["text"]
+    assert "contains no files" in found["text"]
+    assert "The container does not exist" in target(model)["text"]
     assert model.checks["errors"] == 2
     container.put("nothing/a", b"1")
     model.outputs = container.place("results")

@@ -212,7 +212,7 @@ def test_clusters_are_listed_and_checked(kernel):
     assert "<table>" in table["text/html"]
     assert "Reachable" in kernel.ok("%dist_clusters --check local -b torch").value["text/plain"]
     wrong = kernel.run("%dist_clusters --check nowhere").error
-    assert wrong.startswith("ClusterNotFound: No cluster is named 'nowhere'.")
+    assert wrong.startswith("ClusterNotFound: Unknown cluster 'nowhere'.")
 
 
 @pytest.mark.full

@@ -151,7 +151,7 @@ def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
     environment = {**os.environ, settings.CONNECTION_STRING: endpoint.connection_string}
     told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
                           text=True, timeout=120)  # fmt: skip
-    assert told.stdout == "monitoring: not sent, nobody answered within 3 s\n"
+    assert told.stdout == "monitoring: not sent, no response within 3 s\n"
     assert told.stderr == ""
     assert endpoint.arrived.is_set()
 

@@ -55,7 +55,7 @@ def test_teams_gets_a_card_and_ntfy_text_with_headers():
 def test_a_message_is_tried_again_and_never_says_the_address(endpoint, monkeypatch):
     monkeypatch.setattr(webhook, "_WAITS", (0.0, 0.01, 0.01))
     broken = Endpoint(503)
-    with pytest.raises(MessageNotSent, match=r"^No message could be sent: 127\.0\.0\.1 answered 503\."):
+    with pytest.raises(MessageNotSent, match=r"^The message could not be sent: 127\.0\.0\.1 answered 503\."):
         webhook.deliver(f"{broken.address}/secret-path", MESSAGE)
     assert len(broken.posts) == 3
     broken.close()
@@ -109,7 +109,7 @@ def test_a_webhook_is_set_tried_and_taken_back_without_its_address_anywhere(endp
     notifications(f"{broken.address}/secret-path")
     assert cli.main(["notify", "--test"]) == 2
     said = capsys.readouterr().err
-    assert "No message could be sent: 127.0.0.1 answered 503. Look whether the address is whole" in said
+    assert "The message could not be sent: 127.0.0.1 answered 503. Look whether the address is whole" in said
     assert "secret-path" not in said
     broken.close()
     assert cli.main(["notify", "--off"]) == 0

@@ -345,7 +345,7 @@ def test_horovod_without_tensorflow_is_told_before_the_start():
     assert [(one.level, one.text) for one in check.findings] == [
         (
             "error",
-            "Horovod was built here without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
+            "This Horovod was built without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
         )
     ], "as `distdl install horovod` builds it"
     assert checks.horovod_build(read(draft), asked(), (TORCH, TENSORFLOW)).passed

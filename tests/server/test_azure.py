@@ -57,7 +57,7 @@ def test_subscriptions_and_settings(server, signed_in):
 
 def test_nobody_is_signed_in(server):
     refused = server.get("/azure/subscriptions", status=424)
-    assert (refused["type"], refused["message"]) == ("NotSignedIn", "Nobody is signed in to Azure.")
+    assert (refused["type"], refused["message"]) == ("NotSignedIn", "Not signed in to Azure.")
     assert "%dist_config azure" in refused["hint"]
     server.post("/azure/sign-in", {"credential": "password"}, status=400)
 

@@ -47,7 +47,7 @@ def test_a_fixed_or_built_in_cluster_is_neither_scaled_nor_removed(server):
         "ClusterRefused",
         "Clusters of type Local have a fixed number of nodes.",
     )
-    assert server.delete("/clusters/local", status=409)["message"] == "local is there by itself and cannot be removed."
+    assert server.delete("/clusters/local", status=409)["message"] == "local is built in and cannot be removed."
     assert server.get("/clusters/nowhere", status=404)["type"] == "ClusterNotFound"
     assert server.delete("/clusters/nowhere", status=404)["type"] == "ClusterNotFound"
     assert server.patch("/clusters/%2e%2e%2fetc", {"node_count": 2}, status=404)["type"] == "ClusterNotFound"
@@ -80,7 +80,7 @@ def test_another_packages_cluster_is_named_runs_jobs_is_scaled_and_removed(serve
     assert server.get("/clusters/local")["active_jobs"] == 0
     refused = server.delete("/clusters/mini", status=409)
     assert refused["message"] == "1 job of mini has not ended."
-    assert refused["hint"] == "Cancel it first, or wait for its end."
+    assert refused["hint"] == "Cancel it, or wait for its end."
     server.post(f"/jobs/{id_}/cancel", {"now": True}, status=202)
     server.until_ended(id_)
     server.delete("/clusters/mini")
@@ -118,7 +118,7 @@ def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monke
     try:
         listed = {one["name"]: one["problem"] for one in server.get("/clusters")["clusters"]}
         assert listed["local"] == ""
-        assert listed["clumsy"] == "Its plug-in failed: ZeroDivisionError: counted the machines"
+        assert listed["clumsy"] == "The plug-in failed: ZeroDivisionError: counted the machines"
         assert "cannot be loaded: ModuleNotFoundError: No module named 'a_module_that_is_nowhere'" in listed["broken"]
         offered = {one["name"]: one for one in server.get("/plugins")["clusters"]}
         assert offered["clumsy"]["problem"] == ""

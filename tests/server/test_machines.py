@@ -31,7 +31,7 @@ def test_a_kind_that_makes_machines_declares_what_is_wanted_and_asked(server, fo
 
 def test_machines_are_made_scaled_and_ended(server, lab):
     assert (lab["can_create"], lab["can_scale"], lab["machines"]["exists"]) == (True, False, False)
-    assert (lab["problem"], lab["billed"]) == ("Its machines have not been made yet.", 0)
+    assert (lab["problem"], lab["billed"]) == ("The machines have not been created yet.", 0)
     forecast = server.post("/clusters/lab/forecast", {"wanted": {"size": "small", "max_nodes": 4}}, status=200)
     assert (forecast["cost_per_hour"], forecast["currency"], forecast["price_source"]) == (0.5, "USD", "the smith")
     assert not server.get("/clusters/lab")["machines"]["exists"]

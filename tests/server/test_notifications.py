@@ -20,7 +20,7 @@ def test_a_webhook_is_set_and_tried(server):
         server.ask("PATCH", "/notifications", json={"webhook": f"{refusing.address}/hidden"})
         answer = server.ask("POST", "/notifications/test")
         assert (answer.status_code, "hidden" in answer.text) == (502, False)
-        assert answer.json()["message"] == "No message could be sent: 127.0.0.1 answered 403."
+        assert answer.json()["message"] == "The message could not be sent: 127.0.0.1 answered 403."
     finally:
         endpoint.close()
         refusing.close()

@@ -101,9 +101,9 @@ def test_nobody_is_signed_in(container, monkeypatch):
     ("status", "code", "says"),
     [
         (403, "AuthorizationPermissionMismatch", "the role Storage Blob Data Reader"),
-        (403, "AuthorizationFailure", "refuses requests from this network"),
+        (403, "AuthorizationFailure", "blocks requests from this network"),
         (403, "KeyBasedAuthenticationNotPermitted", "takes no account keys"),
-        (409, "PublicAccessNotPermitted", "allows no access without a sign-in"),
+        (409, "PublicAccessNotPermitted", "does not allow anonymous access"),
         (403, "SomethingNew", "Azure answered 403 SomethingNew"),
     ],
 )
@@ -120,7 +120,9 @@ def test_an_account_that_no_name_service_knows(blob):
     one = source("train", "blob://nobody/data")
     account = access.account("nobody")
     account.client._config.retry_policy.total_retries = 0
-    with pytest.raises(DataUnavailable, match=r"No storage account of this name answers\. Check the account's name"):
+    with pytest.raises(
+        DataUnavailable, match=r"The name of the storage account cannot be resolved\. Check the account's name"
+    ):
         manifest.listed(account, one)
 
 

@@ -59,4 +59,4 @@ def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", "much")
     with pytest.raises(DataUnavailable, match="is 'much', but it takes a number of bytes") as refused:
         JobStaging(JobSpec(id=new_id(), name="n"), print).prepare()
-    assert refused.value.hint == "Write 50000000000 or 50 GB, or leave it out."
+    assert refused.value.hint == "Set it to 50000000000 or 50 GB, or unset it."

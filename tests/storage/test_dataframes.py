@@ -51,10 +51,13 @@ def test_each_row_of_a_dataframe_is_read_once_by_one_rank(distdl_home):
     found = run("", settings, process_count_per_node=2)
     check(found)
     assert " in 5 files, " in found["log"][0]
-    assert f"/nowhere, where train is to be written, is no folder here. {FOLDER}" in found["no folder"]
+    assert f"The folder /nowhere for the DataFrame train does not exist on this machine. {FOLDER}" in found["no folder"]
     assert "train is a DataFrame, which is not written to https://host/prefix" in found["store"]
-    assert found["few"] == "train has 1 row, and the job 2 processes. Each process needs a row: start fewer."
-    assert found["none"].startswith("train has 0 rows, and the job 2 processes.")
+    assert (
+        found["few"]
+        == "train has 1 row, but the job has 2 processes. Use fewer processes, because each needs at least one row."
+    )
+    assert found["none"].startswith("train has 0 rows, but the job has 2 processes.")
     assert not jobs(), "refused ones leave nothing"
 
 
@@ -103,7 +106,7 @@ def test_dataframe_goes_through_a_folder_that_executors_share(distdl_home, spark
     found = run(f"shared:{shared}", settings, compute_target="spark", node_count=2, distributed_backend="torch")
     check(found)
     assert found["none named"] == (
-        "train is a DataFrame that Spark writes on other machines, and no folder is named that they share with this "
+        "Spark writes the DataFrame train on other machines, but no folder is set that they share with this "
         'one. Name one: data={"train": (dataframe, "shared:/mnt/data")}, or set DISTDL_DATAFRAMES=shared:/mnt/data.'
     )
 

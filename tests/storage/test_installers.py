@@ -102,4 +102,4 @@ def test_conda_makes_an_environment_from_the_channels_that_are_named(home, monke
     assert failed.view().state is State.FAILED
     assert "conda ended with 1: " in failed.view().reason
     assert "oneleaf" in failed.view().reason
-    assert "Correct the packages that the job names." in failed.view().reason
+    assert "Correct the packages of the job." in failed.view().reason

@@ -139,5 +139,5 @@ def test_it_ends_when_somebody_wants_it_to(job):
 def test_a_container_that_is_not_there(job):
     folder, spec = job
     spec = dataclasses.replace(spec, outputs="blob://devstoreaccount1/not-there")
-    with pytest.raises(DataUnavailable, match="There is no such container"):
+    with pytest.raises(DataUnavailable, match="The container does not exist"):
         outgoing.deliver(folder, spec, with_log=True)

@@ -103,7 +103,7 @@ def test_the_installers_own_words_are_the_reason(wheels):
         job.wait(120).result()
     reason = job.view().reason
     assert "No matching distribution found for oneleaf==7" in reason
-    assert "Correct the packages that the job names." in reason
+    assert "Correct the packages of the job." in reason
 
 
 def use_oneleaf():

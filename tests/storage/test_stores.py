@@ -203,7 +203,7 @@ def test_an_object_that_was_changed_since_it_was_listed_is_not_read(
     stage = Stage(tmp_path / "base", certificates[0])
     keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET}
     run = stage.run(told, environment=keys)
-    assert run.failed()["text"] == "'x' of train was changed or deleted while it was fetched."
+    assert run.failed()["text"] == "'x' of train changed or was deleted during the download."
     assert SECRET not in run.everything
 
 
@@ -237,7 +237,7 @@ def test_s3_that_refuses_is_said_with_the_remedy(home, monkeypatch, keys):
         listed("s3://private/x")
     server.shutdown()
     server.server_close()
-    assert refused.value.message == "s3://private may not be read (403 AccessDenied)."
+    assert refused.value.message == "No permission to read s3://private (403 AccessDenied)."
     assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in" in refused.value.hint
 
 
@@ -249,7 +249,7 @@ def test_a_node_without_obstore_says_how_to_install_it(home, certificates):  # n
     run = Stage(home / "base", certificates[0]).run(told, environment={"PYTHONPATH": str(home / "hidden")})
     last = run.failed()
     assert last["text"] == "obstore is not installed in the Python that runs the ranks."
-    assert last["remedy"] == "Install it there: python -m pip install obstore."
+    assert last["remedy"] == "Install it on the node: python -m pip install obstore"
 
 
 def test_the_keys_of_a_profile_are_taken(home, monkeypatch):

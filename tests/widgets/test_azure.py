@@ -26,7 +26,7 @@ def test_what_cannot_be_is_refused_with_its_field(azure):
 def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(azure, capsys):
     topics.azure({}, paged=False)
     text = capsys.readouterr().out
-    assert text.startswith("Nobody is signed in to Azure.\nWays to sign in:\n")
+    assert text.startswith("Not signed in to Azure.\nWays to sign in:\n")
     assert "(suggested here)" in text
 
 

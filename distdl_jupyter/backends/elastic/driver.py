@@ -133,7 +133,7 @@ class Driver:
             if self._ending or exit_.code == 0:
                 self._end(slot, exit_, had_rank=had_rank)
             elif not slot.offered:
-                reason = self._lost.get(slot.host, f"Its host {slot.host} is no longer offered.")
+                reason = self._lost.get(slot.host, f"The host {slot.host} is no longer available.")
                 self._supervisor.left(number, pid, reason)
             else:
                 self._fail(Failure(slot, pid, exit_, time.monotonic()))
@@ -189,7 +189,7 @@ class Driver:
     def _finish(self) -> int:
         self._report_pending()
         for slot in self._slots:
-            self._report_end(slot, ProcessExit(0), "No process was left of it at the end.")
+            self._report_end(slot, ProcessExit(0), "It had no process at the end of the job.")
         return 0 if self._finishing else 1
 
     # processes --------------------------------------------------------------------------------
@@ -254,11 +254,11 @@ class Driver:
         elif not can_meet(self._slots, self._limits.min_size):
             self._notify(rendezvous)
         elif self._round and not any(slot.offered and slot.rank is not None for slot in self._slots):
-            self._give_up("The hosts that had trained have all gone at once, and what they had learnt with them.",
+            self._give_up("All hosts that had trained were lost at once, so the training state is lost.",
                           [slot for slot in self._slots if not slot.offered])  # fmt: skip
         elif self._without_cause() and self._resets > self._limits.max_resets:
-            self._give_up("The processes met anew although none had failed, more often than max_restarts allows: "
-                          "the same error of Horovod comes back, and the log shows it.", self._slots[:1])  # fmt: skip
+            self._give_up("The processes reconnected without a failure more often than max_restarts allows. "
+                          "The log shows the error of Horovod that repeats.", self._slots[:1])  # fmt: skip
         else:
             self._begin_round(rendezvous)
 
@@ -293,9 +293,13 @@ class Driver:
 
     def _note_size(self, size: int) -> None:
         if self._round > 1:
-            text = f"{plural(size, 'process')} train on together." if size > 1 else "One process trains on alone."
+            text = (
+                f"{plural(size, 'process')} continue training together."
+                if size > 1
+                else "One process continues training alone."
+            )
         elif size < len(self._slots):
-            text = f"The job begins with {plural(size, 'process')} of {len(self._slots)}."
+            text = f"The job starts with {size} of {plural(len(self._slots), 'process')}."
         else:
             return
         self._supervisor.note("info", text, f"world-{self._round}")
@@ -327,10 +331,11 @@ class Driver:
         waited = duration(self._limits.timeout)
         if short:
             self._give_up(
-                f"For {waited} there was room for {plural(len(offered), 'process')} only, and the job needs at least "
+                f"For {waited} only {plural(len(offered), 'process')} could run, but the job needs at least "
                 f"{self._limits.min_size}.", [slot for slot in self._slots if not slot.offered])  # fmt: skip
         else:
             absent = [slot for slot in self._slots if slot.alive and not slot.ready]
             self._give_up(
-                f"The processes did not meet within {waited}: {ranks([slot.number for slot in absent])} did not call "
+                f"The processes did not connect within {waited}: {ranks([slot.number for slot in absent])} did not "
+                "call "
                 "hvd.init().", absent)  # fmt: skip

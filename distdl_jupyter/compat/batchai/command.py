@@ -102,25 +102,41 @@ def toolkit_command(kind: str, settings: Fields, nodes: int, read_script: ReadSc
     total = command.processes or (command.per_node or 0) * nodes or count or nodes
     command.processes, command.nodes = total, min(nodes, total)
     if total % command.nodes:
-        raise InvalidSpec(f"{total} processes cannot be divided equally among {command.nodes} nodes.",
-                          field="processCount", hint="Give node_count and process_count_per_node.")  # fmt: skip
+        raise InvalidSpec(
+            f"{total} processes cannot be divided equally among {command.nodes} nodes.",
+            code="batchai-processes-uneven",
+            field="processCount",
+            hint="Set node_count and process_count_per_node.",
+        )
     return command
 
 
 def _script_command(kind: str, settings: Fields, nodes: int) -> Command:
     servers = "parameterServerCommandLineArgs" in settings or (settings.count("workerCount") or 1) > 1
     if servers or (nodes > 1 and "workerCommandLineArgs" in settings):
-        raise InvalidSpec("TensorFlow with parameter servers is not run here.", field="tensorFlowSettings",
-                          hint="Let the script use MultiWorkerMirroredStrategy and submit it with distributed_backend="
-                          "'tensorflow', or horovod.tensorflow and name it in horovodSettings.")  # fmt: skip
+        raise InvalidSpec(
+            "TensorFlow with parameter servers is not supported.",
+            code="batchai-parameter-servers",
+            field="tensorFlowSettings",
+            hint="Use MultiWorkerMirroredStrategy in the script, and submit it with distributed_backend="
+            "'tensorflow', or use horovod.tensorflow with horovodSettings.",
+        )
     if not (script := settings.text("pythonScriptFilePath")):
-        raise InvalidSpec(f"{kind} has no pythonScriptFilePath and no commandLine, so there is no Python to run.",
-                          field=kind, hint="Name the script that trains, or the command that runs it.")  # fmt: skip
+        raise InvalidSpec(
+            f"{kind} has no pythonScriptFilePath and no commandLine, so there is no script to run.",
+            code="batchai-script-missing",
+            field=kind,
+            hint="Set one of them.",
+        )
     try:
         arguments = shlex.split(settings.text("commandLineArgs") or settings.text("masterCommandLineArgs"))
     except ValueError as error:
-        raise InvalidSpec(f"The commandLineArgs cannot be split: {error}.", field="commandLineArgs",
-                          hint=_QUOTES) from None  # fmt: skip
+        raise InvalidSpec(
+            f"commandLineArgs is not a valid command line: {error}.",
+            code="batchai-arguments-invalid",
+            field="commandLineArgs",
+            hint=_QUOTES,
+        ) from None
     command = Command(script, tuple(arguments), backend=_BACKENDS.get(kind, ""))
     if kind == "caffe2Settings" and nodes == 1:
         command.backend = "plain"
@@ -145,7 +161,7 @@ def parse_command_line(line: str, read_script: ReadScript = lambda _path: None) 
 
 
 def _refused(what: str, hint: str = _REMEDY) -> InvalidSpec:
-    return InvalidSpec(f"The command line {what}.", field="commandLine", hint=hint)
+    return InvalidSpec(f"The command line {what}.", code="batchai-command-unsupported", field="commandLine", hint=hint)
 
 
 def _parse(line: str, command: Command) -> None:
@@ -175,7 +191,7 @@ def _simple_commands(line: str) -> Iterator[list[str]]:
                 yield words
             words, piped = [], word in ("|", "|&")
     except ValueError as error:
-        raise _refused(f"cannot be split: {error}", _QUOTES) from None
+        raise _refused(f"is not valid: {error}", _QUOTES) from None
 
 
 def _parse_simple(words: list[str], command: Command) -> None:
@@ -191,11 +207,11 @@ def _parse_simple(words: list[str], command: Command) -> None:
     elif program == "export":
         command.variables |= {match[1]: match[2] for word in words[1:] if (match := _ASSIGNMENT.fullmatch(word))}
     elif program in _BESIDE:
-        command.ignored.append((" ".join(words), "only the script is run; do what prepares it once, before the job"))
+        command.ignored.append((" ".join(words), "only the script is run; run the preparation once before the job"))
     elif _STARTER.fullmatch(program):
         raise _refused(f"runs {program} without a script SCRIPT.py after its flags")
     else:
-        raise _refused(f"runs {words[0]}, which is no Python")
+        raise _refused(f"runs {words[0]}, which is not Python")
 
 
 def _parse_shell_script(words: list[str], command: Command) -> None:
@@ -203,16 +219,18 @@ def _parse_shell_script(words: list[str], command: Command) -> None:
     path = words[0] if words else ""
     text = command.read_script(path) if len(words) == 1 else None
     if text is None:
-        why = "is given arguments, which are not followed" if len(words) > 1 else "is not here"
-        raise _refused(f"runs the shell script {path}, which {why}", f"Put it beside job.json. Or: {_REMEDY}")
-    command.ignored.append((path, "its lines are read as if they stood in the command line"))
+        why = "has arguments, which is not supported" if len(words) > 1 else "is missing"
+        raise _refused(
+            f"runs the shell script {path}, which {why}", f"Copy the file to the folder of job.json. Or: {_REMEDY}"
+        )
+    command.ignored.append((path, "its lines are treated as part of the command line"))
     command.read_script = lambda _path: None
     _parse(re.sub(r"(?m)(^|\s)#.*$", "", text), command)
 
 
 def _set_training(match: re.Match[str], command: Command) -> None:
     if command.script:
-        raise _refused(f"runs two scripts, {command.script} and {match['script']}", "Make two jobs of them.")
+        raise _refused(f"runs two scripts, {command.script} and {match['script']}", "Split it into two jobs.")
     command.script, command.arguments = match["script"], tuple(match["arguments"].split("\0")[:-1])
     if match["launcher"]:
         command.launcher = match["launcher"]
@@ -222,7 +240,7 @@ def _set_training(match: re.Match[str], command: Command) -> None:
     for flag in _FLAGS.findall(match["flags"] or ""):
         _set_flag(flag.split("\0")[:-1], command)
     if flags := match["interpreter"]:
-        command.ignored.append((" ".join(flags.split("\0")[:-1]), "this package sets the interpreter's flags"))
+        command.ignored.append((" ".join(flags.split("\0")[:-1]), "this package sets the flags of the interpreter"))
 
 
 def _set_flag(words: list[str], command: Command) -> None:
@@ -233,8 +251,12 @@ def _set_flag(words: list[str], command: Command) -> None:
         command.ignored.append((" ".join(words), "its value is known only when it runs"))
     elif name in _COUNTS:
         if not value.isdecimal() or int(value) < 1:
-            raise InvalidSpec(f"{words[0]} of {command.launcher} is {value!r}, but it takes a whole number from 1.",
-                              field="commandLine", hint=_REMEDY)  # fmt: skip
+            raise InvalidSpec(
+                f"{words[0]} of {command.launcher} is {value!r}, but must be an integer of at least 1.",
+                code="batchai-count-invalid",
+                field="commandLine",
+                hint=_REMEDY,
+            )
         setattr(command, _COUNTS[name], int(value))
     elif name in ("x", "env", "genv") and (match := _ASSIGNMENT.fullmatch(value)):
         command.variables[match[1]] = match[2]

@@ -29,12 +29,12 @@ _PIP_INSTALL = re.compile(r"\bpip3? install ([^;&|\n]*)")
 _PYTHON = ".".join(map(str, sys.version_info[:3]))
 #: Fields that only get a row, with what it says.
 _IGNORED = {
-    "cluster": "Batch AI's clusters are gone; compute_target= names one of yours",
-    "stdOutErrPathPrefix": "the log stays with the job: job.logs(), distdl logs",
-    "schedulingPriority": "there is no queue of priorities here",
-    "containerSettings.imageSourceRegistry.image": f"no image is fetched, ranks run in this environment "
-    f"(Python {_PYTHON}); on Azure ML environment= names an image of today",
-    "containerSettings.shmSize": "there is no container; ranks have the machine's",
+    "cluster": "Batch AI clusters no longer exist; set compute_target= to one of your clusters",
+    "stdOutErrPathPrefix": "see the log of the job: job.logs(), distdl logs",
+    "schedulingPriority": "priorities are not supported",
+    "containerSettings.imageSourceRegistry.image": f"no image is pulled, ranks run in this environment "
+    f"(Python {_PYTHON}); on Azure ML, set environment= to a current image",
+    "containerSettings.shmSize": "there is no container; ranks use the shared memory of the machine",
 }
 _READ = {
     "$schema", "name", "cluster", "nodeCount", "jobPreparation", "containerSettings", "inputDirectories",
@@ -71,19 +71,23 @@ def _vm_size(name: str) -> str:
     try:
         size = find(name)
     except InvalidSpec:
-        return "the catalogue has no such size"
+        return "the size is not in the catalogue"
     successor = successors.successor_of(size)
     if successor is None:
-        return f"{size.size} is not retired; vm_size= names a size for advice"
+        return f"{size.size} is not retired; set vm_size= to get advice for a size"
     return f"retired; today {successor.size.size}: {successor.reason}"
 
 
 def _add_toolkit(fields: Fields, folders: Folders, result: ImportedJob) -> None:
     kinds = [kind for kind in TOOLKITS if kind in fields]
     if len(kinds) != 1:
-        what = f"The job has {plural(len(kinds), 'kind')} of settings, and it needs one."
-        hint = f"Leave one of {', '.join(kinds or TOOLKITS)}."
-        result.add_problem("settings", ", ".join(kinds), InvalidSpec(what, field="batchai_job", hint=hint))
+        what = f"The job has {plural(len(kinds), 'type')} of toolkit settings, but must have exactly one."
+        hint = f"Keep one of: {', '.join(kinds or TOOLKITS)}."
+        result.add_problem(
+            "settings",
+            ", ".join(kinds),
+            InvalidSpec(what, code="batchai-toolkit-count", field="batchai_job", hint=hint),
+        )
         return
     (kind,) = kinds
     settings = fields.object(kind)
@@ -108,10 +112,12 @@ def _add_script(kind: str, text: str, command: Command, folders: Folders, result
     mount = folders.find_script(command.script)
     result.script, result.arguments = folders.script, command.arguments
     if result.script is None:
-        where = f" Batch AI saw it as {command.script}." if "$" in command.script else ""
-        what = f"The script {command.script.rpartition('/')[2]} is not here.{where}"
-        hint = f'Put it beside job.json, or: batchai_mounts={{"{mount}": "PATH"}}.'
-        result.add_problem(kind, text, InvalidSpec(what, field="entry_script", hint=hint))
+        where = f" Its path in Batch AI is {command.script}." if "$" in command.script else ""
+        what = f"The script {command.script.rpartition('/')[2]} was not found.{where}"
+        hint = f'Copy it to the folder of job.json, or set batchai_mounts={{"{mount}": "PATH"}}.'
+        result.add_problem(
+            kind, text, InvalidSpec(what, code="batchai-script-not-found", field="entry_script", hint=hint)
+        )
     else:
         result.add_row(kind, text, f"script {short_path(result.script, result.directory)}", "changed")
     if command.arguments:
@@ -145,7 +151,7 @@ def _imports(script: Path | None) -> set[str]:
 def _add_directory(path: str, folders: Folders, result: ImportedJob) -> None:
     local = folders.resolve(path).local
     if local is None or not local.is_dir():
-        result.add_row("cd", path, f"there is no such folder here; ranks work in {result.directory}", "ignored")
+        result.add_row("cd", path, f"the folder does not exist here; ranks run in {result.directory}", "ignored")
     else:
         result.add_row("cd", path, f"working directory {short_path(local, result.directory)}")
         result.directory = local
@@ -166,12 +172,16 @@ def _add_secrets(fields: Fields, result: ImportedJob) -> None:
     for name in result.secrets:
         if name in os.environ:
             result.set_variable(name, os.environ[name])
-            became = "taken from this process's environment and written nowhere"
+            became = "taken from the environment of this process and not stored"
             result.add_row(f"secrets {name}", MASK, became, "changed")
         else:
             what = f"The secret {name} is not in the environment of this process."
-            hint = "Set it where Jupyter starts; a value in job.json is never read."
-            result.add_problem(f"secrets {name}", MASK, InvalidSpec(what, field="environment_variables", hint=hint))
+            hint = "Set the variable before Jupyter starts. Values in job.json are ignored."
+            result.add_problem(
+                f"secrets {name}",
+                MASK,
+                InvalidSpec(what, code="batchai-secret-missing", field="environment_variables", hint=hint),
+            )
 
 
 def _add_rest(fields: Fields, result: ImportedJob) -> None:
@@ -181,17 +191,17 @@ def _add_rest(fields: Fields, result: ImportedJob) -> None:
             result.options["max_run_duration_seconds"] = seconds
             result.add_row("constraints: maxWallClockTime", limit, f"max_run_duration_seconds={seconds:g}")
         else:
-            result.add_row("constraints: maxWallClockTime", limit, "it cannot be read as a duration", "ignored")
+            result.add_row("constraints: maxWallClockTime", limit, "it is not a valid duration", "ignored")
     for name, became in _IGNORED.items():
         if value := fields.text(name):
             parts = name.split(".")
             result.add_row(": ".join(dict.fromkeys((parts[0], parts[-1]))), value, became, "ignored")
     if line := fields.text("jobPreparation.commandLine"):
-        became = f"nothing is installed when a job starts{_packages(line)}"
+        became = f"no packages are installed when the job starts{_packages(line)}"
         result.add_row("jobPreparation", line, became, "ignored")
     for name in fields:
         if name not in _READ:
-            result.add_row(name, "", "no field of a Batch AI job of 2018-05-01 that asks for something", "ignored")
+            result.add_row(name, "", "not a field of Batch AI jobs (API 2018-05-01)", "ignored")
 
 
 def _packages(line: str) -> str:
@@ -200,8 +210,8 @@ def _packages(line: str) -> str:
     names = [re.split(r"[<>=!~\[]", word)[0] for word in words if not re.search(r"^\W|/|\.txt$", word)]
     absent = [name for name in names if not list(metadata.Distribution.discover(name=name))]
     if absent:
-        return f"; not installed here: pip install {' '.join(absent)}"
-    return f"; {', '.join(names)} installed here already" if names else ""
+        return f"; not installed; run: pip install {' '.join(absent)}"
+    return f"; {', '.join(names)} already installed" if names else ""
 
 
 def _seconds(text: str) -> float:

@@ -51,8 +51,8 @@ class Explanation:
     @property
     def _summary(self) -> str:
         if self.ready:
-            return 'Nothing is missing: submit(batchai_job="job.json") starts it.'
-        return "The job cannot start before what is MISSING is given."
+            return 'Nothing is missing. Start it: submit(batchai_job="job.json")'
+        return "The job cannot start until the MISSING items are provided."
 
     def _cells(self) -> list[tuple[str, str, str]]:
         rows = [(row.field, row.said if len(row.said) <= _LONGEST else f"{row.said[: _LONGEST - 1]}…", row.here)

@@ -138,12 +138,12 @@ class Folders:
             self._add_output(output, result)
         for name in dict.fromkeys(re.findall(r"\$\{?(AZ_BATCH\w+)", texts)):
             if name not in self.variables:
-                result.add_row("variable", f"${name}", "nothing sets it here, it stays as it is", "ignored")
+                result.add_row("variable", f"${name}", "not set here; it stays unchanged", "ignored")
             elif name == _SHARED:
-                became = "a folder of the job: all nodes see it only where they share the job's folder"
+                became = "a folder of the job; all nodes see it only if they share the folder of the job"
                 result.add_row("variable", f"${name}", became, "changed")
         for field, path, _ in self._volumes:
-            became = "nothing is mounted and no account key is read; what is needed of it stands above"
+            became = "nothing is mounted and no account key is read; the required folders are listed above"
             result.add_row(f"{field} {path}", "mounted", became, "ignored")
         if self._data:
             result.options["data"] = dict(self._data)
@@ -161,9 +161,11 @@ class Folders:
             result.add_row(field, path, f"${variable}: {became}", "changed")
         else:
             name = resolved.mount or path
-            what = f"The {resolved.kind} {name} of Batch AI is not here, and the job reads {path}."
-            hint = f'Say where its files are: batchai_mounts={{"{name}": "shared:/PATH"}}.'
-            result.add_problem(field, path, InvalidSpec(what, field="batchai_mounts", hint=hint))
+            what = f"The job reads {path} from the Batch AI {resolved.kind} {name}, which is not available here."
+            hint = f'Set where its files are: batchai_mounts={{"{name}": "shared:/PATH"}}.'
+            result.add_problem(
+                field, path, InvalidSpec(what, code="batchai-mount-missing", field="batchai_mounts", hint=hint)
+            )
 
     def _add_mounted(self, below: str, result: ImportedJob) -> None:
         """Link a path below the mount root to the script's folder, a data source or a folder of outputs."""
@@ -176,7 +178,7 @@ class Folders:
         if not target:
             target = f"{_OUTPUTS}/{below}"
             self._made.append(target)
-            where = f'batchai_mounts={{"{below.partition("/")[0]}": "PATH"}} says where files to read are'
+            where = f'batchai_mounts={{"{below.partition("/")[0]}": "PATH"}} sets where the files are'
             became = f"outputs/{below}, empty at first; {where}"
         self._links[path] = target
         result.add_row("path", path, became, "changed")
@@ -184,14 +186,14 @@ class Folders:
     def _target(self, resolved: MountedPath, name: str, *, is_script: bool) -> tuple[str, str]:
         """Return what a rank sees in place of a folder, as its value and in words; "" when that is unknown."""
         if is_script:
-            return self._script_folder(resolved.below), "the script's own folder"
+            return self._script_folder(resolved.below), "the folder of the script"
         if not resolved.place:
             return "", ""
         value = self._add_data(name.lower(), resolved.place)
         if resolved.below:
             self._links[f"${_ROOT}/{resolved.below}"] = value
         if resolved.place.startswith("blob://"):
-            return value, f"{resolved.place}, brought to each node's disk before the start instead of mounted"
+            return value, f"{resolved.place}, copied to the disk of each node before the start instead of mounted"
         if _is_remote(resolved.place):
             return value, f"{resolved.place}, seen by every node"
         return value, f"the folder {short_path(resolved.place, self._folder)}"

@@ -72,15 +72,24 @@ class Fields:
 
 
 def _wrong_type(name: str, wanted: str) -> InvalidSpec:
-    return InvalidSpec(f"{name} of the Batch AI job is not {wanted}.", field=name, hint=f"Write it as {wanted}.")
+    return InvalidSpec(
+        f"{name} of the Batch AI job must be {wanted}.",
+        code="batchai-field-type",
+        field=name,
+        hint=f"Change {name} to {wanted}.",
+    )
 
 
 def read_job(job: JobFile) -> tuple[Fields, Path]:
     """Return a job's fields and the folder of its files. Raises InvalidSpec when it is no Batch AI job."""
     fields = Fields(_fields(job))
     if not any(name in fields for name in (*TOOLKITS, "nodeCount")):
-        raise InvalidSpec(f"This is no job of Batch AI: it has neither nodeCount nor one of {', '.join(TOOLKITS)}.",
-                          field="batchai_job", hint="Give the job.json of az batchai job create.")  # fmt: skip
+        raise InvalidSpec(
+            f"This is not a Batch AI job, because it has neither nodeCount nor one of {', '.join(TOOLKITS)}.",
+            code="batchai-not-a-job",
+            field="batchai_job",
+            hint="Use the job.json of 'az batchai job create'.",
+        )
     return fields, Path.cwd() if isinstance(job, Mapping) else Path(job).expanduser().resolve().parent
 
 
@@ -106,11 +115,20 @@ def _parsed(path: Path) -> dict[str, Any]:
         except ValueError:  # the recipes of that time have commas after the last item, which Batch AI took
             content = json.loads(re.sub(r",(\s*[}\]])", r"\1", text))
     except FileNotFoundError:
-        raise InvalidSpec(f"There is no file {path}.", field="batchai_job", hint="Give the path of job.json.") from None
+        raise InvalidSpec(
+            f"The file {path} does not exist.",
+            code="batchai-file-missing",
+            field="batchai_job",
+            hint="Set batchai_job to the path of job.json.",
+        ) from None
     except (OSError, ValueError) as error:
-        raise InvalidSpec(f"{path.name} cannot be read as JSON: {error}.", field="batchai_job") from None
+        raise InvalidSpec(
+            f"{path.name} is not valid JSON: {error}.", code="batchai-file-not-json", field="batchai_job"
+        ) from None
     if not isinstance(content, dict):
-        raise InvalidSpec(f"{path.name} holds no JSON object.", field="batchai_job")
+        raise InvalidSpec(
+            f"{path.name} does not contain a JSON object.", code="batchai-file-not-an-object", field="batchai_job"
+        )
     return content
 
 

@@ -68,12 +68,12 @@ def run(
 
 
 _INSTEAD = {
-    "ssh_port": "Name the host with its port in ~/.ssh/config.",
-    "ssh_identity_file": "Name the key in ~/.ssh/config, or add it to your ssh agent.",
-    "output_filename": "job.logs(rank) has the output of each rank, and the job's folder keeps it.",
-    "mpi_args": "Use submit(..., distributed_backend=\"horovod-mpi\"), whose plan sets what Open MPI needs.",
-    "executable": "Ranks run with the Python of this process; a cluster's option python names another one.",
-    "slots": "Write the slots behind each host: hosts=\"a:2,b:2\".",
+    "ssh_port": "Set the port of the host in ~/.ssh/config.",
+    "ssh_identity_file": "Set the key in ~/.ssh/config, or add it to your ssh agent.",
+    "output_filename": "Read the output of each rank with job.logs(rank). It is stored in the folder of the job.",
+    "mpi_args": "Use submit(..., distributed_backend=\"horovod-mpi\"), which sets the arguments of Open MPI.",
+    "executable": "Ranks use the Python of this process. Set the cluster option python to use another one.",
+    "slots": "Write the slots after each host: hosts=\"a:2,b:2\".",
 }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def _refuse(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise InvalidSpec(
-                f"{name} of horovod.run is done in another way here.",
+                f"The argument {name} of horovod.run is not supported.",
                 code="horovodrun-option-unsupported",
                 field=name,
                 hint=_INSTEAD[name],
@@ -108,15 +108,15 @@ def _on_hosts(ranks: int, hosts: str | None, hostfile: str | None) -> dict[str, 
             f"np is {ranks}, but the hosts have {plural(ranks - left, 'slot')}.",
             code="horovodrun-too-few-slots",
             field="np",
-            hint=f"Write how many processes fit behind each host: {field} with a:4,b:4.",
+            hint=f"Write the number of processes after each host: {field} with a:4,b:4.",
         )
     if len(set(filled)) > 1:
         shared = ", ".join(f"{count} on {host.name}" for host, count in zip(found, filled, strict=False))
         raise InvalidSpec(
-            f"np is {ranks}, which makes {shared}: hosts of one job run equally many.",
+            f"np is {ranks}, which makes {shared}, but all hosts of a job must run the same number of processes.",
             code="horovodrun-uneven",
             field="np",
-            hint=f"Set it to {len(filled) * filled[0]}, or write other slots.",
+            hint=f"Set np to {len(filled) * filled[0]}, or change the slots.",
         )
     if all(host.name in _HERE for host in found):
         return {"process_count_per_node": ranks}

@@ -19,7 +19,7 @@ if _BACKEND == "tensorflow":
 elif _BACKEND == "torch":
     import horovod.torch as _hvd
 else:
-    raise ImportError(f"Horovod averages gradients of TensorFlow and torch, but Keras runs on {_BACKEND} here: set "
+    raise ImportError(f"Horovod averages gradients of TensorFlow and torch only, but Keras uses {_BACKEND}. Set "
                       "KERAS_BACKEND=tensorflow or KERAS_BACKEND=torch.")  # fmt: skip
 
 Average, Sum, Adasum, Compression = _hvd.Average, _hvd.Sum, _hvd.Adasum, _hvd.Compression
@@ -155,4 +155,4 @@ class callbacks:  # noqa: N801  Horovod's module
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(f"horovod.keras.{name} is not in distdl_jupyter.compat.horovod.keras.")
+    raise AttributeError(f"horovod.keras.{name} is not supported by distdl_jupyter.compat.horovod.keras.")

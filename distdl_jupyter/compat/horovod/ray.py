@@ -73,13 +73,26 @@ class RayExecutor:
         """
         self.settings = settings
         if min_workers is not None or max_workers is not None:
-            raise InvalidSpec("min_workers and max_workers of RayExecutor are not taken here.", field="min_workers",
-                              hint="Set num_workers.")  # fmt: skip
+            raise InvalidSpec(
+                "min_workers and max_workers of RayExecutor are not supported.",
+                code="ray-executor-elastic",
+                field="min_workers",
+                hint="Set num_workers instead.",
+            )
         if (num_workers is None) == (num_hosts is None):
-            raise InvalidSpec("RayExecutor takes either num_workers or num_hosts.", field="num_workers")
+            raise InvalidSpec(
+                "RayExecutor needs either num_workers or num_hosts.",
+                code="ray-executor-workers-and-hosts",
+                field="num_workers",
+                hint="Set exactly one of them.",
+            )
         if (gpus_per_worker or 1) > 1:
-            raise InvalidSpec(f"gpus_per_worker is {gpus_per_worker}, but a rank gets one GPU.",
-                              field="gpus_per_worker")  # fmt: skip
+            raise InvalidSpec(
+                f"gpus_per_worker is {gpus_per_worker}, but a rank uses one GPU.",
+                code="ray-executor-gpus",
+                hint="Set gpus_per_worker to 1.",
+                field="gpus_per_worker",
+            )
         self._workers, self._hosts, self._per_host = num_workers, num_hosts, num_workers_per_host
         self._cpus, self._gpu = cpus_per_worker, use_gpu
         self._options: dict[str, Any] | None = None
@@ -94,9 +107,9 @@ class RayExecutor:
     ) -> None:
         """Look where the ranks of the following calls fit; nothing is started yet. Raises InvalidSpec."""
         if executable_cls is not None:
-            raise InvalidSpec("executable_cls is an object that workers keep between calls, but each call is a job "
-                              "of its own here.", field="executable_cls",
-                              hint="Make the object in the function that run() gets.")  # fmt: skip
+            raise InvalidSpec("executable_cls is not supported, because each call is a separate "
+                              "job.", code="ray-executor-class", field="executable_cls",
+                              hint="Create the object in the function that you pass to run().")  # fmt: skip
         ray = _connected()
         nodes = self._hosts or _fewest_nodes(ray.nodes(), self._workers or 1, self._cpus, gpu=self._gpu)
         processes = self._per_host if self._hosts else (self._workers or 1) // nodes
@@ -153,14 +166,23 @@ class RayExecutor:
 
     def _started(self) -> dict[str, Any]:
         if self._options is None:
-            raise InvalidSpec("RayExecutor has not been started.", field="start", hint="Call start() first.")
+            raise InvalidSpec(
+                "RayExecutor has not been started.",
+                code="ray-executor-not-started",
+                field="start",
+                hint="Call start() first.",
+            )
         return self._options
 
 
 def _refuse(callbacks: Any) -> None:
     if callbacks:
-        raise InvalidSpec("callbacks of RayExecutor are done in another way here.", field="callbacks",
-                          hint="distdl_jupyter.log(loss=...) in the function draws a curve while it runs.")  # fmt: skip
+        raise InvalidSpec(
+            "callbacks of RayExecutor are not supported.",
+            code="ray-executor-callbacks",
+            field="callbacks",
+            hint="Call distdl_jupyter.log(loss=...) in the function to draw a live curve.",
+        )
 
 
 # Ray --------------------------------------------------------------------------------------------
@@ -170,7 +192,7 @@ def _connected() -> Any:
     """Return Ray's module. Raises InvalidSpec where this process is not connected."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
-        raise InvalidSpec("This process is not connected to Ray.", field="address",
+        raise InvalidSpec("This process is not connected to Ray.", code="ray-not-connected", field="address",
                           hint='Call ray.init() first, or ray.init("ray://HOST:10001").')  # fmt: skip
     return ray
 

@@ -37,10 +37,11 @@ def run(
     for name, value in (("extra_mpi_args", extra_mpi_args), ("executable", executable)):
         if value is not None:
             raise InvalidSpec(
-                f"{name} of horovod.spark.run is done in another way here.",
+                f"The argument {name} of horovod.spark.run is not supported.",
                 code="horovod-spark-option-unsupported",
                 field=name,
-                hint="The plan of a job sets what Open MPI needs; the option python names the executors' Python.",
+                hint="The job sets the arguments of Open MPI. Set the cluster option python to the Python of the "
+                "executors.",
             )
     options: dict[str, Any] = {"distributed_backend": "horovod-mpi" if use_mpi else "horovod-gloo"}
     if env:
@@ -56,9 +57,9 @@ def _all_cores() -> int:
     context = SparkContext._active_spark_context  # noqa: SLF001 - as Horovod asks
     if context is None:
         raise InvalidSpec(
-            "There is no Spark session in this process.",
+            "This process has no Spark session.",
             code="horovod-spark-no-session",
             field="num_proc",
-            hint="Begin one: spark = SparkSession.builder.getOrCreate(), or set num_proc.",
+            hint="Create one with spark = SparkSession.builder.getOrCreate(), or set num_proc.",
         )
     return int(context.defaultParallelism)

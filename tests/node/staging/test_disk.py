@@ -59,7 +59,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_it_and_what_came_is_kept(stage, lar
     with pytest.raises(OSError, match="No space"):
         filler.write_bytes(bytes(30 * MB))
     last = run.failed()
-    assert last["text"] == f"The disk with {place} is full."
+    assert last["text"] == f"The disk of {place} is full."
     assert "What has come is kept" in last["remedy"]
     assert stage.left("") == []
     filler.unlink()
@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_it_and_what_came_is_kept(stage, lar
 def test_a_file_that_may_not_grow_is_no_file(stage, large):
     limited = ["sh", "-c", 'ulimit -f 10000; exec "$@"', "sh"]
     last = stage.run(source(large), sas=reading(large), before=limited).failed()
-    assert last["text"] == f"The disk with {stage.base} is full."
+    assert last["text"] == f"The disk of {stage.base} is full."
     assert stage.left("") == []
     last = stage.run(source(large), sas=reading(large)).staged()
     assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
@@ -151,7 +151,7 @@ def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypat
     old.write_bytes(b"not ours any more")
     with pytest.raises(OSError, match="quota") as caught:
         stager._write(made, 0, memoryview(b"1234"))
-    assert stager._of_disk(caught.value).text == f"Your quota on the disk with {tmp_path} is used up."
+    assert stager._of_disk(caught.value).text == f"Your disk quota for {tmp_path} is exhausted."
     made.close()
 
 
@@ -323,4 +323,4 @@ def test_a_base_that_others_may_write_is_refused(tmp_path):
 def test_a_base_that_cannot_be_made_is_named(stage, container, tmp_path):
     stage.base = tmp_path / "file"
     stage.base.write_text("")
-    assert stage.run(source(container)).failed()["text"] == f"{stage.base} cannot hold staged data (File exists)."
+    assert stage.run(source(container)).failed()["text"] == f"Cannot store data in {stage.base} (File exists)."

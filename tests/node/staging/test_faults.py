@@ -154,7 +154,7 @@ def test_a_right_that_is_missing_is_said_with_the_role_that_gives_it(stage, larg
     blob_proxy.add("/large", status=403, code="AuthorizationPermissionMismatch", times=1000)
     run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large))
     last = run.failed()
-    assert last["text"] == "Azure Blob refuses to let train be read (403 AuthorizationPermissionMismatch)."
+    assert last["text"] == "Azure Blob denied access to train (403 AuthorizationPermissionMismatch)."
     assert "Storage Blob Data Reader" in last["remedy"]
     assert run.asked == 3
 
@@ -168,7 +168,7 @@ def test_a_blob_that_is_changed_meanwhile_fails_by_its_name(stage, large, blob_p
     blob_proxy.add("/large", after=2, before=lambda _: large.put("large", noise(17 * MB, 5)))
     run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large), workers=1)
     last = run.failed()
-    assert last["text"] == "'large' of train was changed or deleted while it was fetched."
+    assert last["text"] == "'large' of train changed or was deleted during the download."
     assert last["source"] == "train"
     assert list(stage.base.rglob("large")) == []
 
@@ -176,7 +176,7 @@ def test_a_blob_that_is_changed_meanwhile_fails_by_its_name(stage, large, blob_p
 @pytest.mark.parametrize(
     ("status", "code", "text"),
     [
-        (404, "BlobNotFound", "'x' of train is not there any more (BlobNotFound)."),
+        (404, "BlobNotFound", "'x' of train no longer exists (BlobNotFound)."),
         (409, "BlobArchived", "'x' of train cannot be read now (BlobArchived)."),
         (400, "InvalidHeaderValue", "Azure Blob answered 400 InvalidHeaderValue for 'x' of train."),
     ],
@@ -193,7 +193,7 @@ def test_a_blob_that_was_deleted_since_it_was_listed_fails_by_its_name(stage, co
     told = source(container)
     container.client.delete_blob("gone")
     last = stage.run(told, sas=reading(container)).failed()
-    assert last["text"] == "'gone' of train was changed or deleted while it was fetched."
+    assert last["text"] == "'gone' of train changed or was deleted during the download."
 
 
 def test_damage_on_the_way_is_seen_and_the_file_is_fetched_again(stage, container, blob_proxy):
@@ -215,7 +215,7 @@ def test_a_blob_whose_content_is_not_what_its_checksum_says_is_refused(stage, co
     container.put("lie", noise(size))
     container.client.get_blob_client("lie").set_http_headers(ContentSettings(content_md5=bytearray(16)))
     last = stage.run(source(container), sas=reading(container)).failed()
-    assert last["text"] == "'lie' of train came with another checksum than it should, several times."
+    assert last["text"] == "'lie' of train arrived with a wrong checksum several times."
     assert stage.left("") == stage.left(".ranges") == []
     assert sum(path.stat().st_size for path in stage.left(".part")) == 0
 
@@ -242,13 +242,13 @@ def test_throttling_is_obeyed(stage, large, blob_proxy, status):
 
 
 @pytest.mark.parametrize(
-    ("host", "why"), [("127.0.0.1:1", "Connection refused"), ("nobody.invalid", "its name is not known here")]
+    ("host", "why"), [("127.0.0.1:1", "Connection refused"), ("nobody.invalid", "its name cannot be resolved")]
 )
 def test_a_host_that_does_not_answer_is_named_after_many_attempts(host, why):
     waits = []
     with pytest.raises(Failure) as failure:
         Fetcher(waits.append).fetch(feed(f"https://{host}/account/c"), Item("x", 1, "1", b""), 0)
-    assert failure.value.text == f"{host} could not be read ({why}), so 'x' is not whole."
+    assert failure.value.text == f"The download of 'x' from {host} is incomplete ({why})."
     assert len(waits) == 11
     assert 60 < sum(waits) < 240
 

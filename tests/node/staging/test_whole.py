@@ -213,7 +213,7 @@ def test_an_order_that_is_no_json_is_said_so(stage):
     run = stage.tell({})
     assert run.end()["type"] == "failed"
     done = subprocess.run([sys.executable, "-m", "distdl_jupyter.stager"], input=b"{", capture_output=True, check=False)
-    assert (done.returncode, json.loads(done.stdout)["text"]) == (1, "The order is no line of JSON.")
+    assert (done.returncode, json.loads(done.stdout)["text"]) == (1, "The staging order is not valid JSON.")
 
 
 @pytest.mark.parametrize("order", [None, [], {"job": "j"}, {"job": "j", "sources": [{"name": "x"}]}])
