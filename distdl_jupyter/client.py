@@ -106,7 +106,9 @@ class Job:
         with explain_interrupt(lambda: interrupted(self)):
             while not self.view().state.ended:
                 if until is not None and time.monotonic() >= until:
-                    raise TimeoutError(f"Job {self.id} is still {self.state.value} after {timeout:g} s; it goes on.")
+                    raise TimeoutError(
+                        f"Job {self.id} is still {self.state.value} after {timeout:g} s and keeps running."
+                    )
                 time.sleep(POLL)
         while self._callbacks:
             self._callbacks.pop(0)()
@@ -194,9 +196,7 @@ class Job:
         chosen = metric if metric is not None else next(iter(names), None)
         if chosen not in names:
             known = ", ".join(names) or "none yet"
-            raise InvalidSpec(
-                f"The job has reported no metric {chosen!r}; there are: {known}.", code="metric-unknown", field="metric"
-            )
+            raise InvalidSpec(f"Unknown metric {chosen!r}. Use one of: {known}.", code="metric-unknown", field="metric")
         mode: Mode = "ranks" if each_rank else "band"
         return go.Figure(figure(seen.book, chosen, mode=mode, log=log, standalone=True, earlier=seen.earlier))
 
@@ -210,7 +210,7 @@ class Job:
         """
         if self.view().state.ended:
             raise JobNotRunning(
-                f"Job {self.id} has ended ({self.state.value}); there is nothing to cancel.", code="nothing-to-cancel"
+                f"Job {self.id} has ended ({self.state.value}), so it cannot be canceled.", code="nothing-to-cancel"
             )
         control.request(self.folder.control, "cancel", now=now, **({"reason": reason} if reason else {}))
         supervisor = self.folder.supervisor()
@@ -231,11 +231,11 @@ class Job:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).")
         supervisor = self.folder.supervisor()
         if supervisor.held or (supervisor.host and not supervisor.is_silent):
-            why = supervisor.says() if supervisor.host else "Its supervisor lives."
+            why = supervisor.says() if supervisor.host else "Its supervisor is running."
             raise JobStillRunning(
                 f"Job {self.id} is not lost. {why}",
                 code="job-not-lost",
-                hint=f"distdl stop {short_id(self.id)} stops it.",
+                hint=f"Stop it with: distdl stop {short_id(self.id)}",
             )
         if finalize_abandoned(self.folder, gone=supervisor if supervisor.host else None):
             # Should it live after all, it ends as soon as it sees this directory again.
@@ -510,7 +510,7 @@ def rows() -> list[JobRow]:
 
 def nothing_started() -> str:
     """Return the explanation of an interrupt before the start."""
-    return "Interrupted before the start; no job was started."
+    return "Interrupted before the start. No job was started."
 
 
 def interrupted(job: Job, stop: str = "") -> str:
@@ -531,7 +531,9 @@ def attach(job_id: str | None = None) -> Job:
     if job_id is None:
         if newest := next(iter(jobs()), None):
             return newest
-        raise JobNotFound("There are no jobs yet.", code="no-jobs", hint="%%distributed on top of a cell starts one.")
+        raise JobNotFound(
+            "There are no jobs yet.", code="no-jobs", hint="Start a cell with %%distributed to start one."
+        )
     found = Job(JobStore().find(job_id))
     found.spec  # noqa: B018 - a folder without a spec is no job
     return found
@@ -565,7 +567,7 @@ def submit(
 
     if sum(given is not None for given in (function, entry_script, batchai_job)) != 1:
         raise InvalidSpec(
-            "submit() takes either a function, or entry_script='train.py', or batchai_job='job.json'.",
+            "submit() needs either a function, or entry_script='train.py', or batchai_job='job.json'.",
             code="submit-nothing",
             field="function",
         )

@@ -71,9 +71,9 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     with _changing() as kept:
         if name in kept:
             raise ClusterRefused(
-                f"A cluster named {name} is there already.",
+                f"Cluster {name} already exists.",
                 code="cluster-exists",
-                hint="Choose another name or remove it.",
+                hint="Use another name, or remove it first.",
             )
         kept[name] = {"kind": kind, "options": checked}
     return ClusterConfig(name, kind, checked, named=True)
@@ -96,7 +96,7 @@ def remove(name: str) -> None:
 
 def _entry(kept: dict[str, Any], name: str) -> dict[str, Any]:
     if name not in kept:
-        raise ClusterNotFound(f"No cluster is named {name!r}.", code="cluster-name-unknown")
+        raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
     entry: dict[str, Any] = kept[name]
     return entry
 
@@ -104,14 +104,14 @@ def _entry(kept: dict[str, Any], name: str) -> dict[str, Any]:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidSpec(
-            f"{name!r} cannot be the name of a cluster.",
+            f"{name!r} is not a valid cluster name.",
             code="cluster-name-invalid",
             field="name",
-            hint="Take 1 to 40 letters, digits, dots, dashes and underscores, a letter or digit first.",
+            hint="Use 1 to 40 letters, digits, dots, dashes and underscores, starting with a letter or digit.",
         )
     if name in registry.names("clusters"):
         raise InvalidSpec(
-            f"{name} is a kind of cluster, so no single cluster can have this name.",
+            f"{name} is a cluster type and cannot be the name of a cluster.",
             code="cluster-name-is-a-kind",
             field="name",
         )
@@ -121,15 +121,15 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the kind understands them, so that the file says one thing in one way."""
     if kind not in registry.names("clusters"):
         raise InvalidSpec(
-            unknown(kind, registry.names("clusters"), "kind of cluster"), code="cluster-kind-unknown", field="kind"
+            unknown(kind, registry.names("clusters"), "cluster type"), code="cluster-kind-unknown", field="kind"
         )
     secret = next((name for name in options if looks_secret(name)), None)
     if secret is not None:
         raise InvalidSpec(
-            f"{secret} looks like a secret, and this file keeps none.",
+            f"{secret} looks like a secret, and this file must not contain secrets.",
             code="cluster-option-secret",
             field=secret,
-            hint="Put it into the environment.",
+            hint="Put it into an environment variable.",
         )
     checked = registry.check_options("clusters", kind, dict(options))
     registry.get("clusters", kind).validate(checked)
@@ -146,9 +146,9 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DistDLError(
-            f"The named clusters in {path} cannot be read ({type(error).__name__}).",
+            f"The list of clusters in {path} cannot be read ({type(error).__name__}).",
             code="clusters-file-unreadable",
-            hint="Mend or delete that file.",
+            hint="Fix or delete that file.",
         ) from None
 
 

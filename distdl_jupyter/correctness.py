@@ -78,10 +78,10 @@ def start_again(job: Job, *, steps: int = 3, **options: Any) -> Job:
     spec = job.spec
     if spec.kind == "ranks":
         raise InvalidSpec(
-            "Ranks that stay between cells train nothing by themselves.",
+            "A session of ranks does not train by itself, so it cannot be checked.",
             code="check-kept-ranks",
             field="check",
-            hint="Put %%distributed --check on top of the cell that trains.",
+            hint="Start the cell that trains with %%distributed --check.",
         )
     ranks = min(max(2, spec.process_count), _MOST_RANKS)
     given = {"process_count_per_node": ranks, "node_count": 1, "compute_target": "local", **jobspec.resolved(options)}
@@ -116,7 +116,9 @@ def standing(job: Job) -> Standing:
     """Return how far the check of a job is, and what it has found so far. Raises JobNotFound for any other job."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(
-            f"Job {job.id} is no check.", code="job-is-not-a-check", hint="distdl check ID checks the code of a job."
+            f"Job {job.id} is not a check.",
+            code="job-is-not-a-check",
+            hint="Check the code of a job with: distdl check ID",
         )
     alone = _single(job)
     if not job.state.ended:
@@ -180,7 +182,7 @@ def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     """Return the options of the run on several ranks. Raises InvalidSpec."""
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
         raise InvalidSpec(
-            f"steps is {steps!r}, but it takes a whole number from 1 to {MOST_STEPS}.",
+            f"steps must be an integer from 1 to {MOST_STEPS}, not {steps!r}.",
             code="check-steps-invalid",
             field="steps",
         )
@@ -189,17 +191,17 @@ def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
         found["process_count_per_node"] = 2
     if _count(found) < 2:
         raise InvalidSpec(
-            "A check compares several processes with one.",
+            "A check compares several processes with one, so it needs at least two.",
             code="check-one-process",
             field="process_count_per_node",
-            hint="Give it two: -p 2.",
+            hint="Use two: -p 2",
         )
     if (found.get("compute_target") or "local") != "local":
         raise InvalidSpec(
-            "A check runs on this machine, where it compares what the ranks have recorded.",
+            "A check runs only on this machine, where it compares the recordings of the ranks.",
             code="check-not-local",
             field="compute_target",
-            hint="Leave compute_target out.",
+            hint="Remove compute_target.",
         )
     found.setdefault("distributed_backend", registry.DEFAULT)
     found.setdefault("max_run_duration_seconds", _SECONDS)

@@ -80,7 +80,7 @@ class _Reader:
     def _asked(self) -> bool:
         if not self.folder.path.exists():
             raise JobNotFound(f"Job {self.folder.id} no longer exists: its folder was deleted.",
-                              hint="If it was running, its processes were ended.")  # fmt: skip
+                              hint="If it was running, its processes were stopped.")  # fmt: skip
         try:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
@@ -205,8 +205,8 @@ def _unwritten(error: OSError) -> Event:
     """Return the end, which stands nowhere, of a job without a writer in whose folder nothing is written any more."""
     why = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
     reason = (
-        f"The job's supervisor has gone, and how the job ended could not be written ({why}). What stands in its log "
-        "before that is kept."
+        f"The job's supervisor is gone, and the end of the job could not be recorded ({why}). The log up to that point "
+        "is kept."
     )
     return {"v": events.VERSION, "t": time.time(), "type": "state", "state": State.LOST.value, "reason": reason}
 

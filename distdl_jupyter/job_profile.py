@@ -33,14 +33,14 @@ def ask(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | Non
     """
     if type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
         raise InvalidSpec(
-            f"steps is {steps!r}, but a profile has 1 to {profiles.MOST_STEPS} steps.",
+            f"steps must be an integer from 1 to {profiles.MOST_STEPS}, not {steps!r}.",
             code="profile-steps-invalid",
             field="steps",
         )
     if ranks is not None:
         ranks = sorted(set(_checked(ranks, view.process_count)))
     if why := _cannot(view, ranks):
-        hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(kept=True)."
+        hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(kept=True)"
         raise JobNotRunning(f"Job {folder.id} {why}", hint=hint if profiles.numbers(folder) else "")
     control.request(folder.control, "profile", steps=steps, ranks=ranks)
 
@@ -48,19 +48,17 @@ def ask(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | Non
 def _checked(ranks: Sequence[int], size: int) -> Sequence[int]:
     if isinstance(ranks, int):
         raise InvalidSpec(
-            f"ranks is {ranks}, but it takes a list.",
+            f"ranks must be a list, not {ranks}.",
             code="profile-ranks-not-a-list",
             field="ranks",
             hint=f"Example: [{ranks}].",
         )
     if not ranks:
-        raise InvalidSpec(
-            "ranks is empty, but a profile has at least one rank.", code="profile-ranks-empty", field="ranks"
-        )
+        raise InvalidSpec("ranks must name at least one rank.", code="profile-ranks-empty", field="ranks")
     for rank in ranks:
         if type(rank) is not int or not 0 <= rank < size:
             raise InvalidSpec(
-                f"There is no rank {rank!r}: the job has the ranks 0 to {size - 1}.",
+                f"Unknown rank {rank!r}. The ranks of the job are 0 to {size - 1}.",
                 code="profile-rank-unknown",
                 field="ranks",
             )
@@ -70,15 +68,15 @@ def _checked(ranks: Sequence[int], size: int) -> Sequence[int]:
 def _cannot(view: JobView, ranks: Sequence[int] | None = None) -> str:
     """Return why nothing can be recorded, the end of a sentence; "" when it can."""
     if view.state.ended:
-        return f"has ended ({view.state.value}): there is no step to record."
+        return f"has ended ({view.state.value}), so it has no step to record."
     if view.compute_target == "azureml":
-        return "runs on Azure ML, which has no way to ask its ranks."
+        return "runs on Azure ML, which cannot send requests to the ranks."
     running = {rank.rank for rank in view.ranks if rank.status in ("started", "ready")}
     if not running or (ranks is not None and not running.intersection(ranks)):
         which = ranks_in_words(list(ranks)) if ranks is not None else "none of its ranks"
         return f"is {view.state.value} and {which} {'does not run' if ranks is not None else 'runs'}."
     if any(not one.ended for one in view.profiles):
-        return "records a profile already."
+        return "is already recording a profile."
     return ""
 
 
@@ -87,9 +85,9 @@ def kept(folder: JobFolder, number: int | None = None) -> ProfileShown:
     found = profiles.read(folder, number)
     if found is None:
         numbers = profiles.numbers(folder)
-        which = "no profile is kept of it" if number is None else f"no profile {number} is kept of it"
-        hint = f"There are: {', '.join(map(str, numbers))}." if numbers else "Record one while it trains."
-        raise JobNotRunning(f"Job {folder.id}: {which}.", hint=hint)
+        which = "has no profile" if number is None else f"has no profile {number}"
+        hint = f"Use one of: {', '.join(map(str, numbers))}." if numbers else "Record one while it trains."
+        raise JobNotRunning(f"Job {folder.id} {which}.", hint=hint)
     return displayable(found)
 
 
@@ -117,12 +115,14 @@ def take(
                 code="profile-job-ended",
             )
         if time.monotonic() > until:
-            raise TimeoutError(f"The steps of job {folder.id} have not been recorded within {timeout:g} s; it goes on.")
+            raise TimeoutError(
+                f"The steps of job {folder.id} were not recorded within {timeout:g} s. The job keeps running."
+            )
         time.sleep(_POLL)
 
 
 def _result(folder: JobFolder, view: ProfileView) -> ProfileShown:
     found = profiles.read(folder, view.number) if view.status == "done" else None
     if found is None:
-        raise JobNotRunning(f"Nothing was recorded of job {folder.id}. {view.why}".rstrip(), code="profile-empty")
+        raise JobNotRunning(f"No profile of job {folder.id} was recorded. {view.why}".rstrip(), code="profile-empty")
     return displayable(found)

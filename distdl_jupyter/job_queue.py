@@ -110,22 +110,22 @@ class Queue:
     def __repr__(self) -> str:
         held, waits = self._held(), self._waits()
         parts = [table.whole_text([_HELD_HEAD, *held])] if held else []
-        parts.append(table.whole_text([_HEAD, *waits]) if waits else "No job waits.")
+        parts.append(table.whole_text([_HEAD, *waits]) if waits else "No jobs are queued.")
         for one in self.clusters:
             rows = one.rows()
-            body = table.whole_text([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else one.problem or "Its queue is empty."
+            body = table.whole_text([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else one.problem or "The queue is empty."
             parts.append("\n".join([f"{one.name}, all users:", body, *_more(rows)]))
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         held, waits = self._held(), self._waits()
         parts = [table.whole_html([_HELD_HEAD, *held])] if held else []
-        parts.append(table.whole_html([_HEAD, *waits]) if waits else f"<p>{escape('No job waits.')}</p>")
+        parts.append(table.whole_html([_HEAD, *waits]) if waits else f"<p>{escape('No jobs are queued.')}</p>")
         for one in self.clusters:
             rows = one.rows()
             parts.append(f"<p>{escape(one.name)}, all users:</p>")
             parts.append(table.whole_html([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else
-                         f"<p>{escape(one.problem or 'Its queue is empty.')}</p>")  # fmt: skip
+                         f"<p>{escape(one.problem or 'The queue is empty.')}</p>")  # fmt: skip
             parts += [f"<p>{escape(text)}</p>" for text in _more(rows)]
         return "".join(parts)
 
@@ -238,8 +238,8 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     if view.state is not State.QUEUED:
         raise waits_no_more(folder.id, view.state)
     if view.queue is not None and view.queue.is_fixed:
-        says = f"Job {folder.id} waits in the queue of {view.queue.host}, whose order cannot be changed from here."
-        raise ClusterRefused(says, hint="Move it to another cluster: distdl queue --move CLUSTER ID.")
+        says = f"Job {folder.id} is queued on {view.queue.host}, so its order cannot be changed here."
+        raise ClusterRefused(says, hint="Move it to another cluster: distdl queue --move CLUSTER ID")
     if wanted is None:
         others = [one.row.priority for one in job_list.here().all()
                   if one.row.state == State.QUEUED.value and one.row.id != folder.id]  # fmt: skip

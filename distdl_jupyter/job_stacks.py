@@ -28,7 +28,9 @@ def ask(folder: JobFolder, view: JobView) -> None:
     """Place the request. Raises JobNotRunning when no rank runs (any more, or yet)."""
     if why := _nobody(view):
         raise JobNotRunning(
-            f"Job {folder.id} {why}, so there are no stacks to take.", code="stacks-not-running", hint=_kept_hint(view)
+            f"Job {folder.id} {why}, so it has no stack traces to capture.",
+            code="stacks-not-running",
+            hint=_kept_hint(view),
         )
     control.request(folder.control, "stacks")
 
@@ -40,14 +42,14 @@ def _nobody(view: JobView) -> str:
     if any(rank.status in ("started", "ready") for rank in view.ranks):
         return ""
     if any(rank.status == "ended" for rank in view.ranks):
-        return "is ending and none of its ranks runs any more"
-    return f"is {view.state.value} and none of its ranks has started"
+        return "is ending, and none of its ranks is running"
+    return f"is {view.state.value}, and none of its ranks has started"
 
 
 def _kept_hint(view: JobView) -> str:
     if not view.stacks:
-        return "Ask while its ranks run." if view.state.ended else ""
-    return f"{plural(len(view.stacks), 'earlier one')} can be read with job.stacks(kept=True)."
+        return "Capture stack traces while its ranks are running." if view.state.ended else ""
+    return f"{plural(len(view.stacks), 'earlier one')} can be read with job.stacks(kept=True)"
 
 
 def kept(folder: JobFolder, number: int | None = None) -> StacksShown:
@@ -55,9 +57,11 @@ def kept(folder: JobFolder, number: int | None = None) -> StacksShown:
     found = stacks.read(folder, number)
     if found is None:
         numbers = stacks.numbers(folder)
-        which = "no stacks are kept of it" if number is None else f"no stacks {number} are kept of it"
-        hint = f"There are: {', '.join(map(str, numbers))}." if numbers else "Take them while its ranks run."
-        raise JobNotRunning(f"Job {folder.id}: {which}.", hint=hint)
+        which = "has no stack traces" if number is None else f"has no stack traces {number}"
+        hint = (
+            f"Use one of: {', '.join(map(str, numbers))}." if numbers else "Capture them while its ranks are running."
+        )
+        raise JobNotRunning(f"Job {folder.id} {which}.", hint=hint)
     return displayable(found)
 
 
@@ -79,10 +83,12 @@ def take(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> Stac
             return displayable(found)
         if why := _nobody(view):
             raise JobNotRunning(
-                f"Job {folder.id} {why}, so there are no stacks to take.",
+                f"Job {folder.id} {why}, so it has no stack traces to capture.",
                 code="stacks-not-running",
                 hint=_kept_hint(view),
             )
         if time.monotonic() > until:
-            raise TimeoutError(f"The ranks of job {folder.id} have not been heard within {timeout:g} s; it goes on.")
+            raise TimeoutError(
+                f"The ranks of job {folder.id} did not respond within {timeout:g} s. The job keeps running."
+            )
         time.sleep(_POLL)

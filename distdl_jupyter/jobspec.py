@@ -83,10 +83,10 @@ def build(
     _refuse_packages(given, cluster)
     if given.get("rehearse") and not cluster.rehearses:
         raise InvalidSpec(
-            f"{cluster.title or cluster.name} has links of its own: only this machine rehearses others.",
+            f"{cluster.title or cluster.name} has its own network links, so rehearse works only on this machine.",
             code="rehearse-elsewhere",
             field="rehearse",
-            hint="Leave rehearse out, or compute_target.",
+            hint="Remove rehearse or compute_target.",
         )
     _refuse_more_than_all(given.get("min_node_count"), nodes)
     frames, sources_given = _planned(given.pop("data", None))
@@ -156,10 +156,11 @@ def _refuse_missing_shards(spec: JobSpec) -> None:
     sharded = next((one for one in spec.data if one.shard), None)
     if sharded is not None and (spec.min_node_count or spec.node_count) < spec.node_count:
         raise InvalidSpec(
-            f"{sharded.name} is dealt out to {spec.node_count} nodes, so without one of them a part of it is missing.",
+            f"{sharded.name} is split over {spec.node_count} nodes, so its data would be incomplete without one of "
+            "them.",
             code="shard-with-fewer-nodes",
             field="min_node_count",
-            hint="Leave min_node_count out, or ?shard.",
+            hint="Remove min_node_count or ?shard.",
         )
 
 
@@ -202,10 +203,10 @@ def _refuse_strays(found: Mapping[str, Any], used: set[str], label: str, target:
     for name in found:
         if name not in ABOUT and name not in used:
             raise InvalidSpec(
-                f"{name} is an option neither of the backend {label} nor of the cluster {target}.",
+                f"Neither the backend {label} nor the cluster {target} has an option {name}.",
                 code="option-of-neither",
                 field=name,
-                hint="Leave it out or choose the backend or cluster that has it.",
+                hint="Remove it, or choose a backend or cluster that has it.",
             )
 
 
@@ -218,18 +219,18 @@ def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple
     sharded = next((one for one in found if one.shard and not one.stored), None)
     if sharded is not None:
         raise InvalidSpec(
-            f"{sharded.name} asks for ?shard, which only sources in a store have.",
+            f"{sharded.name} uses ?shard, which works only with object storage.",
             code="shard-not-in-store",
             field="data",
-            hint="Leave it out: every node sees the whole folder.",
+            hint="Remove ?shard. Every node sees the whole folder.",
         )
     mounted = next((one for one in found if one.mode == "mount"), None)
     if mounted is not None and not cluster.mounts:
         raise InvalidSpec(
-            f"{cluster.title or cluster.name} mounts no data source, but {mounted.name} asks for mode=mount.",
+            f"{cluster.title or cluster.name} does not support mode=mount, which {mounted.name} uses.",
             code="mount-unsupported",
             field="data",
-            hint="Leave mode=mount out: the files are brought to every node before the ranks start.",
+            hint="Remove mode=mount. The files are then copied to every node before the ranks start.",
         )
     return found
 
@@ -239,10 +240,10 @@ def data_refusal(cluster: Cluster) -> InvalidSpec | None:
     if cluster.stages or cluster.mounts:
         return None
     return InvalidSpec(
-        f"{cluster.title or cluster.name} brings no data to its nodes.",
+        f"{cluster.title or cluster.name} cannot copy data to its nodes.",
         code="cluster-without-data",
         field="data",
-        hint="Leave data out and read from a place that every node sees, or choose another cluster.",
+        hint="Remove data and read from a path that every node sees, or choose another cluster.",
     )
 
 
@@ -252,10 +253,10 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
     path = working_directory / Path(source.path).expanduser()
     if not path.exists():
         raise InvalidSpec(
-            f"The data source {source.name} names {path}, which is not here.",
+            f"The data source {source.name} points to {path}, which does not exist here.",
             code="data-path-missing",
             field="data",
-            hint="Check the path; one that only the nodes see is written as shared:/path.",
+            hint="Check the path. For a path that only the nodes see, use shared:/path.",
         )
     return dataclasses.replace(source, path=str(path.resolve()))
 
@@ -265,10 +266,10 @@ def _slots(given: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     field = next((name for name in ("gpus", "cores", "memory", "priority") if given.get(name)), "")
     if field and not cluster.slots:
         raise InvalidSpec(
-            f"{cluster.title or cluster.name} has a queue of its own, which {field} does not reach.",
+            f"{cluster.title or cluster.name} has its own queue, which ignores {field}.",
             code="option-of-local-queue",
             field=field,
-            hint="Leave it out, and say it with the cluster's own options.",
+            hint="Remove it, and use the options of the cluster instead.",
         )
     each, use_gpu = given.get("gpus"), given.get("use_gpu")
     if each and use_gpu is False:
@@ -276,7 +277,7 @@ def _slots(given: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
             f"gpus is {each}, but use_gpu is False.",
             code="gpus-without-use-gpu",
             field="gpus",
-            hint="Give one of them.",
+            hint="Use only one of them.",
         )
     return {} if each is None else {"use_gpu": each > 0}
 
@@ -288,24 +289,24 @@ def _predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(store.find(id_).id for id_ in ids)
     except JobNotFound as error:
         raise InvalidSpec(
-            f"after: {error.message}", code="after-unknown", field="after", hint="'distdl ls' lists the jobs."
+            f"after: {error.message}", code="after-unknown", field="after", hint="List the jobs with 'distdl ls'."
         ) from None
 
 
 def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
     if count and not cluster.can_restart:
         raise InvalidSpec(
-            f"{cluster.title or cluster.name} does not start ranks anew.",
+            f"{cluster.title or cluster.name} cannot restart ranks.",
             code="restarts-unsupported",
             field="max_restarts",
-            hint="Leave max_restarts out and submit the job again when it has failed.",
+            hint="Remove max_restarts, and submit the job again after a failure.",
         )
     if count and draft.kind == "ranks":
         raise InvalidSpec(
-            "Ranks that stay between cells are not started anew: what cells have made there is gone.",
+            "The ranks of a session cannot restart, because the variables of their cells would be lost.",
             code="restarts-with-kept-ranks",
             field="max_restarts",
-            hint="Leave max_restarts out.",
+            hint="Remove max_restarts.",
         )
 
 
@@ -318,18 +319,18 @@ def _of_ranks_that_stay(given: Mapping[str, Any], cluster: Cluster, target: str,
     if draft.kind != "ranks":
         if idle is not None:
             raise InvalidSpec(
-                "idle_timeout_seconds is for ranks that stay; any other job ends with its code.",
+                "idle_timeout_seconds applies only to a session of ranks. Other jobs end with their code.",
                 code="idle-timeout-without-ranks",
                 field="idle_timeout_seconds",
-                hint="Leave it out.",
+                hint="Remove it.",
             )
         return {}
     if not cluster.serves:
         raise InvalidSpec(
-            f"Ranks on {target} cannot be asked from here, so none can stay there.",
+            f"A session of ranks cannot run on {target}, because its ranks cannot be reached from here.",
             code="kept-ranks-unsupported",
             field="compute_target",
-            hint="Run the cell there as a job with %%distributed.",
+            hint="Run the cell as a job with %%distributed.",
         )
     return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.far and idle is None else {}
 
@@ -338,7 +339,7 @@ def _refuse_packages(given: Mapping[str, Any], cluster: Cluster) -> None:
     field = next((name for name in packages.FIELDS if given.get(name)), "")
     if field and not cluster.installs:
         raise InvalidSpec(
-            f"{cluster.title or cluster.name} installs no packages.",
+            f"{cluster.title or cluster.name} cannot install packages.",
             code="packages-unsupported",
             field=field,
             hint="Install them where the ranks run, or choose another cluster.",
@@ -355,10 +356,10 @@ def _requirements(given: str, folder: Path, draft: CapturedCode, cluster: Cluste
 def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:
     if fewest is not None and fewest > nodes:
         raise InvalidSpec(
-            f"min_node_count is {fewest}, but node_count is {nodes}.",
+            f"min_node_count is {fewest}, but node_count is only {nodes}.",
             code="min-node-count-too-large",
             field="min_node_count",
-            hint="min_node_count says with how few nodes the job may go on.",
+            hint="min_node_count is the lowest number of nodes with which the job may continue.",
         )
 
 

@@ -25,9 +25,9 @@ def refusal(seen: os.stat_result, *, closed: bool = False) -> str:
     if _CONTAINER in os.environ:
         return ""
     if seen.st_uid not in (os.geteuid(), 0):
-        return f"belongs to the user with number {seen.st_uid} and not to you"
+        return f"belongs to another user (number {seen.st_uid})"
     if not closed and is_open(seen):
-        return "may be written by others (take that back with chmod go-w)"
+        return "is writable by others (run chmod go-w on it)"
     return ""
 
 
@@ -57,7 +57,7 @@ def chosen(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     reason = refusal(folder.stat())
     if reason or folder.lstat().st_uid not in (os.geteuid(), folder.stat().st_uid, 0):
-        raise PermissionError(f"{folder} {reason or 'is a link of another user'}: name a folder of your own")
+        raise PermissionError(f"{folder} {reason or 'is a link of another user'}. Use a folder that belongs to you")
     return folder
 
 
@@ -70,12 +70,12 @@ def own(folder: Path) -> Path:
         folder.mkdir(mode=0o700)
     seen = folder.lstat()
     if not stat.S_ISDIR(seen.st_mode):
-        raise PermissionError(f"{folder} is no folder but a link or a file: take it away")
+        raise PermissionError(f"{folder} is a link or a file, not a folder. Remove it")
     if refusal(seen) and seen.st_uid == os.geteuid():
         folder.chmod(stat.S_IMODE(seen.st_mode) & ~0o022)
         seen = folder.lstat()
     if reason := refusal(seen):
-        raise PermissionError(f"{folder} {reason}: nothing in it is used")
+        raise PermissionError(f"{folder} {reason}, so nothing in it is used")
     return folder
 
 

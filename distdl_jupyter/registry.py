@@ -76,8 +76,8 @@ def _remedy(point: EntryPoint, error: Exception) -> str:
         for line in package.requires or ():
             extra = _EXTRA.search(line)
             if extra and missing in (_plain(extra["package"]), *_modules_of(extra["package"])):
-                return f"Install it: pip install '{package.name}[{extra['extra']}]'."
-    return f"It comes from {point.value!r}; reinstall the package that brings it."
+                return f"Install it: pip install '{package.name}[{extra['extra']}]'"
+    return f"It comes from {point.value!r}. Reinstall the package that provides it."
 
 
 _EXTRA = re.compile(r"""(?P<package>[\w.-]+).*;.*\bextra\s*==\s*['"](?P<extra>[\w.-]+)['"]""")
@@ -130,7 +130,7 @@ def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
             raise InvalidSpec(
-                f"{key} is {value!r}, but it takes one of {', '.join(map(str, choices))}.",
+                f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}.",
                 code="plugin-option-not-a-choice",
                 field=key,
             )
@@ -148,11 +148,11 @@ def _made(kind: type, given: Mapping[str, Any]) -> Any:
         wanted = [_WORDS[one] for one in _members(hints[name]) if one in _WORDS]
         if len(wanted) == len(_members(hints[name])) and not _fits(hints[name], getattr(made, name)):
             words = " or ".join(word for word in wanted if word)
-            raise InvalidSpec(f"{name} is {value!r}, but it takes {words}.", code="plugin-option-type", field=name)
+            raise InvalidSpec(f"{name} must be {words}, not {value!r}.", code="plugin-option-type", field=name)
     return made
 
 
-_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", types.NoneType: ""}
+_WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number", types.NoneType: ""}
 
 
 def _needed(field: dataclasses.Field[Any]) -> bool:

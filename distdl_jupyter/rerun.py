@@ -100,8 +100,8 @@ class ResumedCode(EarlierCode):
         except FileNotFoundError:  # training, or keep_checkpoints, deletes just now
             is_whole = False
         if not is_whole:
-            says = f"{self._chosen.path} of job {self._folder.id}, or what lies beside it, is being written or deleted."
-            raise InvalidSpec(says, field="step", hint="Fork once more in a moment, or from a later checkpoint.")
+            says = f"{self._chosen.path} of job {self._folder.id}, or a file beside it, is being written or deleted."
+            raise InvalidSpec(says, field="step", hint="Try again in a moment, or use a later checkpoint.")
 
 
 class TrialCode(EarlierCode):
@@ -179,10 +179,10 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
     earlier = folder.spec()
     if earlier.group is not None:
         raise InvalidSpec(
-            f"Job {folder.id} is a run of {earlier.group.name}, which counts on it where it is.",
+            f"Job {folder.id} is part of {earlier.group.name} and must stay on its cluster.",
             code="rerun-of-group",
             field="compute_target",
-            hint="Start all of its runs there with compute_target.",
+            hint="Start all runs of it there with compute_target.",
         )
     spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options, id_)
     spec = _as_own(spec, earlier, id_, resumed_from=earlier.resumed_from, forked_at=earlier.forked_at,
@@ -216,10 +216,11 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
         raise JobNotFound(f"Job {folder.id} no longer exists: its folder was deleted.", hint="Submit the code again.")
     if not folder.has_checkpoints:
         raise InvalidSpec(
-            f"Job {folder.id} saved no checkpoint, so there is nothing to go on from.",
+            f"Job {folder.id} saved no checkpoint, so it cannot be resumed.",
             code="resume-without-checkpoint",
             field="resume",
-            hint="Rerun it from its start; a job goes on from what its ranks save in distdl_jupyter.checkpoint_dir().",
+            hint="Rerun it from the start. To make a job resumable, save checkpoints in "
+            "distdl_jupyter.checkpoint_dir().",
         )
     return _continued(folder, id_, options, None)
 
@@ -248,10 +249,10 @@ def _check_can_go_on(folder: JobFolder, spec: JobSpec) -> None:
     cluster = registry.get("clusters", spec.cluster)
     if not cluster.can_restart:
         raise InvalidSpec(
-            f"{cluster.title or cluster.name} cannot lay out checkpoints for a job.",
+            f"{cluster.title or cluster.name} cannot provide checkpoints to a job.",
             code="resume-unsupported",
             field="resume",
-            hint=f"Rerun it, and let it read {folder.checkpoints} as a data source.",
+            hint=f"Rerun the job and let it read {folder.checkpoints} as a data source.",
         )
 
 
@@ -266,7 +267,7 @@ def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})
     missing = [name for name in earlier.secret_variables if name not in given and name not in os.environ]
     if missing:
         raise InvalidSpec(
-            f"{', '.join(missing)} was given to job {earlier.id} and is kept nowhere.",
+            f"{', '.join(missing)} was set for job {earlier.id}, but its value is not stored.",
             code="rerun-secret-missing",
             field="environment_variables",
             hint="Set it in the environment of this process, or submit the job from its notebook again.",
@@ -339,7 +340,7 @@ def _copy_own(source: Path, target: Path) -> None:
 
 def _check(tree: Path) -> None:
     if reason := permissions.tree_refusal(tree):
-        raise PermissionError(f"{reason}: it is not copied")
+        raise PermissionError(f"{reason}, so it is not copied")
 
 
 #: Linux's request to let a file share the bytes of another one until either is changed (include/uapi/linux/fs.h).

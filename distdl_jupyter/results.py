@@ -50,15 +50,13 @@ def value(folder: JobFolder, rank: RankView) -> Any:
     except FileNotFoundError:
         if rank.ok is not True:
             return None
-        why = rank.problem or f"The value of rank {rank.rank} is not here any more: {path} is missing."
+        why = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
         raise ResultUnavailable(why, hint=f"Its text: {rank.result}" if rank.result else "") from None
     except PermissionError as error:
-        raise ResultUnavailable(
-            f"{error}.", hint="Read it with a program of your own if you trust who wrote it."
-        ) from None
+        raise ResultUnavailable(f"{error}.", hint="If you trust its author, read it with your own program.") from None
     except Exception as error:
         raise ResultUnavailable(
-            f"The value in {path.name} cannot be opened here ({type(error).__name__}: {error}).",
+            f"The value in {path.name} cannot be loaded here ({type(error).__name__}: {error}).",
             code="result-not-loadable",
             hint="Return plain data such as numbers, dicts or a state_dict, or import the missing module first.",
         ) from error
@@ -155,17 +153,19 @@ def _memory(failure: Failure) -> str:
         return f" {failure.evidence}" if failure.evidence else ""
     if failure.evidence:
         return f" It probably ran out of memory: {failure.evidence} Use smaller batches or fewer processes."
-    return " Nobody here sent it; the kernel does so when memory runs out, but no evidence of that was found."
+    return (
+        " The sender is unknown. The kernel sends this signal when memory runs out, but there is no evidence of that."
+    )
 
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return what a rank said last that died without a report; when it printed nothing, what the job itself said."""
     found, _ = last_lines(folder.log, 4 * count, rank, within=_END)
     if own := _said_by(found, rank, count):
-        return "\n".join([f"The last lines of rank {rank}:", *own])
+        return "\n".join([f"Last lines of rank {rank}:", *own])
     found, _ = last_lines(folder.log, 4 * count, within=_END)
     others = _said_by(found, None, count)
-    return "\n".join(["The last lines of the job itself:", *others]) if others else ""
+    return "\n".join(["Last lines of the job:", *others]) if others else ""
 
 
 def _said_by(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
@@ -249,7 +249,7 @@ def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
 def _why_no_steps(view: JobView) -> str:
     if not any(rank.status in ("started", "ready", "ended") for rank in view.ranks):
         return "No step has been measured: no rank has started yet."
-    end = f"a step ends where {frameworks.STEP}"
+    end = f"a step ends with {frameworks.STEP}"
     return f"No step has been measured: {end}, and {'none has' if view.state.ended else 'none has yet'}."
 
 

@@ -74,9 +74,9 @@ class Pruned:
         """Return count and size of what goes, and why the others stay."""
         gone = [job for job in self.jobs if not job.problem]
         much = f"{humanize.plural(len(gone), 'job')}, {humanize.size(sum(job.size for job in gone))}"
-        deleted = f"Would delete {much} (a dry run: nothing is deleted)." if self.dry_run else f"Deleted {much}."
+        deleted = f"Would delete {much} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {much}."
         kept = ", ".join(f"{humanize.count(one.count)} {_REASON_WORDS[one.reason]}" for one in self.kept)
-        return f"{deleted if self.jobs else 'No job is to be deleted.'}{f' Kept: {kept}.' if kept else ''}"
+        return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {kept}.' if kept else ''}"
 
     def __repr__(self) -> str:
         lines = [f"{job.id} could not be deleted: {job.problem}" for job in self.failed]
@@ -95,10 +95,10 @@ class Pruned:
 
 #: In the order in which they are said.
 _REASON_WORDS: dict[Reason, str] = {
-    "active": "running or waiting",
+    "active": "running or queued",
     "busy": "in use",
     "other-user": "of another user",
-    "other-host": "at work on another host",
+    "other-host": "active on another host",
     "newest": "among the newest",
     "younger": "younger",
 }
@@ -141,14 +141,14 @@ def _checked(older: Any, keep: Any) -> tuple[float | None, int | None]:
     """Return the age in seconds and the count. Raises InvalidSpec."""
     if older is None and keep is None:
         raise InvalidSpec(
-            "It must be said which jobs may be deleted.",
+            "prune needs a rule for which jobs to delete.",
             code="prune-nothing-chosen",
             field="older",
-            hint="Give an age (older, such as 30d), how many of the newest stay (keep, such as 50), or both.",
+            hint="Give an age (older, such as 30d), a number of newest jobs to keep (keep, such as 50), or both.",
         )
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
         raise InvalidSpec(
-            f"keep is {keep!r}, but it takes a whole number from 0.", code="prune-keep-invalid", field="keep"
+            f"keep must be an integer of at least 0, not {keep!r}.", code="prune-keep-invalid", field="keep"
         )
     return None if older is None else _seconds(older), keep
 
@@ -159,7 +159,7 @@ def _seconds(older: Any) -> float:
     found = _AGE.fullmatch(older.strip()) if isinstance(older, str) else None
     if found is None:
         raise InvalidSpec(
-            f"older is {str(older)!r}, but it takes an age with its unit: 30d, 12h, 4w or 90min.",
+            f"older must be an age with its unit, such as 30d, 12h, 4w or 90min, not {str(older)!r}.",
             code="prune-age-invalid",
             field="older",
         )

@@ -191,7 +191,7 @@ def numbers(text: str) -> list[int]:
         return [int(word) for word in text.replace(" ", ",").split(",") if word]
     except ValueError:
         raise InvalidSpec(
-            f"{text!r} are no numbers of processes.",
+            f"{text!r} is not a list of numbers of processes.",
             code="scale-processes-unreadable",
             field="processes",
             hint="Example: 1,2,4.",
@@ -213,14 +213,14 @@ def _check(
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
             raise InvalidSpec(
-                f"{name} has no place beside several numbers of processes.",
+                f"{name} cannot be combined with several numbers of processes.",
                 code="scale-option-unsupported",
                 field=name,
-                hint=f"Give {_INSTEAD.get(primary, 'processes')}=.",
+                hint=f"Use {_INSTEAD.get(primary, 'processes')}= instead.",
             )
     if not counts or any(type(one) is not int or one < 1 for one in counts) or len(set(counts)) < len(counts):
         raise InvalidSpec(
-            f"processes is {counts}, but it takes different numbers from 1.",
+            f"processes must be a list of different integers of at least 1, not {counts}.",
             code="scale-processes-invalid",
             field="processes",
             hint="Example: processes=[1, 2, 4].",
@@ -229,28 +229,28 @@ def _check(
         type(one) is not int or one < 1 or count % one for one, count in zip(nodes, counts, strict=False)
     ):
         raise InvalidSpec(
-            f"{counts} processes cannot be divided equally among {[*nodes]} nodes.",
+            f"{counts} processes cannot be divided evenly among {[*nodes]} nodes.",
             code="scale-not-divisible",
             field="nodes",
-            hint="Give one number of nodes, or one for each number of processes.",
+            hint="Give one number of nodes, or one per number of processes.",
         )
     if not labels or not all(isinstance(one, str) for one in labels):
         raise InvalidSpec(
-            f"backends is {labels}, but it takes names.",
+            f"backends must be a list of names, not {labels}.",
             code="scale-backends-invalid",
             field="backends",
-            hint="'distdl doctor' lists them.",
+            hint="List them with: distdl doctor",
         )
     if not _is_positive(seconds):
         raise InvalidSpec(
-            "seconds takes a number above 0.",
+            "seconds must be a number above 0.",
             code="scale-seconds-invalid",
             field="seconds",
             hint="Example: seconds=10.",
         )
     if epoch_samples is not None and not _is_positive(epoch_samples):
         raise InvalidSpec(
-            "epoch_samples takes a number above 0.",
+            "epoch_samples must be a number above 0.",
             code="scale-epoch-samples-invalid",
             field="epoch_samples",
             hint="Example: epoch_samples=50_000.",
@@ -310,7 +310,8 @@ def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:
     found = scaling.measured(times) if times.rows else None
     if found is None:
         raise InvalidSpec(scaling.too_few(job.name), field="function",
-                          hint="Let it train longer: each run is ended as soon as it was measured.")  # fmt: skip
+                          hint="Use longer training code. Each run is stopped as soon as it has been "
+                          "measured.")  # fmt: skip
     return found
 
 

@@ -76,9 +76,9 @@ def _listed(id_: str) -> list[Listed]:
     found = [one for one in ids if not id_ or one == id_ or short_id(one) == id_]
     if not found:
         raise JobNotFound(
-            f"There is no scaling study {id_}." if id_ else "There are no scaling studies yet.",
+            f"Unknown scaling study {id_}." if id_ else "There are no scaling studies yet.",
             code="scaling-unknown",
-            hint="scale(train, processes=[1, 2, 4]) makes one.",
+            hint="Start one with: scale(train, processes=[1, 2, 4])",
         )
     return [one for one in reversed(listed) if one.row.group and one.row.group.id == found[0]]
 
@@ -106,13 +106,15 @@ def unfinished(id_: str) -> Unfinished:
     whole = _whole(runs)
     done = sum(scaling.enough([run.rate for run in found]) for found in whole.values())
     if done >= group.size:
-        raise JobNotRunning(f"All {group.size} points of scaling study {group.id} are measured.", code="scaling-done")
+        raise JobNotRunning(
+            f"All {group.size} points of scaling study {group.id} have been measured.", code="scaling-done"
+        )
     state, _ = studies.scaling_state(listed[-1].row, time.time(), complete=False)
     if listed[-1].active or (state is State.RUNNING and driver != mark() and not has_ended(driver)):
         raise JobStillRunning(
             f"Scaling study {group.id} is still running.",
             code="scaling-still-running",
-            hint="A run whose process has ended is ended within some seconds.",
+            hint="A run whose process has died is ended within some seconds.",
         )
     rerun.secrets_of(spec)
     return Unfinished(spec, folders, whole)

@@ -170,7 +170,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
     if not folder.path.exists():
         going, done = any(not State(one.state).ended for one in runs), _ended(runs) >= size
         return State.RUNNING if going else State.COMPLETED if done else State.LOST, {
-            "problem": "The folder of the sweep is gone, so no further trial starts. Its trials are kept.",
+            "problem": "The folder of the sweep is gone, so no more trials start. Its finished trials are kept.",
             "hint": "" if done else "Start a new sweep for more.",
         }
     holder = folder.supervisor()
@@ -179,7 +179,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
     if end := _end(folder):
         return State(end["state"]), end
     if holder.is_elsewhere:
-        return State.RUNNING, {"problem": f"It is driven on {holder.host}."}
+        return State.RUNNING, {"problem": f"It runs on {holder.host}."}
     return _drive_on(folder, runs)
 
 
@@ -195,7 +195,7 @@ def _end(folder: JobFolder) -> dict[str, Any]:
 def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[str, Any]]:
     """Start another driver of a sweep whose driver has died; where none can be, say why."""
     id_ = short_id(folder.id)
-    hint = f'Go on with sweep("{id_}").resume(), or distdl sweep --resume {id_}.'
+    hint = f'Continue with sweep("{id_}").resume(), or: distdl sweep --resume {id_}'
     try:
         spec = folder.spec()
         secrets = rerun.secrets_of(spec)
@@ -204,8 +204,8 @@ def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[st
             return State.RUNNING, {}
         try:
             if not (end := _end(folder)) and _is_hopeless(folder, runs):
-                problem = f"What drives the sweep died {_TRIES + 1} times in a row."
-                ended(folder, State.LOST, problem, f"{folder.supervisor_log} may say why. {hint}")
+                problem = f"The process that controls the sweep died {_TRIES + 1} times in a row."
+                ended(folder, State.LOST, problem, f"See {folder.supervisor_log} for the cause. {hint}")
                 end = _end(folder)
             if end:
                 return State(end["state"]), end
@@ -213,8 +213,8 @@ def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[st
         finally:
             lock.release()
     except (DistDLError, OSError) as error:
-        why = error.message if isinstance(error, DistDLError) else f"No other can be started: {error.strerror}."
-        problem = "What drives the sweep was ended from outside; trials that run go on."
+        why = error.message if isinstance(error, DistDLError) else f"No new process can be started: {error.strerror}."
+        problem = "The process that controls the sweep was killed from outside. Running trials continue."
         return State.LOST, {"problem": f"{problem} {why}", "hint": hint}
     return State.RUNNING, {}
 
@@ -243,7 +243,7 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
         return
     with contextlib.suppress(DistDLError, OSError):  # what waits there for trials goes away by itself
         spec = folder.spec()
-        assert spec.group is not None, "it is that of a sweep"
+        assert spec.group is not None, "it belongs to a sweep"
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         registry.get("clusters", spec.cluster).close_group(spec.group, options)
     end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}

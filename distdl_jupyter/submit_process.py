@@ -56,7 +56,7 @@ def sweep_source(
     varied, rest = space.of_line(parameters)
     if rest.strip():
         raise InvalidSpec(
-            f"{rest.split()[0]} cannot be read.",
+            f"Cannot parse {rest.split()[0]}.",
             code="sweep-line-unreadable",
             field="parameters",
             hint="Write NAME=VALUES, such as width=64,128.",
@@ -74,7 +74,9 @@ def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCod
     try:
         return capture.capture_cell(code, names, notebook=notebook, first_line=1)
     except SyntaxError as error:
-        raise InvalidSpec(f"Line {error.lineno} is no Python: {error.msg}.", code="code-syntax", field="code") from None
+        raise InvalidSpec(
+            f"Line {error.lineno} is not valid Python: {error.msg}.", code="code-syntax", field="code"
+        ) from None
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -180,8 +180,8 @@ class Driver:
         jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))
         trials = self._study.get_trials(deepcopy=False)
         if jobs and max(jobs) >= len(trials):
-            raise Broken("The sweep's file journal.log is gone or was changed, so it cannot go on.",
-                         "Its trials are kept; start a new sweep for more.")  # fmt: skip
+            raise Broken("The sweep cannot continue because its file journal.log is missing or was changed.",
+                         "Its trials are kept. Start a new sweep for more.")  # fmt: skip
         for one in trials:
             if one.state is not optuna.trial.TrialState.RUNNING:
                 continue
@@ -284,9 +284,9 @@ class Driver:
         self._told(going.trial.number, None)
         self._stop()
         others = listing([repr(one) for one in book.metrics])
-        said = f"It reported {others}." if others else "It reported nothing at all."
-        other = f", or name another one: metric={next(iter(book.metrics))!r}" if others else ""
-        raise Broken(f"Trial {going.trial.number} has ended and never reported {metric!r}. {said}",
+        said = f"It reported {others}." if others else "It reported no metrics."
+        other = f", or use another metric: metric={next(iter(book.metrics))!r}" if others else ""
+        raise Broken(f"Trial {going.trial.number} ended without reporting {metric!r}. {said}",
                      f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.")  # fmt: skip
 
     def _told(self, number: int, value: float | None, *, pruned: bool = False) -> None:

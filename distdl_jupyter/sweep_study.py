@@ -76,7 +76,7 @@ def find(id_: str = "") -> str:
     found = sorted((one for one in known if not id_ or one == id_ or short_id(one) == id_), reverse=True)
     if not found:
         raise JobNotFound(
-            f"There is no sweep {id_}." if id_ else "There are no sweeps yet.",
+            f"Unknown sweep {id_}." if id_ else "There are no sweeps yet.",
             code="sweep-unknown",
             hint='sweep(train, {"lr": loguniform(1e-4, 1e-1)}, metric="loss") starts one.',
         )
@@ -90,7 +90,7 @@ def read(id_: str) -> Study:
         spec = own.spec()
     except JobNotFound:
         if not rows:
-            raise JobNotFound(f"There is no sweep {id_}.", code="sweep-unknown") from None
+            raise JobNotFound(f"Unknown sweep {id_}.", code="sweep-unknown") from None
         spec = _spec(str(JobStore().folder(rows[0].id).path))
     assert spec.group is not None
     plan = Plan.of(spec.group)

@@ -76,7 +76,7 @@ class Sweep(SweepShown):
             more = " ".join(filter(None, (study.problem, study.hint)))
             says = "No trial has completed yet."
             if any(one.state == "completed" for one in study.trials):
-                says = f"No trial came to a number as its {study.plan.metric}."
+                says = f"No trial reported a numeric {study.plan.metric}."
             raise ResultUnavailable(says, hint=more)
         assert isinstance(study.best, SweepTrial)
         return study.best
@@ -90,7 +90,7 @@ class Sweep(SweepShown):
         with explain_interrupt(lambda: interrupted(self)):
             while (study := self.study).state is State.RUNNING:
                 if until is not None and time.monotonic() >= until:
-                    raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s; it goes on.")
+                    raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s and continues.")
                 time.sleep(_LOOK)
         if study.state in (State.FAILED, State.LOST):
             raise JobFailed(study.problem, hint=study.hint)
@@ -100,7 +100,7 @@ class Sweep(SweepShown):
         """Cancel the trials that run, and start no more; ``resume`` goes on. Raises JobNotRunning when it has ended."""
         if (state := self.state).ended and state is not State.LOST:
             raise JobNotRunning(
-                f"Sweep {self.id} has ended ({state.value}); there is nothing to stop.", code="sweep-ended"
+                f"Sweep {self.id} has ended ({state.value}), so it cannot be stopped.", code="sweep-ended"
             )
         folder = sweep_study.folder(self.id)
         lock = JobLock.acquire(folder.lock) if folder.path.exists() else None
@@ -142,13 +142,13 @@ class Sweep(SweepShown):
         most = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
         wanted = study.plan.trials if trials is None else min(_count(trials, "trials"), most or MAX_PROCESSES)
         if study.state.ended and study.done >= wanted:
-            more = "" if study.done == most else f"Give more: resume(trials={2 * study.done})."
+            more = "" if study.done == most else f"Give a higher number: resume(trials={2 * study.done})"
             raise JobNotRunning(
                 f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=more
             )
         lock = JobLock.acquire(folder.lock)
         if lock is None:
-            raise JobStillRunning(f"Sweep {self.id} goes on already.", code="sweep-already-resumed")
+            raise JobStillRunning(f"Sweep {self.id} is already running.", code="sweep-already-resumed")
         try:
             if trials is not None:
                 _extend(folder, wanted)
@@ -199,7 +199,7 @@ def sweep(
     found = space.checked(parameters)
     if (function is None) == (entry_script is None):
         raise InvalidSpec(
-            "sweep() takes either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
+            "sweep() needs either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
         )
     if function is not None:
         draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(found)})
@@ -220,10 +220,10 @@ def of_draft(
     every = space.combinations(plain)
     if sampler == "grid" and every is None:
         raise InvalidSpec(
-            "The sampler grid takes lists and integers only: what lies between two numbers has no end.",
+            "The sampler grid needs lists or integers, because a continuous range has infinitely many values.",
             code="sampler-grid",
             field="sampler",
-            hint="Give lists, or another sampler.",
+            hint="Use lists, or another sampler.",
         )
     wanted = trials if trials is not None else every if sampler == "grid" else TRIALS
     plan = Plan(
@@ -257,7 +257,7 @@ def _extend(folder: JobFolder, trials: int) -> None:
 def _count(value: Any, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PROCESSES:
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes a whole number from 1.", code="sweep-number-invalid", field=field
+            f"{field} must be an integer of at least 1, not {value!r}.", code="sweep-number-invalid", field=field
         )
     return value
 
@@ -267,14 +267,14 @@ def _check_plan(plan: Plan) -> None:
     for field, known in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
         if getattr(plan, field) not in known:
             raise InvalidSpec(
-                f"{field} is {getattr(plan, field)!r}, but there are {', '.join(known)}.",
+                f"{field} must be one of {', '.join(known)}, not {getattr(plan, field)!r}.",
                 code="sweep-choice-unknown",
                 field=field,
             )
     given: Any = plan.metric
     if not isinstance(given, str) or not given:
         raise InvalidSpec(
-            "metric takes the name of a metric that the training reports.",
+            "metric must be the name of a metric that the training code reports.",
             code="sweep-metric-invalid",
             field="metric",
             hint='Example: metric="val_loss".',
@@ -282,7 +282,7 @@ def _check_plan(plan: Plan) -> None:
     given = plan.prune_after
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
         raise InvalidSpec(
-            f"prune_after is {plan.prune_after!r}, but it must be a step of at least 0.",
+            f"prune_after must be an integer of at least 0, not {plan.prune_after!r}.",
             code="prune-after-invalid",
             field="prune_after",
         )
@@ -290,7 +290,7 @@ def _check_plan(plan: Plan) -> None:
         raise PluginUnavailable(
             "A sweep needs Optuna, which is not installed.",
             code="optuna-missing",
-            hint="Run pip install 'distdl-jupyter[sweep]'.",
+            hint="Install it: pip install 'distdl-jupyter[sweep]'",
         )
     try:
         made(plan, plan.seed)
@@ -328,24 +328,24 @@ def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[st
         return name.lstrip("-").replace("-", "_"), (known or spellings)[0]
     if draft.kind == "script":
         raise InvalidSpec(
-            f"{draft.name}.py has no flag {spellings[0]}.",
+            f"{draft.name}.py has no option {spellings[0]}.",
             code="parameter-not-a-flag",
             field="parameters",
-            hint=f'Name the flag as the script takes it: "--{name}", with its dashes.',
+            hint=f'Write the option as the script expects it: "--{name}", with its dashes.',
         )
     if stored is not None:
         line = stored + draft.source.first_line - 1
         raise InvalidSpec(
-            f"Line {line} of the cell sets {name} itself, whatever the trial's value is.",
+            f"Line {line} of the cell sets {name}, which overrides the value of the trial.",
             code="parameter-set-in-cell",
             field="parameters",
-            hint="Take that away: each trial has its own value.",
+            hint="Remove that assignment. Each trial sets its own value.",
         )
     raise InvalidSpec(
         f"The cell does not use {name}.",
         code="parameter-not-used",
         field="parameters",
-        hint=f"Use the name {name} in it: each trial gives it another value.",
+        hint=f"Use {name} in the cell. Each trial sets its own value.",
     )
 
 

@@ -86,7 +86,7 @@ def test_a_dry_run_says_what_would_go_and_deletes_nothing():
     assert (job.id, job.state, job.name) == (old.id, "failed", "digits 0")
     assert job.size >= 3_000_000
     assert "40 d ago" in repr(done)
-    assert repr(done).endswith("Would delete 1 job, 3.0 MB (a dry run: nothing is deleted). Kept: 1 younger.")
+    assert repr(done).endswith("Would delete 1 job, 3.0 MB (dry run, nothing was deleted). Kept: 1 younger.")
     assert "<td" in done._repr_html_()
     assert len(left()) == 2
 
@@ -167,7 +167,7 @@ def test_what_could_not_be_deleted_is_said_and_is_an_error(stuck, capsys):
     aged(400, 1)
     assert cli.main(["prune", "--older", "30d"]) == 1
     out = capsys.readouterr().out
-    assert f"{stuck.id} could not be deleted: Job {stuck.id} is deleted, but not all of its files: " in out
+    assert f"{stuck.id} could not be deleted: Job {stuck.id} was deleted, but some of its files remain: " in out
     assert f"They are in {JobStore().jobs / f'.old-{stuck.id}'}." in out
     assert "Deleted 1 job, " in out
     assert left() == set()
@@ -188,12 +188,12 @@ def test_the_command_shows_the_dry_run_first(capsys):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "It must be said which jobs may be deleted"),
-        ({"older": "30"}, "older is '30', but it takes an age with its unit: 30d, 12h, 4w or 90min."),
+        ({}, "prune needs a rule for which jobs to delete"),
+        ({"older": "30"}, "older must be an age with its unit, such as 30d, 12h, 4w or 90min, not '30'."),
         ({"older": "1m"}, "with its unit"),
         ({"older": 30}, "with its unit"),
         ({"older": timedelta(days=-1)}, "with its unit"),
-        ({"keep": -1}, "keep is -1, but it takes a whole number from 0."),
+        ({"keep": -1}, "keep must be an integer of at least 0, not -1."),
         ({"keep": True}, "keep is True"),
     ],
 )

@@ -58,14 +58,14 @@ def one_machine(case: Case) -> Advice | None:
 def _slow_network(size: VmSize) -> str:
     ethernet = f"{size.ethernet_text} Ethernet" if size.ethernet_text else "Ethernet"
     if size.infiniband is None:
-        return f"No page states InfiniBand for {size.name}: gradients would cross {ethernet}."
-    return f"{size.name} has no InfiniBand: gradients would cross {ethernet}."
+        return f"The documentation does not state InfiniBand for {size.name}, so gradients would use {ethernet}."
+    return f"{size.name} has no InfiniBand, so gradients would use {ethernet}."
 
 
 def _scale_up(request: Request, size: VmSize, single: VmSize | None, needed: int) -> Advice | None:
     if single is None:
         return None
-    reason = f"{size.name} has InfiniBand, yet no network is faster than none. {_holds(single, size, needed)}"
+    reason = f"{size.name} has InfiniBand, but a single machine needs no network. {_holds(single, size, needed)}"
     headline = f"One machine instead of {_small_number(request.node_count)}"
     return _machines("scale-up", headline, reason, 1, single, needed, "info")
 
@@ -76,7 +76,9 @@ def _fast_network(size: VmSize, needed: int, slow: str, catalogue: Sequence[VmSi
         return Advice("no-infiniband", "warning", "No InfiniBand between the nodes", slow)
     best = min(options, key=lambda s: (_nodes(needed, s) * s.whole_gpus - needed, *_unlikeness(s, size)))
     nodes = _nodes(needed, best)
-    reason = f"{slow} {nodes} {TIMES} {best.name} hold {_gpus(best, needed)}, joined by InfiniBand {best.fabric_text}."
+    reason = (
+        f"{slow} {nodes} {TIMES} {best.name} have {_gpus(best, needed)}, connected by InfiniBand {best.fabric_text}."
+    )
     return _machines("no-infiniband", "No InfiniBand between the nodes", reason, nodes, best, needed)
 
 
@@ -121,8 +123,8 @@ def _nodes(needed: int, size: VmSize) -> int:
 def _holds(single: VmSize, size: VmSize, needed: int) -> str:
     if single.name == size.name:
         return f"One {single.name} has {single.gpus_text}: all {needed} processes fit."
-    text = f"One {single.name} holds {_gpus(single, needed, size)}"
-    return f"{text}, joined by NVLink." if single.nvlink else f"{text}."
+    text = f"One {single.name} has {_gpus(single, needed, size)}"
+    return f"{text}, connected by NVLink." if single.nvlink else f"{text}."
 
 
 def _gpus(size: VmSize, needed: int, old: VmSize | None = None) -> str:
@@ -152,7 +154,7 @@ def _shared_gpus(owner: str, gpus: int, ranks: int, nodes: int, per_node: int) -
     them = "it" if gpus == 1 else "them"
     return Advice(
         "more-processes-than-gpus", "warning", "More processes than GPUs",
-        f"{owner} has {plural(gpus, 'GPU')}: {ranks} processes would share {them}, which NCCL does not support.",
+        f"{owner} has {plural(gpus, 'GPU')}, so {ranks} processes would share {them}, which NCCL does not support.",
         action=f"Use {plural(per_node, 'process')} per node",
         change={"node_count": nodes, "process_count_per_node": per_node},
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",
@@ -170,8 +172,8 @@ def more_processes_than_cores(case: Case) -> Advice | None:
     change = {"node_count": nodes, "process_count_per_node": request.cores // nodes}
     return Advice(
         "more-processes-than-cores", "info", "More processes than cores",
-        f"This machine has {plural(request.cores, 'core')}: {request.process_count} processes would take turns. "
-        "That tries the code out, it trains no faster.",
+        f"This machine has {plural(request.cores, 'core')} for {request.process_count} processes. Fine for a test, "
+        "but it will not train faster.",
         action=f"Use {nodes} {TIMES} {request.cores // nodes}", change=change,
     )  # fmt: skip
 
@@ -183,7 +185,7 @@ def open_local_disk(case: Case) -> Advice | None:
         return None
     return Advice(
         "open-local-disk", "info", "Local disk is not encrypted",
-        f"The local NVMe of {size.name} is not encrypted by Azure Storage encryption, even with encryption at host, "
-        "and it is ephemeral. Keep sensitive data off it.",
+        f"Azure Storage encryption does not cover the local NVMe disk of {size.name}, even with encryption at host, "
+        "and the disk is ephemeral. Do not store sensitive data on it.",
         source=size.notes,
     )  # fmt: skip

@@ -24,7 +24,8 @@ def barred_size(case: Case) -> Advice | None:
         return None
     return Advice(
         "barred-size", "warning", "Size not available",
-        f"{size.name} is {size.restriction}. Choose another size, or another region by %dist_config azure region=....",
+        f"{size.name} is {size.restriction}. Choose another size, or another region with %dist_config azure "
+        "region=....",
         source="; ".join(size.origin_texts),
     )  # fmt: skip
 
@@ -43,8 +44,8 @@ def beyond_quota(case: Case) -> Advice | None:
     fits = quota.left // size.vcpus
     return Advice(
         "beyond-quota", "warning", "Quota too small",
-        f"{request.node_count} {TIMES} {size.name} need {request.node_count * size.vcpus:,} vCPUs, and the quota of "
-        f"{quota.service} leaves {quota.left:,} of {quota.limit:,} for this family. Ask for more in the portal, or "
+        f"{request.node_count} {TIMES} {size.name} need {request.node_count * size.vcpus:,} vCPUs, but the quota of "
+        f"{quota.service} has {quota.left:,} of {quota.limit:,} left for this family. Request more in the portal, or "
         "use fewer nodes.",
         action=f"Use {plural(fits, 'node')}" if fits else "", change={"node_count": fits} if fits else {},
         source=QUOTAS,
@@ -57,9 +58,9 @@ def may_be_taken_away(case: Case) -> Advice | None:
     if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
         return None
     return Advice(
-        "no-checkpoints", "warning", "No checkpoints on nodes that may be taken away",
-        "Low priority and Spot nodes are cheaper and can be taken away at any moment; the job then starts from the "
-        "beginning. Nothing in this code writes a checkpoint.",
+        "no-checkpoints", "warning", "No checkpoints on preemptible nodes",
+        "Low-priority and Spot nodes are cheaper but can be preempted at any time. The job then restarts from the "
+        "beginning, because this code writes no checkpoints.",
         action=f"Copy {frameworks.SAVE.partition('(')[0]}(...)", snippet=frameworks.SAVE, source=LOW_PRIORITY,
     )  # fmt: skip
 
@@ -72,6 +73,6 @@ def no_time_limit(case: Case) -> Advice | None:
     rate = f", {request.rate}" if request.rate else ""
     return Advice(
         "no-time-limit", "info", "No time limit",
-        f"Nothing ends this job if it hangs, and its nodes cost money for every hour{rate}.",
+        f"If this job hangs, nothing stops it, and its nodes cost money for every hour{rate}.",
         action="Stop after 24 h", change={"max_run_duration_seconds": DAY},
     )  # fmt: skip

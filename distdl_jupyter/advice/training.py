@@ -27,7 +27,7 @@ def learning_rate(case: Case) -> Advice | None:
         return None
     batch = f"The global batch grows from {number(request.batch_size)} to {number(request.batch_size * count)}."
     if request.batch_size * count > LARGEST_PROVEN_BATCH:
-        batch += f" Beyond {LARGEST_PROVEN_BATCH:,} accuracy fell in the study behind the rule."
+        batch += f" Above {LARGEST_PROVEN_BATCH:,}, accuracy dropped in the study that introduced the rule."
     if request.learning_rate is None:
         return Advice("global-batch", "info", "Global batch", f"{batch} Scale the learning rate with it.", source=GOYAL)
     name, scaled = request.learning_rate_name, _rate(request.learning_rate * count)
@@ -79,7 +79,7 @@ _GRIDS = frozenset(("GridSearchCV", "RandomizedSearchCV", "ParameterGrid", "Para
 
 
 def settings_search(case: Case) -> Advice | None:
-    """A search over settings needs no gradients exchanged: jobs of one process each.
+    """Hyperparameter search needs no gradients exchanged: jobs of one process each.
 
     It is one when the same code runs again and again with other values, or when it imports what searches.
     """
@@ -87,13 +87,15 @@ def settings_search(case: Case) -> Advice | None:
     if request.process_count < 2 or not request.code:
         return None
     if tool := searcher(request.code):
-        return _search(f"This code searches over settings by itself ({tool}).")
+        return _search(f"This code already runs a hyperparameter search ({tool}).")
     runs = [job for job in case.history if job.code == request.code and job.process_count > 1]
     if len({job.arguments for job in runs}) < SEARCH_RUNS:
         return None
     newest = sorted(runs, key=lambda job: job.id)[-SEARCH_RUNS:]
     names = listing([short_id(job.id) for job in newest])
-    return _search(f"This code ran {len(runs)} times on several processes with other values, last as {names}.")
+    return _search(
+        f"This code ran {len(runs)} times on several processes with different values, most recently as {names}."
+    )
 
 
 def searcher(code: str) -> str:
@@ -115,9 +117,9 @@ def searcher(code: str) -> str:
 
 def _search(why: str) -> Advice:
     return Advice(
-        "settings-search", "info", "A search over settings",
-        f"{why} Jobs of one process each, side by side, finish a search sooner: they exchange no gradients and keep "
-        "the batch as it is.",
+        "settings-search", "info", "Hyperparameter search",
+        f"{why} One-process jobs that run side by side finish a search sooner: they exchange no gradients and keep "
+        "the batch size.",
         action=f"Use 1 {TIMES} 1", change={"node_count": 1, "process_count_per_node": 1},
         source="Databricks, Distributed training: tune on single nodes, distribute the final training",
     )  # fmt: skip

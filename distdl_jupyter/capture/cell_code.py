@@ -74,23 +74,23 @@ def _refusal(code: str, call: ast.AST, first_line: int) -> InvalidSpec:
     where = f"Line {number + first_line - 1} of the cell, `{text}`,"
     if call.func.attr in ("system", "getoutput"):
         return InvalidSpec(
-            f"{where} is a shell command, but each rank runs plain Python.",
+            f"{where} is a shell command, but the ranks run plain Python.",
             code="shell-command-in-cell",
             field="cell",
-            hint="Move it to a cell of its own or use subprocess.run.",
+            hint="Move it to another cell, or use subprocess.run.",
         )
     if call.func.attr == "run_line_magic" and "?" in text:
         return InvalidSpec(
-            f"{where} asks IPython for help, but each rank runs plain Python.",
+            f"{where} asks IPython for help, but the ranks run plain Python.",
             code="help-in-cell",
             field="cell",
-            hint="Move it to a cell of its own.",
+            hint="Move it to another cell.",
         )
     return InvalidSpec(
-        f"{where} is an IPython magic, but each rank runs plain Python.",
+        f"{where} is an IPython magic, but the ranks run plain Python.",
         code="magic-in-cell",
         field="cell",
-        hint="Move it to a cell of its own.",
+        hint="Move it to another cell.",
     )
 
 
@@ -114,7 +114,8 @@ def _refuse_await(tree: ast.Module, first_line: int) -> None:
         if isinstance(node, _ASYNC) or (isinstance(node, ast.comprehension) and node.is_async):
             line = getattr(node.target if isinstance(node, ast.comprehension) else node, "lineno", 1)
             raise InvalidSpec(
-                f"Line {line + first_line - 1} of the cell awaits outside a function, but each rank runs plain Python.",
+                f"Line {line + first_line - 1} of the cell uses await outside a function, but the ranks run plain "
+                "Python.",
                 code="await-in-cell",
                 field="cell",
                 hint="Put it into `async def main()` and call asyncio.run(main()).",
@@ -129,7 +130,7 @@ def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:
             raise InvalidSpec(
-                f"Line {node.lineno + first_line - 1} of the cell uses get_ipython(), which no rank has.",
+                f"Line {node.lineno + first_line - 1} of the cell uses get_ipython(), which does not exist on ranks.",
                 code="get-ipython-in-cell",
                 field="cell",
                 hint="Move that line to another cell.",

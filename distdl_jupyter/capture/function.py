@@ -115,10 +115,10 @@ def _arguments(
     """Return the arguments under their parameters' names."""
     if not callable(function):
         raise InvalidSpec(
-            f"{function!r} is no function.",
+            f"{function!r} is not a function.",
             code="not-a-function",
             field="function",
-            hint="Give the function, not its result.",
+            hint="Pass the function itself, not its result.",
         )
     try:
         signature = inspect.signature(function)
@@ -128,10 +128,10 @@ def _arguments(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidSpec(
-            f"{name}{signature} cannot be called this way: {error}.",
+            f"{name}{signature} cannot be called with these arguments: {error}.",
             code="arguments-do-not-fit",
             field="args",
-            hint="Give its arguments as args=(...) and kwargs={...}.",
+            hint="Pass its arguments as args=(...) and kwargs={{...}}.",
         ) from None
     found: dict[str, Any] = {}
     for parameter, value in bound.arguments.items():
@@ -147,10 +147,10 @@ def _arguments(
 def _refuse_async(function: Callable[..., Any], name: str) -> None:
     if inspect.iscoroutinefunction(function):
         raise InvalidSpec(
-            f"{name} is an async function, but each rank makes a plain call.",
+            f"{name} is an async function, but the ranks make a plain call.",
             code="async-function",
             field="function",
-            hint=f"Give a function that calls asyncio.run({name}()).",
+            hint=f"Pass a function that calls asyncio.run({name}()).",
         )
 
 

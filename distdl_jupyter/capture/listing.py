@@ -29,13 +29,13 @@ _SAMPLE = 200
 _ORDER = ("class", "function", "value", "module")
 #: What stands in for a type whose values never travel, by the type's name.
 _REMEDIES = {
-    "InteractiveShell": "Leave get_ipython() out of it: it exists only in the notebook.",
-    "generator": "Make a list of it, or create it inside the {unit}.",
+    "InteractiveShell": "Remove get_ipython() from it: it exists only in the notebook.",
+    "generator": "Convert it to a list, or create it inside the {unit}.",
     "TextIOWrapper": "Open the file inside the {unit}.",
     "BufferedReader": "Open the file inside the {unit}.",
     "BufferedWriter": "Open the file inside the {unit}.",
-    "Connection": "Connect inside the {unit}.",
-    "socket": "Connect inside the {unit}.",
+    "Connection": "Open the connection inside the {unit}.",
+    "socket": "Open the connection inside the {unit}.",
     "module": "Import it inside the {unit}.",
 }
 

@@ -77,9 +77,9 @@ def roots(place: CodeLocation) -> dict[Path, str]:
     """Return the folders whose modules travel, each with words for where that is; first come, first served."""
     found: dict[Path, str] = {}
     if place.folder is not None:
-        found[place.folder.resolve()] = "beside the notebook"
+        found[place.folder.resolve()] = "in the notebook's folder"
     here = Path.cwd()
-    found.setdefault(here, "beside the notebook" if shell() is not None else "in the working directory")
+    found.setdefault(here, "in the notebook's folder" if shell() is not None else "in the working directory")
     for folder in _added_by_hand():
         found.setdefault(folder, f"from {folder.name}/")
     return found
@@ -147,12 +147,12 @@ def _refuse_many(modules: Sequence[LocalModule]) -> None:
     if total > _LARGEST:
         largest = max(modules, key=lambda module: module.size)
         raise InvalidSpec(
-            f"The modules beside the notebook that would travel with this job have {humanize.size(total)} or more, "
-            f"{largest.label} in {largest.root} alone {humanize.size(largest.size)}; "
-            f"the most is {humanize.size(_LARGEST)}.",
+            f"The modules in the notebook's folder that this job would send have {humanize.size(total)} or more "
+            f"({largest.label} in {largest.root} alone has {humanize.size(largest.size)}), but the limit is "
+            f"{humanize.size(_LARGEST)}.",
             code="modules-too-large",
             field=largest.name,
-            hint=f"Install {largest.name} where the ranks run (pip install), or take it off sys.path.",
+            hint=f"Install {largest.name} where the ranks run (pip install), or remove it from sys.path.",
         )
 
 
@@ -177,10 +177,10 @@ def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
         return None
     if not top.exists():
         raise InvalidSpec(
-            f"The module {name} was imported from {top}, which is gone, so no rank could import it.",
+            f"The module {name} was imported from {top}, which no longer exists, so no rank could import it.",
             code="module-source-gone",
             field=name,
-            hint="Put the file back, or import what the code needs from elsewhere.",
+            hint="Restore the file, or import what the code needs from elsewhere.",
         )
     files, left_out = _package_files(top) if is_package else ([top], [])
     return LocalModule(

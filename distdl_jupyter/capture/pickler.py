@@ -158,7 +158,7 @@ def _refuse_name_only(obj: Any) -> None:
     if isinstance(obj, type | types.FunctionType) or getattr(obj, "__module__", None) != "__main__":
         return
     if callable(obj) and isinstance(obj.__reduce_ex__(PROTOCOL), str):
-        raise pickle.PicklingError("pickle can only name it, and its name is known in the notebook only")
+        raise pickle.PicklingError("pickle stores it only by name, and that name exists only in the notebook")
 
 
 def _get_ipython() -> Any:

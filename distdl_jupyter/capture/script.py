@@ -43,7 +43,7 @@ def capture_script(
     text = _checked(script)
     tree = parse(text)
     arguments, secret = _arguments(script_params)
-    beside = local_modules(imported(tree), {script.parent: "beside the script", folder: "in the source directory"})
+    beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
     with deep_recursion():
         found = undefined.find(undefined.module(tree, text, script.name), (), script.name, possible=uses(text).free)
     return CapturedCode(
@@ -71,14 +71,16 @@ def capture_script(
 def _existing(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
     if not folder.is_dir():
         raise InvalidSpec(
-            f"source_directory {str(folder)!r} is no folder.", code="source-directory-missing", field="source_directory"
+            f"The source_directory {str(folder)!r} is not a folder.",
+            code="source-directory-missing",
+            field="source_directory",
         )
     script = (folder / Path(entry_script).expanduser()).resolve()
     if not script.is_file():
         near = ", ".join(sorted(p.name for p in folder.glob("*.py"))[:8])
-        hint = f"There are {near}." if near else "There is no Python file in it."
+        hint = f"Use one of: {near}." if near else "There is no Python file in it."
         raise InvalidSpec(
-            f"No script {str(entry_script)!r} is in {folder}.", code="script-missing", field="entry_script", hint=hint
+            f"Unknown script {str(entry_script)!r} in {folder}.", code="script-missing", field="entry_script", hint=hint
         )
     return script
 
@@ -89,13 +91,13 @@ def _checked(script: Path) -> str:
         parse(text)
     except UnicodeDecodeError as error:
         raise InvalidSpec(
-            f"{script.name} is no text in UTF-8: {error}.", code="script-not-utf-8", field="entry_script"
+            f"{script.name} is not valid UTF-8 text: {error}.", code="script-not-utf-8", field="entry_script"
         ) from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f"Line {line} of {script.name}" if line else script.name
         raise InvalidSpec(
-            f"{where} is no Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
+            f"{where} is not valid Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
         ) from None
     return text
 
@@ -111,7 +113,7 @@ def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
         return [], []
     if isinstance(parameters, str) or not isinstance(parameters, Mapping | Sequence):
         raise InvalidSpec(
-            f"script_params is {type(parameters).__name__}, but it takes a dict.",
+            f"script_params must be a dict, not {type(parameters).__name__}.",
             code="script-params-not-a-dict",
             field="script_params",
             hint='Example: {"--epochs": 3}.',

@@ -60,12 +60,12 @@ class _CommandParser(argparse.ArgumentParser):
         chosen, rest = super().parse_known_args(args, namespace)
         flag = next((word for word in rest if word.startswith("-")), "")
         if flag:
-            self._refuse(f"{arguments.unknown_flag(self, flag)} '{self.prog} --help' lists all flags.")
+            self._refuse(f"{arguments.unknown_flag(self, flag)} List all options with: {self.prog} --help")
         return chosen, rest
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action.choices, dict) and value not in action.choices:
-            self._refuse(f"{unknown(value, action.choices, 'command')} '{self.prog} --help' lists all commands.")
+            self._refuse(f"{unknown(value, action.choices, 'command')} List all commands with: {self.prog} --help")
         super()._check_value(action, value)
 
     def _refuse(self, text: str) -> NoReturn:
@@ -102,115 +102,125 @@ def _run(run: Callable[[argparse.Namespace], int], chosen: argparse.Namespace) -
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _CommandParser(prog="distdl", description="Training jobs on many processes.")
+    parser = _CommandParser(prog="distdl", description="Run distributed training jobs.")
     parser.add_argument("--version", action="version", version=f"distdl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     one = _command(commands, "ls", _ls, "list the jobs, newest first")
     one.add_argument("--json", action="store_true", help="print whole views as JSON")
-    one.add_argument("-a", "--all", action="store_true", help="all jobs (default: the newest 20)")
+    one.add_argument("-a", "--all", action="store_true", help="show all jobs (default: the newest 20)")
 
-    one = _command(commands, "show", _show, "say everything about one job")
+    one = _command(commands, "show", _show, "show the details of one job")
     arguments.add_id(one)
-    one.add_argument("--json", action="store_true", help="print the whole view as JSON")
+    one.add_argument("--json", action="store_true", help="print all details as JSON")
 
     one = _command(commands, "logs", _logs, "print a job's log")
     arguments.add_id(one)
-    one.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
-    one.add_argument("--rank", type=int, help="the lines of one rank only")
-    one.add_argument("--tail", type=int, metavar="N", help="only the last N lines; with -f what comes then, too")
-    one.add_argument("--time", action="store_true", help="put the time before each line")
-    one.add_argument("--raw", action="store_true", help="every character as it was printed, also those that a terminal "
-                     "obeys (default: text and colours)")  # fmt: skip
+    one.add_argument("-f", "--follow", action="store_true", help="follow the log until the job has ended")
+    one.add_argument("--rank", type=int, help="only lines of one rank")
+    one.add_argument("--tail", type=int, metavar="N", help="only the last N lines; with -f, also the lines that follow")
+    one.add_argument("--time", action="store_true", help="prefix each line with its time")
+    one.add_argument("--raw", action="store_true", help="print output unchanged, including terminal control "
+        "characters (default: text and colors only)")  # fmt: skip
 
-    one = _command(commands, "stop", _stop, "stop a job: INT, TERM, KILL with a grace between", "cancel")
+    one = _command(
+        commands,
+        "stop",
+        _stop,
+        "stop a job: send INT, then TERM, then KILL, with a grace period between them",
+        "cancel",
+    )
     arguments.add_needed_id(one)
-    one.add_argument("--now", action="store_true", help="KILL at once")
-    one.add_argument("--no-wait", action="store_true", help="return when the request is placed")
+    one.add_argument("--now", action="store_true", help="send KILL at once")
+    one.add_argument("--no-wait", action="store_true", help="do not wait for the job to stop")
 
-    one = _command(commands, "lost", _lost, "say that the host of a job's supervisor is gone for good")
+    one = _command(commands, "lost", _lost, "mark a job as lost when the host of its supervisor is gone for good")
     arguments.add_needed_id(one)
 
-    one = _command(commands, "environment", _environment, "print what a job ran with, as a requirements.txt")
+    one = _command(
+        commands, "environment", _environment, "print the packages that a job ran with, as a requirements.txt"
+    )
     arguments.add_id(one)
-    one.add_argument("--diff", action="store_true", help="print what was changed in git since the commit")
+    one.add_argument("--diff", action="store_true", help="print the uncommitted git changes at the start of the job")
 
-    one = _command(commands, "time", _time, "say where the time of the training steps went, rank by rank")
+    one = _command(commands, "time", _time, "show step times rank by rank")
     arguments.add_id(one)
-    one.add_argument("--csv", action="store_true", help="print a line for each rank and step, times in seconds")
+    one.add_argument("--csv", action="store_true", help="print one line per rank and step, times in seconds")
 
     stacks.add_to(commands, _find)
     profile.add_to(commands, _find)
     resources.add_to(commands, _find)
 
-    one = _command(commands, "checkpoints", _checkpoints, "list the checkpoints of a job, the newest first")
+    one = _command(commands, "checkpoints", _checkpoints, "list the checkpoints of a job, newest first")
     arguments.add_id(one)
-    one.add_argument("--code", action="store_true", help="print the Python that loads the newest one")
+    one.add_argument("--code", action="store_true", help="print the Python code that loads the newest checkpoint")
 
-    one = _command(commands, "track", _track, "bring experiment trackers up to date with a job, also an ended one")
+    one = _command(commands, "track", _track, "send the data of a running or ended job to experiment trackers")
     arguments.add_needed_id(one)
-    said = "mlflow, tensorboard, wandb, or several separated by commas (default: those that it has)"
+    said = "mlflow, tensorboard, wandb, or several separated by commas (default: the job's own trackers)"
     one.add_argument("--with", dest="trackers", default="", metavar="NAME", help=said)
     one.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="how long to wait for them (default: 600)"
+        "--timeout", type=float, default=600.0, metavar="S", help="how long to wait for the trackers (default: 600)"
     )
 
-    one = _command(commands, "fork", _fork, "go on from one checkpoint of a job, as a new job")
+    one = _command(commands, "fork", _fork, "start a new job that resumes from one checkpoint of a job")
     arguments.add_needed_id(one)
-    one.add_argument("--step", type=float, metavar="N", help="the checkpoint of this step (default: the newest)")
-    one.add_argument("--checkpoint", metavar="PATH", help="the checkpoint of this path, as distdl checkpoints lists it")
-    arguments.add_job_flags(one, by_default="as before")
+    one.add_argument("--step", type=float, metavar="N", help="checkpoint of this step (default: the newest)")
+    one.add_argument("--checkpoint", metavar="PATH", help="checkpoint with this path, as listed by distdl checkpoints")
+    arguments.add_job_flags(one, by_default="as in the old job")
     arguments.name_backends(one)
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
 
-    one = _command(commands, "resume", _resume, "go on from the checkpoints of an ended job, as a new job")
+    one = _command(commands, "resume", _resume, "start a new job that resumes from the checkpoints of an ended job")
     arguments.add_needed_id(one)
-    arguments.add_job_flags(one, by_default="as before")
+    arguments.add_job_flags(one, by_default="as in the old job")
     arguments.name_backends(one)
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
 
-    one = _command(commands, "rm", _rm, "delete ended jobs with their logs and values")
-    one.add_argument("id", nargs="+", help="the jobs' ids, or their last parts")
+    one = _command(commands, "rm", _rm, "delete ended jobs with their logs and results")
+    one.add_argument("id", nargs="+", help="ids of the jobs, or the last parts of ids")
 
     queue.add_to(commands, _find)
     notify.add_to(commands)
     prune.add_to(commands)
-    _add_script_flags(_command(commands, "submit", _submit, "run a script on many processes"))
-    one = _command(commands, "sweep", _sweep, "run a script with many values of its flags, and find the best")
+    _add_script_flags(_command(commands, "submit", _submit, "run a script as a distributed job"))
+    one = _command(commands, "sweep", _sweep, "run a script with many values of its options and find the best")
     sweep.add_flags(one)
     _add_script_flags(one)
     one = _add_script_flags(
-        _command(commands, "run", _submit, "run a script to its end, with its log, as torchrun does")
+        _command(commands, "run", _submit, "run a script, print its log and wait for its end, like torchrun")
     )
     one.set_defaults(follow=True)
-    one = _command(commands, "scale", _scale, "measure by short runs how a script scales with its processes")
+    one = _command(commands, "scale", _scale, "measure how a script scales, with short runs")
     one.add_argument(
-        "--processes", default="1,2,4", metavar="1,2,4", help="how many processes, in turn (default: 1,2,4)"
+        "--processes", default="1,2,4", metavar="1,2,4", help="numbers of processes to measure (default: 1,2,4)"
     )
     one.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="how long each run is measured (default: 10)"
+        "--seconds", type=float, default=10.0, metavar="S", help="length of each run in seconds (default: 10)"
     )
-    one.add_argument("--csv", action="store_true", help="print a line for each number of processes, times in seconds")
-    one.add_argument("--epoch-samples", type=float, metavar="N", help="samples of an epoch, to show what one costs")
-    one.add_argument("--show", metavar="ID", help="print a study that was made, or is being made (its id or last part)")
-    one.add_argument("--resume", metavar="ID", help="go on with a study that was broken off: what was measured stays")
+    one.add_argument("--csv", action="store_true", help="print one line per number of processes, times in seconds")
+    one.add_argument(
+        "--epoch-samples", type=float, metavar="N", help="number of samples per epoch, to show the cost of an epoch"
+    )
+    one.add_argument("--show", metavar="ID", help="show an existing study (its id or the last part of it)")
+    one.add_argument("--resume", metavar="ID", help="continue an interrupted study; finished measurements are kept")
     _add_script_flags(one)
-    one = _command(commands, "check", _check, "check by short runs whether a script, or a job's code, is right")
-    one.add_argument("--steps", type=int, default=3, metavar="N", help="training steps of each run (default: 3)")
+    one = _command(commands, "check", _check, "check a script or the code of a job with short runs")
+    one.add_argument("--steps", type=int, default=3, metavar="N", help="training steps per run (default: 3)")
     one.add_argument("--json", action="store_true", help="print the findings as JSON")
     _add_script_flags(one)
     clusters.add_to(commands)
     azure.add_to(commands)
     vm_sizes.add_to(commands)
     warm.add_to(commands)
-    _command(commands, "doctor", _doctor, "say what works here, with a remedy for what does not")
+    _command(commands, "doctor", _doctor, "check the installation and suggest fixes")
 
-    one = _command(commands, "install", _install, "build and install what pip cannot")
-    one.add_argument("what", choices=["horovod"], help="what to install")
+    one = _command(commands, "install", _install, "build and install backends that pip cannot install")
+    one.add_argument("what", choices=["horovod"], help="backend to install")
     one.add_argument("--force", action="store_true", help="build again even if it is installed or cached")
-    one.add_argument("--no-mpi", action="store_true", help="leave MPI out even if one is found")
-    one.add_argument("--framework", metavar="NAMES", help="torch, or torch,tensorflow (default: torch, and what it is "
-                     "built for already)")  # fmt: skip
+    one.add_argument("--no-mpi", action="store_true", help="leave MPI out even if one is installed")
+    one.add_argument("--framework", metavar="NAMES", help="torch, or torch,tensorflow (default: torch, and the "
+                     "frameworks that it already supports)")  # fmt: skip
     return parser
 
 
@@ -228,12 +238,12 @@ def _add_script_flags(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
     arguments.add_job_flags(one)
     arguments.name_backends(one)
     one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE",
-                     help="an option of the backend or the cluster: elastic=true")  # fmt: skip
+                     help="an option of the backend or the cluster, such as elastic=true")  # fmt: skip
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     _add_other_flags(one)
     batchai.add_flags(one)
-    one.add_argument("script", nargs="?", help="the Python script that every rank runs")
-    one.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    one.add_argument("script", nargs="?", help="Python script to run on every rank")
+    one.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return one
 
 
@@ -261,12 +271,12 @@ def _ls(chosen: argparse.Namespace) -> int:
     every = studies.folded(client.rows())
     rows = every if chosen.all else every[:_NEWEST]
     if not rows:
-        print("No jobs yet. Put %%distributed -p 2 on top of a cell that trains, or: distdl submit -p 2 train.py")
+        print("No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py")
         return 0
     head = tuple(name.upper() for name in job_table.HEAD)
     print(table.whole_text([head, *job_table.cells(rows, time.time(), signs=False)]))
     if older := len(every) - len(rows):
-        print(f"{plural(older, 'older job')}: distdl ls --all")
+        print(f"{plural(older, 'older job')} not shown: distdl ls --all")
     return 0
 
 
@@ -322,9 +332,9 @@ def _environment(chosen: argparse.Namespace) -> int:
         print(found, end="")
     elif found.git is None:
         raise JobNotFound(
-            "Nothing is known of git for this job.",
+            "No git information was recorded for this job.",
             code="git-unknown",
-            hint="It ran outside a repository, or is older.",
+            hint="It ran outside a git repository, or was created by an older version.",
         )
     else:
         print(found.git.diff, end="")
@@ -358,7 +368,7 @@ def _submit(chosen: argparse.Namespace) -> int:
     _understand_launchers(chosen)
     if (chosen.script is None) == (chosen.batchai_job is None):
         raise InvalidSpec(
-            "distdl submit takes either a script or --batchai-job.",
+            "distdl submit needs either a script or --batchai-job.",
             code="submit-script-missing",
             hint="Example: distdl submit -p 2 train.py",
         )
@@ -397,7 +407,7 @@ def _measured(chosen: argparse.Namespace) -> ScalingShown:
     _understand_launchers(chosen)
     if chosen.script is None:
         raise InvalidSpec(
-            "distdl scale takes a script.",
+            "distdl scale needs a script.",
             code="scale-script-missing",
             hint="Example: distdl scale --processes 1,2,4 train.py",
         )
@@ -413,7 +423,7 @@ def _check(chosen: argparse.Namespace) -> int:
     _understand_launchers(chosen)
     if chosen.script is None:
         raise InvalidSpec(
-            "distdl check takes a script, or a job's id.",
+            "distdl check needs a script or a job id.",
             code="check-script-missing",
             hint="Example: distdl check -p 2 train.py",
         )
@@ -434,19 +444,19 @@ def _understand_launchers(chosen: argparse.Namespace) -> None:
     if chosen.module or chosen.script == "-m":
         module = chosen.module or next(iter(chosen.arguments), "train")
         raise InvalidSpec(
-            "distdl submit takes a script's file and no module.",
+            "distdl submit needs the file of a script, not a module.",
             code="submit-module",
             field="script",
-            hint=f"Write: distdl submit -p 2 {module.replace('.', '/')}.py",
+            hint=f"Run: distdl submit -p 2 {module.replace('.', '/')}.py",
         )
     replaced = {} if program.endswith(".py") else _replaced_programs()
     if backend := replaced.get(program):
         script = next((word for word in chosen.arguments if word.endswith(".py")), "train.py")
         raise InvalidSpec(
-            f"distdl submit starts the processes itself, so {program} has no place in it.",
+            f"distdl submit starts the processes itself. Do not use {program} with it.",
             code="submit-launcher",
             field="script",
-            hint=f"Write: distdl submit -p 2 -b {backend} {script}",
+            hint=f"Run: distdl submit -p 2 -b {backend} {script}",
         )
 
 
@@ -466,8 +476,10 @@ def _warn_of_arguments(chosen: argparse.Namespace) -> None:
     ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
     meant = [word for word in chosen.arguments if word.partition("=")[0] in ours]
     if meant:
-        print(f"{listing(meant)} behind {chosen.script} {'is its own argument' if len(meant) == 1 else 'are its own'}: "
-              "options of distdl submit stand before the script.", file=sys.stderr)  # fmt: skip
+        print(f"{listing(meant)} after {chosen.script} "
+            f"{'is passed to the script' if len(meant) == 1 else 'are passed to the script'}. Put options of "
+            "distdl submit before "
+            "the script.", file=sys.stderr)  # fmt: skip
 
 
 def _resume(chosen: argparse.Namespace) -> int:
@@ -482,7 +494,7 @@ def _checkpoints(chosen: argparse.Namespace) -> int:
 
 def _track(chosen: argparse.Namespace) -> int:
     found = _find(chosen.id).track(chosen.trackers, timeout=chosen.timeout)
-    print("\n".join(map(str, found)) or "It has no tracker: say which with --with mlflow, tensorboard or wandb.")
+    print("\n".join(map(str, found)) or "The job has no tracker. Choose one with --with mlflow, tensorboard or wandb.")
     return 0 if found and all(one.done for one in found) else 1
 
 
@@ -547,7 +559,7 @@ def _find(id_: str | None) -> Job:
     try:
         return client.attach(id_)
     except JobNotFound as error:
-        hint = "'distdl ls' lists the jobs." if id_ is not None else "distdl submit -p 2 train.py starts one."
+        hint = "List the jobs with 'distdl ls'." if id_ is not None else "Start one with: distdl submit -p 2 train.py"
         raise JobNotFound(error.message, hint=hint) from None
 
 

@@ -24,23 +24,27 @@ def add_to(commands: Any) -> None:
     """Add the command with its own commands to the parser of ``distdl``."""
     from distdl_jupyter.azure.settings import CredentialKind
 
-    text = "sign in to Azure and out; choose a subscription"
-    parser = commands.add_parser("azure", help=text, description="Say who is signed in to Azure, or do something.")
+    text = "sign in to Azure, sign out, choose a subscription"
+    parser = commands.add_parser(
+        "azure", help=text, description="Show the Azure sign-in, sign in or out, or choose a subscription."
+    )
     parser.set_defaults(run=_status, json=False)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    one = _verb(verbs, "sign-in", _sign_in, "sign in; the sign-in serves notebooks, Jupyter and jobs of this user")
-    one.add_argument("--credential", choices=get_args(CredentialKind), help="how (default: what fits this machine)")
-    one.add_argument("--tenant-id", help="the tenant (directory) to sign in to")
+    one = _verb(verbs, "sign-in", _sign_in, "sign in, for all notebooks, Jupyter servers and jobs of your user")
+    one.add_argument(
+        "--credential", choices=get_args(CredentialKind), help="sign-in method (default: suited to this machine)"
+    )
+    one.add_argument("--tenant-id", help="tenant (directory) to sign in to")
     one.add_argument("--client-id", help="client id of an app registration or a managed identity")
-    one.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with addresses")
-    one.add_argument("--token-cache", help="keyring: keep the sign-in in no file where there is no keyring")
+    one.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with endpoints")
+    one.add_argument("--token-cache", help="keyring: do not fall back to a file if there is no keyring")
 
-    _verb(verbs, "sign-out", _sign_out, "forget the sign-in")
-    one = _verb(verbs, "status", _status, "say who is signed in, and how")
-    one.add_argument("--json", action="store_true", help="print it as JSON")
-    one = _verb(verbs, "subscriptions", _subscriptions, "list the subscriptions that the account may see")
-    one.add_argument("--use", metavar="ID", help="choose this one, by its id or name")
+    _verb(verbs, "sign-out", _sign_out, "sign out")
+    one = _verb(verbs, "status", _status, "show the signed-in account and the method")
+    one.add_argument("--json", action="store_true", help="print as JSON")
+    one = _verb(verbs, "subscriptions", _subscriptions, "list the subscriptions of the account")
+    one.add_argument("--use", metavar="ID", help="select this subscription, by its id or name")
 
 
 def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -105,13 +109,17 @@ def _subscriptions(chosen: argparse.Namespace) -> int:
         one = next((one for one in found if chosen.use in (one.id, one.name)), None)
         if one is None:
             raise InvalidSpec(
-                f"The account sees no subscription {chosen.use!r}.",
+                f"The account has no access to a subscription {chosen.use!r}.",
                 code="subscription-unknown",
                 field="subscription_id",
-                hint="distdl azure subscriptions lists them.",
+                hint="List the subscriptions with: distdl azure subscriptions",
             )
         settings.change(subscription_id=one.id)
     own = settings.read().subscription_id
     rows = [("*" if one.id == own else "", one.name, one.id, one.state) for one in found]
-    print(table.whole_text([("", "NAME", "ID", "STATE"), *rows]) if rows else "The account sees no subscription.")
+    print(
+        table.whole_text([("", "NAME", "ID", "STATE"), *rows])
+        if rows
+        else "The account has no access to any subscription."
+    )
     return 0

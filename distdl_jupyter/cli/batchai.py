@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a Batch AI job to those of ``distdl submit``."""
-    parser.add_argument("--batchai-job", metavar="JOB.JSON", help="run what this job of Azure Batch AI ran")
+    parser.add_argument("--batchai-job", metavar="JOB.JSON", help="run the job defined in this Azure Batch AI job file")
     parser.add_argument("--batchai-mount", action="append", default=[], metavar="NAME=PLACE",
-                        help="where the files of one of its mounts are now")  # fmt: skip
-    parser.add_argument("--explain", action="store_true", help="say what each of its fields becomes, and start nothing")
+                        help="new path for one of its mounts")  # fmt: skip
+    parser.add_argument("--explain", action="store_true", help="show how each field is converted, and start nothing")
 
 
 def explain(chosen: argparse.Namespace) -> int:

@@ -25,31 +25,32 @@ TIMEOUT = 5.0
 def add_to(commands: Any) -> None:
     """Add the command with its own commands to the parser of ``distdl``."""
     text = "list, add, show, check and remove clusters"
-    parser = commands.add_parser("clusters", help=text, description="List the clusters, or do something with one.")
+    parser = commands.add_parser("clusters", help=text, description="List, add, show, check or remove clusters.")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     parser.set_defaults(run=_list)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    one = _verb(verbs, "add", _add, "give a kind of cluster with its options a name")
-    one.add_argument("name", help="the new name, for --compute-target")
+    one = _verb(verbs, "add", _add, "add a cluster: a name for a cluster type with its options")
+    one.add_argument("name", help="new name, for --compute-target")
     one.add_argument("kind", help=f"one of {', '.join(registry.names('clusters'))}")
     one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
-                     help="options of the kind: distdl clusters add NAME KIND --help lists them")  # fmt: skip
+                     help="options of the cluster type; list them with: distdl clusters add NAME KIND "
+                     "--help")  # fmt: skip
 
-    one = _verb(verbs, "change", _change, "change options of a named cluster")
-    one.add_argument("name", help="the cluster")
+    one = _verb(verbs, "change", _change, "change options of a cluster")
+    one.add_argument("name", help="name of the cluster")
     one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
-                     help='options of its kind; an empty value "" takes one back to its default')  # fmt: skip
+                     help='options of its type; an empty value "" restores the default')  # fmt: skip
 
-    one = _verb(verbs, "show", _show, "say everything about one cluster")
-    one.add_argument("name", help="the cluster")
+    one = _verb(verbs, "show", _show, "show the details of one cluster")
+    one.add_argument("name", help="name of the cluster")
 
-    one = _verb(verbs, "check", _check, "look at every node for what would keep a job from running there")
-    one.add_argument("name", help="the cluster")
-    one.add_argument("-b", "--distributed-backend", metavar="NAME", help="also for what this backend needs")
+    one = _verb(verbs, "check", _check, "check every node for problems that would keep a job from running")
+    one.add_argument("name", help="name of the cluster")
+    one.add_argument("-b", "--distributed-backend", metavar="NAME", help="also check what this backend needs")
 
-    one = _verb(verbs, "remove", _remove, "forget a named cluster; its machines stay as they are")
-    one.add_argument("name", help="the cluster")
+    one = _verb(verbs, "remove", _remove, "remove a cluster from the list; its machines are not changed")
+    one.add_argument("name", help="name of the cluster")
 
     computes.add_to(verbs)
 
@@ -71,7 +72,7 @@ def _list(chosen: argparse.Namespace) -> int:
         return 0
     print(table.text(cluster_rows(found)))
     if not any(one.target.named for one in found):
-        print("A cluster of your own: distdl clusters add lab ssh --hosts gpu1,gpu2")
+        print("Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2")
     return 0
 
 
@@ -88,7 +89,7 @@ def _add(chosen: argparse.Namespace) -> int:
 
     options = _read(f"distdl clusters add {chosen.name} {chosen.kind}", chosen.kind, chosen.flags)
     cluster_handles.add_cluster(chosen.name, chosen.kind, **options)
-    print(f"{chosen.name} added. Look at it with: distdl clusters check {chosen.name}")
+    print(f"Added cluster {chosen.name}. Check it with: distdl clusters check {chosen.name}")
     return 0
 
 
@@ -106,13 +107,13 @@ def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
     """Return the options of a kind that the words of a command line give. Raises InvalidSpec."""
     kinds = registry.names("clusters")
     if kind not in kinds:
-        raise InvalidSpec(unknown(kind, kinds, "kind of cluster"), code="cluster-kind-unknown", field="kind")
+        raise InvalidSpec(unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
     fields = registry.options("clusters", kind)
     if words and not fields:
         raise InvalidSpec(
-            f"A cluster of the kind {kind} has no options.", code="cluster-kind-without-options", field="options"
+            f"The cluster type {kind} has no options.", code="cluster-kind-without-options", field="options"
         )
-    parser = Parser(call, f"The options of a cluster of the kind {kind}.")
+    parser = Parser(call, f"Options of the cluster type {kind}.")
     parser.argument_default = argparse.SUPPRESS
     for field in fields:
         add_option(parser, field)

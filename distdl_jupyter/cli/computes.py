@@ -28,25 +28,28 @@ def add_to(verbs: Any) -> None:
     parser.set_defaults(run=lambda _chosen: _usage(parser))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    one = _verb(commands, "list", _list, "list clusters with their machines and what they cost")
-    one.add_argument("name", nargs="?", help="a named cluster: what else is there beside its machines")
+    one = _verb(commands, "list", _list, "list clusters with their machines and costs")
+    one.add_argument("name", nargs="?", help="name of a cluster, to list its other resources too")
 
-    one = _verb(commands, "sizes", _sizes, "list the sizes that new machines of a cluster can have")
-    one.add_argument("name", help="a named cluster")
+    one = _verb(commands, "sizes", _sizes, "list the sizes available for new machines of a cluster")
+    one.add_argument("name", help="name of the cluster")
 
-    one = _verb(commands, "create", _create, "make the machines of a cluster")
-    one.add_argument("name", help="a named cluster")
+    one = _verb(commands, "create", _create, "create the machines of a cluster")
+    one.add_argument("name", help="name of the cluster")
     one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
-                     help="what machines: distdl clusters compute create NAME --help lists them")  # fmt: skip
+                     help="options of the machines; list them with: distdl clusters compute create NAME "
+                     "--help")  # fmt: skip
 
-    one = _verb(commands, "scale", _scale, "change how many nodes a cluster may have")
-    one.add_argument("name", help="a named cluster")
-    one.add_argument("--max-nodes", type=int, metavar="N", help="most nodes that may be up at once")
-    one.add_argument("--min-nodes", type=int, metavar="N", help="nodes that stay up, and cost money, without a job")
+    one = _verb(commands, "scale", _scale, "change the number of nodes that a cluster may have")
+    one.add_argument("name", help="name of the cluster")
+    one.add_argument("--max-nodes", type=int, metavar="N", help="maximum number of nodes")
+    one.add_argument(
+        "--min-nodes", type=int, metavar="N", help="nodes that keep running, and cost money, even without a job"
+    )
     _add_yes(one)
 
-    one = _verb(commands, "delete", _delete, "end the machines of a cluster; its name stays")
-    one.add_argument("name", help="a named cluster")
+    one = _verb(commands, "delete", _delete, "delete the machines of a cluster; its name is kept")
+    one.add_argument("name", help="name of the cluster")
     _add_yes(one)
 
 
@@ -57,7 +60,7 @@ def _verb(commands: Any, name: str, run: Callable[[argparse.Namespace], int], te
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask first")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _usage(parser: argparse.ArgumentParser) -> int:
@@ -75,7 +78,10 @@ def _list(chosen: argparse.Namespace) -> int:
         return 0
     makers = [target for target in cluster_handles.every() if registry.get("clusters", target.kind).can_create]
     if not makers:
-        print("No cluster here has machines that are made from here. Example: distdl clusters add gpu azureml --help")
+        print(
+            "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml "
+            "--help"
+        )
         return 0
     print(table.text(cluster_rows(cluster_handles.look_at_all(makers, _TIMEOUT))))
     return 0
@@ -99,7 +105,7 @@ def _create(chosen: argparse.Namespace) -> int:
     if not (yes or _agreed("Create them?")):
         return 1
     place.create(wait=wait, **wanted)
-    print(f"{place.name} {'can be used' if wait else 'is being made'}. See: distdl clusters show {place.name}")
+    print(f"{place.name} {'is ready' if wait else 'is being created'}. Show it with: distdl clusters show {place.name}")
     return 0
 
 
@@ -107,12 +113,12 @@ def _wanted(kind: Any, name: str, words: list[str]) -> dict[str, Any]:
     """Return the fields of ``Wanted`` that the words of a command line give, and ``yes`` and ``wait``."""
     import dataclasses
 
-    parser = Parser(f"distdl clusters compute create {name}", "What machines to make.")
+    parser = Parser(f"distdl clusters compute create {name}", "Which machines to create.")
     parser.argument_default = argparse.SUPPRESS
     for field in dataclasses.fields(kind.Wanted):
         add_option(parser, field)
     _add_yes(parser)
-    parser.add_argument("--wait", action="store_true", help="come back when they can be used")
+    parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
     if {"-h", "--help"} & set(words):
         parser.print_help()
         raise SystemExit(0)
@@ -124,18 +130,18 @@ def _scale(chosen: argparse.Namespace) -> int:
 
     if chosen.max_nodes is None and chosen.min_nodes is None:
         raise InvalidSpec(
-            "Nothing is to be changed.",
+            "Nothing to change.",
             code="compute-nothing-to-change",
             field="max_nodes",
-            hint="Give --max-nodes or --min-nodes.",
+            hint="Use --max-nodes or --min-nodes.",
         )
     place = _place(chosen.name)
     if warning := idle_cost_warning(chosen.min_nodes or 0):
         print(warning)
-        if not (chosen.yes or _agreed("Keep them up?")):
+        if not (chosen.yes or _agreed("Keep them running?")):
             return 1
     place.scale(chosen.max_nodes, min_nodes=chosen.min_nodes)
-    print(f"{place.name} changes. See: distdl clusters show {place.name}")
+    print(f"{place.name} is being changed. Show it with: distdl clusters show {place.name}")
     return 0
 
 
@@ -156,7 +162,7 @@ def _place(name: str) -> ClusterHandle:
     place = ClusterHandle(name)
     if not registry.get("clusters", place.kind).can_create:
         raise InvalidSpec(
-            f"The machines of {name} are neither made nor unmade from here.", code="machines-not-managed", field="name"
+            f"distdl cannot create or delete the machines of {name}.", code="machines-not-managed", field="name"
         )
     return place
 
@@ -165,6 +171,6 @@ def _agreed(question: str) -> bool:
     """Ask at the terminal; where nobody can answer, the flag --yes must have said it."""
     if not sys.stdin.isatty():
         raise InvalidSpec(
-            f"{question.rstrip('?')} has to be agreed to.", code="confirmation-missing", field="yes", hint="Add --yes."
+            f"{question.rstrip('?')}: needs confirmation.", code="confirmation-missing", field="yes", hint="Add --yes."
         )
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

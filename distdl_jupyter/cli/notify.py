@@ -7,19 +7,20 @@ import getpass
 import sys
 from typing import Any
 
-_TEXT = "say where messages about jobs go (a webhook of Slack, Teams, ntfy or any that takes JSON), and change it"
+_TEXT = "show or change where messages about jobs are sent (Slack, Teams, ntfy or any JSON webhook)"
 
 
 def add_to(commands: Any) -> None:
     """Add the command."""
     one = commands.add_parser("notify", help=_TEXT, description=f"{_TEXT[0].upper()}{_TEXT[1:]}.")
     where = one.add_mutually_exclusive_group()
-    where.add_argument("--set", action="store_true", help="read the address from the terminal, unseen, or from "
-                       "standard input: who has it can write there, so it is no argument")  # fmt: skip
-    where.add_argument("--off", action="store_true", help="forget the address")
-    one.add_argument("--for", dest="kinds", metavar="KINDS", help="what is told: end, failure, stall, nan, rule, "
-                     "separated by commas")  # fmt: skip
-    one.add_argument("--test", action="store_true", help="send a message now")
+    where.add_argument("--set", action="store_true", help="read the webhook address from the terminal without echo, "
+        "or from standard input; it is a secret, so it "
+        "cannot be an argument")  # fmt: skip
+    where.add_argument("--off", action="store_true", help="delete the address")
+    one.add_argument("--for", dest="kinds", metavar="KINDS", help="events to send: end, failure, stall, nan, rule, "
+        "separated by commas")  # fmt: skip
+    one.add_argument("--test", action="store_true", help="send a test message now")
     one.set_defaults(run=_notify)
 
 
@@ -27,11 +28,11 @@ def _notify(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.monitoring.webhook import notifications
 
     address = "" if chosen.off else _asked() if chosen.set else None
-    print(f"Messages go to {notifications(address, chosen.kinds, test=chosen.test)}.")
+    print(f"Messages are sent to {notifications(address, chosen.kinds, test=chosen.test)}.")
     if chosen.test:
-        print("A message was sent.")
+        print("Test message sent.")
     return 0
 
 
 def _asked() -> str:
-    return (getpass.getpass("Address of the webhook: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    return (getpass.getpass("Webhook address: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()

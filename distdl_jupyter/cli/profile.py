@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     """Add the command; ``find`` returns a job by its id."""
-    text = "record some steps of a running job: its slowest operators, and a trace of all ranks"
+    text = "profile some steps of a running job: its slowest operators, and a trace of all ranks"
     one = commands.add_parser("profile", help=text, description=f"{text[0].upper()}{text[1:]}.")
     arguments.add_id(one)
-    one.add_argument("--steps", type=int, default=5, metavar="N", help="how many steps (default 5, at most 50)")
-    one.add_argument("--ranks", default="", metavar="0,1", help="the ranks that record (default: all)")
+    one.add_argument("--steps", type=int, default=5, metavar="N", help="number of steps (default 5, at most 50)")
+    one.add_argument("--ranks", default="", metavar="0,1", help="ranks to profile (default: all)")
     one.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
-                     help="record nothing, show what was recorded last, or the profile with this number")  # fmt: skip
-    one.add_argument("--save", default="", metavar="PATH", help="copy the trace there, to open in ui.perfetto.dev")
-    one.add_argument("--csv", action="store_true", help="print a line for each operator and rank, times in seconds")
+                     help="show the newest profile, or the one with this number, without recording")  # fmt: skip
+    one.add_argument(
+        "--save", default="", metavar="PATH", help="copy the trace to this path, to open in ui.perfetto.dev"
+    )
+    one.add_argument("--csv", action="store_true", help="print one line per operator and rank, times in seconds")
     one.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
     one.set_defaults(run=lambda chosen: _profile(find(chosen.id), chosen))
 
@@ -35,7 +37,7 @@ def _profile(job: Job, chosen: argparse.Namespace) -> int:
         try:
             found = job.profile(chosen.steps, rank_numbers(chosen.ranks), timeout=chosen.timeout)
         except TimeoutError as error:
-            raise JobNotRunning(str(error), hint="--timeout waits longer.") from error
+            raise JobNotRunning(str(error), hint="Increase it with --timeout.") from error
     else:
         found = job.profile(kept=True, number=chosen.kept or None)
     if chosen.csv:
@@ -43,7 +45,7 @@ def _profile(job: Job, chosen: argparse.Namespace) -> int:
     else:
         print(found)
     if chosen.save:
-        print(f"The trace is {found.save(chosen.save)}; https://ui.perfetto.dev opens it.")
+        print(f"The trace is {found.save(chosen.save)}. Open it at https://ui.perfetto.dev")
     elif found.trace is not None and not chosen.csv:
-        print(f"The trace is {found.trace}; https://ui.perfetto.dev opens it.")
+        print(f"The trace is {found.trace}. Open it at https://ui.perfetto.dev")
     return 0

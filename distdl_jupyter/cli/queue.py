@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any, find: Callable[[str], Job]) -> None:
     """Add the command; ``find`` gives a job for its id."""
-    text = "list the jobs that wait, with their place and what they wait for, or change their order"
+    text = "list queued jobs with their position and what they wait for, or change their order"
     one = commands.add_parser("queue", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    one.add_argument("--first", metavar="ID", help="let this job start before your others that wait")
-    one.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="give this job another priority")
-    one.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster instead")
+    one.add_argument("--first", metavar="ID", help="start this job before your other queued jobs")
+    one.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="change the priority of this job")
+    one.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster")
     one.add_argument("--json", action="store_true", help="print the queue as JSON")
     one.set_defaults(run=lambda chosen: _queue(chosen, find))
 
@@ -39,7 +39,7 @@ def _queue(chosen: argparse.Namespace, find: Callable[[str], Job]) -> int:
     if chosen.move:
         target, id_ = chosen.move
         job = find(id_).move(target)
-        print(f"{job.name} {short_id(job.id)} starts on {target}")
+        print(f"{job.name} {short_id(job.id)} will start on {target}")
         return 0
     found = job_queue.queue()
     print(json.dumps(dataclasses.asdict(found), indent=1) if chosen.json else found)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     """Add the command; ``find`` returns a job by its id."""
-    text = "show what each rank uses: CPU, memory, GPU, and the disk and network of its machine"
+    text = "show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine"
     one = commands.add_parser("resources", help=text, description=f"{text[0].upper()}{text[1:]}.")
     arguments.add_id(one)
-    one.add_argument("--csv", action="store_true", help="print all samples, a line per rank and second")
-    one.add_argument("-f", "--follow", action="store_true", help="print them anew every second until the job has ended")
+    one.add_argument("--csv", action="store_true", help="print all samples, one line per rank and second")
+    one.add_argument("-f", "--follow", action="store_true", help="refresh every second until the job has ended")
     one.set_defaults(run=lambda chosen: _resources(find(chosen.id), chosen))
 
 

@@ -35,7 +35,7 @@ def lines(view: JobView) -> Iterator[str]:
         yield text
     yield from _troubles(view)
     if view.queue is not None:
-        yield f"place {view.queue.place} of {view.queue.of}, {view.queue.why}"
+        yield f"position {view.queue.place} of {view.queue.of}, {view.queue.why}"
     yield (
         f"{view.compute_target}, {processes(view.node_count, view.process_count_per_node)}, "
         f"{view.distributed_backend}, {ran_and_waited(view.run_time(now), view.waiting_time(now))}"
@@ -71,7 +71,7 @@ def ending(view: JobView, told: Collection[str] = ()) -> Iterator[str]:
 
 def _status(rank: RankView, view: JobView) -> str:
     if rank.status != "ended":
-        return "its end was not seen" if view.state.ended else rank.status
+        return "end not recorded" if view.state.ended else rank.status
     if rank.signal:
         return f"ended by SIG{rank.signal}"
     return "ended" if rank.code is None else f"ended with code {rank.code}"
@@ -81,7 +81,7 @@ def _troubles(view: JobView) -> Iterator[str]:
     if said := elsewhere(view):
         yield said
     if view.resumed_from:
-        yield f"goes on from the checkpoints of job {origin_text(view)}"
+        yield f"resumed from the checkpoints of job {origin_text(view)}"
     failed = requeued = 0
     for one in view.restarts:
         failed, requeued = failed + (not one.requeued), requeued + one.requeued
@@ -89,5 +89,5 @@ def _troubles(view: JobView) -> Iterator[str]:
             f"restart {failed} of {view.max_restarts}: {one.reason}")  # fmt: skip
     if view.stall is not None and not view.state.ended:
         silence = duration(max(0.0, time.time() - view.stall.since))
-        yield f"{view.stall.text} The last sign of progress was {silence} ago."
-        yield f"Show where the ranks are: distdl stacks {short_id(view.id)}"
+        yield f"{view.stall.text} The last progress was {silence} ago."
+        yield f"Show the stack traces: distdl stacks {short_id(view.id)}"

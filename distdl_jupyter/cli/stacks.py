@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     """Add the command; ``find`` returns a job by its id."""
-    text = "show where all ranks of a job stand, side by side"
+    text = "show the stack traces of all ranks of a job side by side"
     one = commands.add_parser("stacks", help=text, description=f"{text[0].upper()}{text[1:]}.")
     arguments.add_id(one)
     one.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
-                     help="ask nobody, show what was taken last, or those with this number")  # fmt: skip
-    one.add_argument("--whole", action="store_true", help="print every thread of every rank as Python writes it")
+                     help="show the newest captured stack traces, or those with this number, without capturing new "
+                         "ones")  # fmt: skip
+    one.add_argument("--whole", action="store_true", help="print every thread of every rank in Python's format")
     one.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to wait (default 10)")
     one.set_defaults(run=lambda chosen: _stacks(find(chosen.id), chosen))
 
@@ -31,7 +32,7 @@ def _stacks(job: Job, chosen: argparse.Namespace) -> int:
         try:
             taken = job.stacks(chosen.timeout)
         except TimeoutError as error:
-            raise JobNotRunning(str(error), hint="--timeout waits longer.") from error
+            raise JobNotRunning(str(error), hint="Increase it with --timeout.") from error
     else:
         taken = job.stacks(kept=True, number=chosen.kept or None)
     print(taken)

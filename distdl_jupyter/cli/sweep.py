@@ -27,13 +27,13 @@ _LOOK = 0.5
 def add_flags(one: argparse.ArgumentParser) -> None:
     """Add what is asked of a sweep beside a script and its options."""
     arguments.add_sweep_flags(one)
-    one.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help="what a flag of the script "
-                     "may be: 'lr=loguniform(1e-4,1e-1)' or width=64,128. May be repeated")  # fmt: skip
-    one.add_argument("--show", metavar="ID", help="print a sweep again by its id, its last part, or: newest")
-    one.add_argument("--stop", metavar="ID", help="cancel the trials of a sweep that run, and start no more")
-    one.add_argument("--resume", metavar="ID", help="go on with a sweep that was stopped or ended from outside; with "
-                     "--trials up to so many")  # fmt: skip
-    one.add_argument("--best", metavar="ID", help="run the best trial of a sweep once more, with the options given")
+    one.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help="values of a script option: "
+        "'lr=loguniform(1e-4,1e-1)' or width=64,128. Can be repeated")  # fmt: skip
+    one.add_argument("--show", metavar="ID", help="show a sweep by its id, the last part of it, or: newest")
+    one.add_argument("--stop", metavar="ID", help="cancel the running trials of a sweep, and start no more")
+    one.add_argument("--resume", metavar="ID", help="continue a stopped or interrupted sweep; with --trials, up to "
+        "that many trials")  # fmt: skip
+    one.add_argument("--best", metavar="ID", help="rerun the best trial of a sweep, with the options given")
     one.add_argument("--json", action="store_true", help="print the sweep as JSON")
 
 
@@ -74,14 +74,14 @@ def _started(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
 
     if chosen.script is None or not chosen.param:
         raise InvalidSpec(
-            "distdl sweep takes a script and what its flags may be.", code="sweep-script-missing", hint=_EXAMPLE
+            "distdl sweep needs a script and the values of its options.", code="sweep-script-missing", hint=_EXAMPLE
         )
     parameters: dict[str, Any] = {}
     for text in chosen.param:
         name, equals, values = text.partition("=")
         if not equals or not name:
             raise InvalidSpec(
-                f"--param {text} names no values.",
+                f"--param {text} has no values.",
                 code="sweep-parameter-without-values",
                 field="parameters",
                 hint=_EXAMPLE,

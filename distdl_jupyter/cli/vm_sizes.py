@@ -21,22 +21,29 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser of ``distdl``."""
-    text = "list Azure's GPU sizes, with quota and prices"
-    one = commands.add_parser("vm-sizes", help=text, description="List Azure's GPU sizes, with quota and prices.")
+    text = "list Azure GPU sizes with quota and prices"
+    one = commands.add_parser("vm-sizes", help=text, description="List Azure GPU sizes with quota and prices.")
     one.set_defaults(run=_list)
-    one.add_argument("gpu", nargs="?", help="a GPU's model: A100, T4, H100")
-    one.add_argument("--min-gpu-memory", type=float, metavar="GIB", help="least memory of each GPU")
-    one.add_argument("--min-gpus", type=float, metavar="N", help="fewest GPUs")
+    one.add_argument("gpu", nargs="?", help="GPU model: A100, T4, H100")
+    one.add_argument("--min-gpu-memory", type=float, metavar="GIB", help="minimum memory per GPU")
+    one.add_argument("--min-gpus", type=float, metavar="N", help="minimum number of GPUs")
     one.add_argument(
-        "--infiniband", action=argparse.BooleanOptionalAction, default=None, help="with InfiniBand or without"
+        "--infiniband",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="only sizes with, or without, InfiniBand",
     )
-    one.add_argument("--retired", action="store_true", help="add those that can no longer be rented")
-    one.add_argument("--region", default="", help="a region such as westeurope (default: that of %%dist_config azure)")
+    one.add_argument("--retired", action="store_true", help="include sizes that can no longer be rented")
     one.add_argument(
-        "--refresh", action="store_true", help="ask Azure for sizes and quota of the region (needs a sign-in)"
+        "--region", default="", help="region such as westeurope (default: the region of %%dist_config azure)"
     )
-    one.add_argument("--prices", action="store_true", help="ask the Retail Prices API for the region's prices")
-    one.add_argument("--currency", default="", metavar="CODE", help="currency of prices (default: USD, or as set)")
+    one.add_argument(
+        "--refresh", action="store_true", help="ask Azure for the sizes and quota of the region (needs a sign-in)"
+    )
+    one.add_argument("--prices", action="store_true", help="fetch the region's prices from the Retail Prices API")
+    one.add_argument(
+        "--currency", default="", metavar="CODE", help="currency of prices (default: USD, or the configured one)"
+    )
     one.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -63,7 +70,7 @@ def _list(chosen: argparse.Namespace) -> int:
     return 0
 
 
-_HEAD = ("SIZE", "GPUS", "MEMORY EACH", "VCPUS", "BETWEEN NODES", "PRICE PER HOUR", "QUOTA", "REMARK")
+_HEAD = ("SIZE", "GPUS", "MEMORY PER GPU", "VCPUS", "INTERCONNECT", "PRICE PER HOUR", "QUOTA", "REMARK")
 
 
 def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
@@ -85,7 +92,7 @@ def _sources(priced: list[tuple[VmSize, Price | None]], region: str) -> list[str
     from distdl_jupyter.azure import catalogue_date, skus
 
     listed = skus.known(region)
-    lines = [f"{plural(len(priced), 'size')}. Catalogue: Microsoft's pages, {catalogue_date()}."]
+    lines = [f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {catalogue_date()}."]
     lines += [f"Availability and quota: {listed.source}."] if listed else []
     lines += [f"Prices: {one}." for one in dict.fromkeys(price.source for _, price in priced if price)]
     return lines

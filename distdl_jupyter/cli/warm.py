@@ -10,13 +10,13 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser's commands."""
     parser = commands.add_parser(
         "warm",
-        help="say how warm starts stand, switch them on or off, start or stop the template",
-        description="A template process has imported what earlier jobs imported, so that jobs on this machine start at "
-        "once. Without an action: say how it stands.",
+        help="show the state of warm starts, turn them on or off, start or stop the template process",
+        description="A template process keeps the imports of earlier jobs loaded, so that jobs on this machine start "
+        "faster. Without an action, show its state.",
     )
     parser.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"],
-                        help="start waits until a template is ready; off also stops it")  # fmt: skip
-    parser.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template stays")
+                        help="start waits until the template is ready; off also stops it")  # fmt: skip
+    parser.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template keeps running")
     parser.set_defaults(run=_run)
 
 
@@ -40,7 +40,7 @@ def _start() -> int:
         template_client.make(where)
     if template_client.wait_until_ready(where) is not None:
         return 0
-    print(f"No template came up; {where.log} says why.")
+    print(f"The template did not start. See the log: {where.log}")
     return 1
 
 

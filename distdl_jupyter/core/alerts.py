@@ -59,7 +59,7 @@ def rule(text: str, field: str = "notify_when") -> Rule:
     said = _RULE.fullmatch(text)
     if said is None:
         raise InvalidSpec(
-            f"{field} is {text!r}, but it compares a metric with a number.",
+            f"{field} must compare a metric with a number, not {text!r}.",
             code="alert-rule-invalid",
             field=field,
             hint='Example: "val_acc > 0.9".',
@@ -74,7 +74,7 @@ def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or len(given) > _MOST_RULES:
         raise InvalidSpec(
-            f"{field} takes a rule, or a list of {_MOST_RULES} at most.",
+            f"{field} must be a rule, or a list of at most {_MOST_RULES} rules.",
             code="alert-rules-invalid",
             field=field,
             hint='Example: ["val_acc > 0.9", "loss < 0.1"].',
@@ -119,12 +119,12 @@ class AlertWatch:
             if known is not None and one.holds(known.mean):
                 self._rules.remove(one)
                 step = number(known.step)
-                yield Alert("rule", f"{one}: {one.metric} is {number(known.mean)} at step {step}.")
+                yield Alert("rule", f"{one}: mean {one.metric} is {number(known.mean)} at step {step}.")
 
 
 def _end(view: JobView) -> Alert:
     if view.state in (State.FAILED, State.LOST):
-        return Alert("failure", view.reason or "It failed.")
+        return Alert("failure", view.reason or "The job failed.")
     metric = next(iter(view.metrics.values()), None)
     last = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
-    return Alert("end", f"It was canceled.{last}" if view.state is State.CANCELED else f"It has completed.{last}")
+    return Alert("end", f"The job was canceled.{last}" if view.state is State.CANCELED else f"The job completed.{last}")

@@ -7,6 +7,7 @@ SageMaker, TorchDistributor and HorovodRunner. An alias means what it means ther
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -56,10 +57,11 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
             )  # fmt: skip
         if primary in found and found[primary] != value:
             raise InvalidSpec(
-                f"{spelled[primary]} and {name} mean the same and differ: {found[primary]!r} and {value!r}.",
+                f"{spelled[primary]} and {name} are the same option, but their values differ: {found[primary]!r} and "
+                f"{value!r}.",
                 code="option-given-twice",
                 field=primary,
-                hint="Give one of them.",
+                hint="Use only one of them.",
             )
         found[primary], spelled[primary] = value, name
     _apply_totals(totals, found, spelled)
@@ -70,26 +72,27 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
     for name, total in totals.items():
         if isinstance(total, bool) or not isinstance(total, int) or total == 0:
             raise InvalidSpec(
-                f"{name} is {total!r}, but it takes a whole number of processes.",
+                f"{name} must be a nonzero integer, not {total!r}.",
                 code="process-total-invalid",
                 field=name,
             )
         if total < 0:
             if found.get("compute_target", "local") != "local":
                 raise InvalidSpec(
-                    f"{name} below zero means processes on this machine.",
+                    f"A negative {name} means processes on this machine, so it cannot be used with another "
+                    "compute_target.",
                     code="negative-process-count",
                     field=name,
-                    hint="Leave compute_target out or give a positive number.",
+                    hint="Remove compute_target or give a positive number.",
                 )
             found["compute_target"] = "local"
         nodes = found.get("node_count", 1)
         if not isinstance(nodes, int) or nodes < 1 or abs(total) % nodes:
             raise InvalidSpec(
-                f"{name}={total} processes cannot be divided equally among {nodes} nodes.",
+                f"{name}={total} processes cannot be divided evenly among {nodes} nodes.",
                 code="processes-not-divisible",
                 field=name,
-                hint="Give process_count_per_node instead.",
+                hint="Use process_count_per_node instead.",
             )
         per_node = abs(total) // nodes
         if found.get("process_count_per_node", per_node) != per_node:
@@ -98,7 +101,7 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
                 f"{found['process_count_per_node']} contradict each other.",
                 code="process-counts-differ",
                 field=name,
-                hint="Give one of them.",
+                hint="Use only one of them.",
             )
         found["process_count_per_node"] = per_node
 
@@ -139,8 +142,9 @@ def unknown(
     if near:
         listed = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
     else:
-        listed = f" Allowed: {', '.join(names)}." if len(names) <= _LISTED else ""
-    return f"{name!r} is no {what}.{listed}"
+        listed = f" Use one of: {', '.join(names)}." if len(names) <= _LISTED else ""
+    kind, of, owner = re.match(r"(.*?)( of | for |$)(.*)", what).groups()  # type: ignore[union-attr] # it always matches
+    return f"Unknown {kind} {name!r}{of}{owner}.{listed}"
 
 
 def _nearest(name: str, allowed: Iterable[str], common: frozenset[str], aliases: Mapping[str, str]) -> list[str]:

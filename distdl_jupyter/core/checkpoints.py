@@ -240,14 +240,14 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
             "The job has no checkpoint.",
             code="no-checkpoint",
             field="step",
-            hint="Training code saves them in distdl_jupyter.checkpoint_dir().",
+            hint="Save checkpoints in distdl_jupyter.checkpoint_dir().",
         )
     fitting = [
         one for one in known if (step is None or one.step == step) and (path is None or one.path == path.rstrip("/"))
     ]
     if not fitting:
         steps = sorted({one.step for one in known if one.step is not None})
-        hint = f"There are those of steps {listing([count(one) for one in steps[-20:]])}." if steps else ""
+        hint = f"It has checkpoints of steps {listing([count(one) for one in steps[-20:]])}." if steps else ""
         if step is not None:
             raise InvalidSpec(
                 f"The job has no checkpoint of step {count(step)}.",
@@ -385,7 +385,7 @@ def keep(text: str, field_: str = "keep_checkpoints") -> Keep:
     said = _KEEP.fullmatch(text.strip())
     if said is None or not int(said["last"]):
         raise InvalidSpec(
-            f"{field_} is {text!r}, but it says how many of the newest ones, and of the best ones.",
+            f"{field_} must say how many of the newest and of the best checkpoints to keep, not {text!r}.",
             code="keep-checkpoints-invalid",
             field=field_,
             hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".',

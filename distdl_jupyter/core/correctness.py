@@ -117,11 +117,11 @@ def compare(ranks: Sequence[Mapping[str, Any]], one: Mapping[str, Any] | None = 
     steps = min((len(rank["steps"]) for rank in ranks), default=0)
     found = Comparison(len(ranks), steps)
     if problem := next((rank["problem"] for rank in ranks if rank.get("problem")), ""):
-        found.left_out.append(f"A rank could not be recorded any more ({problem}).")
+        found.left_out.append(f"A rank could not be recorded to the end ({problem}).")
     if not steps:
         sharded = next((rank["sharded"] for rank in ranks if rank.get("sharded")), "")
         found.left_out.append(_divided(sharded) if sharded else
-                              "No step of an optimizer was seen, so there is nothing to compare.")  # fmt: skip
+                              "No optimizer step was recorded, so there is nothing to compare.")  # fmt: skip
         return found
     _Ranks(ranks, one, found).compare()
     return found
@@ -150,8 +150,8 @@ class _Ranks:
             return
         if not self._match():
             self._found.left_out.append(
-                "The ranks' optimizers have different weights (as in pipeline or tensor parallel training), so weights "
-                "and gradients were not compared."
+                "The optimizers of the ranks hold different weights (as in pipeline or tensor parallel training), so "
+                "weights and gradients were not compared."
             )
             return
         self._compare_start()
@@ -181,11 +181,11 @@ class _Ranks:
         trainer = self._ranks[0].get("trainer")
         if trainer is None or trainer["size"] != 1:
             return False
-        text = (f"Lightning's {trainer['name']} uses one process on each rank: the {count(self._size)} ranks train "
-                "without each other.")  # fmt: skip
+        text = (f"Lightning's {trainer['name']} uses one process on each rank, so the {count(self._size)} ranks train "
+            "independently.")  # fmt: skip
         nodes = self._size // trainer["devices"]
         more = f", num_nodes={nodes}" if nodes > 1 else ""
-        self._add("error", "trainer-alone", text, "Give it the number of processes on each node.",
+        self._add("error", "trainer-alone", text, "Set devices to the number of processes on each node.",
                   f'{trainer["name"]}(accelerator="{trainer["accelerator"]}", devices={trainer["devices"]}{more}, '
                   'strategy="ddp")', trainer["line"])  # fmt: skip
         return True
@@ -203,19 +203,19 @@ class _Ranks:
                 if not shared or _repeats(samples[first]) or _repeats(samples[second]):
                     continue
                 if shared >= _SHARED * min(len(mine), len(others)):
-                    text = (f"Ranks {first} and {second} train on the same samples: {count(shared)} of the "
-                            f"{count(len(mine))} of step {step} are the same.")  # fmt: skip
+                    text = (f"Ranks {first} and {second} train on the same samples: {count(shared)} of "
+                        f"{count(len(mine))} samples in step {step} are identical.")  # fmt: skip
                     self._same_samples(text, self._loader_of(step), step=step, size=shared / len(mine))
                     return
         if any(_repeats(_samples(step)) for rank in self._ranks for step in rank["steps"]):
             self._found.left_out.append(
-                "Many samples of a rank are equal to each other, so the samples of the ranks were not compared."
+                "Many samples of a rank are equal to each other, so samples were not compared between ranks."
             )
         elif known:
-            self._found.compared.append("the samples of each step (no two ranks have the same)")
+            self._found.compared.append("the samples of each step (no two ranks train on the same one)")
             self._compare_passes()
         else:
-            self._found.left_out.append("No rank's samples were seen, so they were not compared.")
+            self._found.left_out.append("No samples were recorded on any rank, so samples were not compared.")
 
     def _compare_passes(self) -> None:
         """Find that each rank goes through all of the same data set, in an order of its own."""
@@ -230,16 +230,16 @@ class _Ranks:
             overlap = any(_overlap(seen[one], seen[other], length) for one, other in _pairs(self._size))
             read = [about.get("read") or [] for about in every]
             if overlap or (read[0] and all(one == read[0] for one in read)):
-                text = (f"Each rank goes through all {count(length)} samples of the data set, in its own order: an "
-                        f"epoch trains on every sample {count(self._size)} times.")  # fmt: skip
+                text = (f"Each rank iterates over all {count(length)} samples of the data set in its own order, so an "
+                    f"epoch trains on every sample {count(self._size)} times.")  # fmt: skip
                 self._same_samples(text, loader)
                 return
             if all(read) or all(len(one) >= _WHOLE * length for one in seen):
                 continue  # other samples stand at the same places, or all were seen
-            text = (f"Each rank goes through {count(length)} samples. If these are the same on all ranks, an epoch "
-                    f"trains on every sample {count(self._size)} times; of {count(min(map(len, seen)))} samples of "
-                    "each rank none was seen on another one.")  # fmt: skip
-            self._add("info", "same-samples-possible", text, "Look whether each rank has its own part of the data.",
+            text = (f"Each rank iterates over {count(length)} samples. If they are the same on all ranks, an epoch "
+                f"trains on every sample {count(self._size)} times. In {count(min(map(len, seen)))} recorded "
+                "samples per rank, no sample occurred on two ranks.")  # fmt: skip
+            self._add("info", "same-samples-possible", text, "Check whether each rank has its own part of the data.",
                       at=mine.get("line"))  # fmt: skip
             return
 
@@ -275,8 +275,8 @@ class _Ranks:
             return
         for loader, about in self._ranks[0].get("loaders", {}).items():
             if self._workers_repeat(loader):
-                text = (f"Each of the {count(about['workers'])} workers of a rank's DataLoader reads the whole data "
-                        "set: a rank trains on every sample as often.")  # fmt: skip
+                text = (f"Each of the {count(about['workers'])} DataLoader workers of a rank reads the whole data set, "
+                    "so a rank trains on every sample as many times.")  # fmt: skip
                 self._add("error", "same-samples-in-workers", text, *_DIVIDE_STREAM, at=about.get("line"))
                 return
 
@@ -304,10 +304,11 @@ class _Ranks:
             if not same:
                 continue
             names = ["torch"] if workers else same
-            text = ("All ranks read their samples with the same random numbers, so sample k of each rank gets the same "
-                    "augmentation.")  # fmt: skip
+            text = ("All ranks use the same random numbers for their samples, so sample k of each rank gets the same "
+                "augmentation.")  # fmt: skip
             self._add("info", "same-augmentation", text,
-                      "Add the rank to the seed, once the model is built: weights then still begin alike.",
+                      "Add the rank to the seed after the model is built, so that all ranks still start with the same "
+                      "weights.",
                       "\n".join(_SEEDS[name] for name in names), about.get("line"))  # fmt: skip
             return
 
@@ -323,12 +324,13 @@ class _Ranks:
                       "sampler.set_epoch(epoch)")  # fmt: skip
             if len(epochs) > 1 and epochs[0] == epochs[1]:
                 text = (
-                    f"The {about['sampler']} shuffles epoch 1 in the same order as epoch 0: set_epoch was not called."
+                    f"The {about['sampler']} shuffles epoch 1 in the same order as epoch 0 because set_epoch was not "
+                    "called."
                 )
                 self._add("warning", "no-set-epoch", text, *remedy, at=about.get("loop_line"))
             elif len(epochs) == 1 and not about.get("set_epoch") and not self._ranks[0].get("trainer"):
-                text = (f"set_epoch of the {about['sampler']} was not called before the first epoch: without it "
-                        "all epochs have the same order.")  # fmt: skip
+                text = (f"set_epoch of the {about['sampler']} was not called before the first epoch. Without it, all "
+                    "epochs use the same order.")  # fmt: skip
                 self._add("warning", "no-set-epoch", text, *remedy, at=about.get("loop_line"))
 
     # weights and gradients among the ranks --------------------------------------------------------
@@ -345,15 +347,15 @@ class _Ranks:
                 continue
             sizes = {at: _largest([one["weights"][at] for one in found]) for at in bad}
             worst = max(bad, key=lambda at: sizes[at])
-            text = (f"The ranks begin with different weights: {_named(names, bad, worst)} by "
-                    f"{_percent(sizes[worst])} before the first step.")  # fmt: skip
+            text = (f"The ranks start with different weights: before the first step, {_named(names, bad, worst)} by "
+                f"{_percent(sizes[worst])}.")  # fmt: skip
             self._add("error", "different-start", text,
-                      "Send the weights of rank 0 to all before the first step, or seed all ranks alike.",
-                      "hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Horovod\n"
-                      "model = DistributedDataParallel(model)  # torch: it sends them",
+                      "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks.",
+                      "hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Horovod\nmodel = "
+                      "DistributedDataParallel(model)  # torch: broadcasts the weights",
                       self._made(index), step=0, tensor=names[worst], size=sizes[worst])  # fmt: skip
             return
-        self._found.compared.append("the weights before the first step (the same on all ranks, bit by bit)")
+        self._found.compared.append("the weights before the first step (bitwise identical on all ranks)")
 
     def _compare_gradients(self) -> bool:
         """Find gradients that differ among the ranks; True when all ranks step with the same ones."""
@@ -364,8 +366,8 @@ class _Ranks:
                     continue
                 if self._agree_after(found):
                     self._found.left_out.append(
-                        "The ranks step with different gradients, but have the same weights after the step: they are "
-                        "averaged there, which was not compared with one process."
+                        "The ranks step with different gradients but have the same weights after the step, so the "
+                        "weights are averaged there. Gradients were not compared with one process."
                     )
                     return False
                 if why := self._why_local(step, index):
@@ -378,11 +380,10 @@ class _Ranks:
                 why = (
                     "each rank steps with the gradient of its own samples"
                     if own
-                    else "the ranks step with different ones"
+                    else "the ranks step with different gradients"
                 )
-                text = (f"Gradients are not averaged over the ranks: {why}. In step {step} those of "
-                        f"{_named(names, bad, worst)} by {_percent(sizes[worst])}: each rank trains a model of its "
-                        "own.")  # fmt: skip
+                text = (f"Gradients are not averaged across ranks: {why}. In step {step}, {_named(names, bad, worst)} "
+                    f"by {_percent(sizes[worst])}. Each rank trains its own model.")  # fmt: skip
                 more: dict[str, Any] = {"step": step, "tensor": names[worst], "size": sizes[worst]}
                 if (last := self._unsynced(step)) is not None:
                     self._add("error", "no-sync-on-last-backward", *last, **more)
@@ -390,22 +391,22 @@ class _Ranks:
                 at = self._made(index) if self._hvd else self._line("backward")
                 self._add("error", "gradients-not-averaged", text, *self._average(), at, **more)
                 return False
-        self._found.compared.append("the gradients of each step (the same on all ranks)")
+        self._found.compared.append("the gradients of each step (identical on all ranks)")
         self._compare_after()
         return True
 
     def _why_local(self, step: int, index: str) -> str:
         """Return why ranks may step with gradients of their own here, "" where nothing speaks for that."""
         if any(rank.get("averages_weights") for rank in self._ranks):
-            return "The ranks average their weights now and then, so their gradients were not compared."
+            return "The ranks average their weights periodically, so their gradients were not compared."
         if any(rank["steps"][step].get("local") for rank in self._ranks):
-            return ("The optimizer steps inside no_sync(), as local SGD does, so the gradients of the ranks were not "
-                    "compared. If no step is outside, each rank trains its own model.")  # fmt: skip
+            return ("The optimizer steps inside no_sync(), as in local SGD, so gradients were not compared. If no step "
+                "runs outside no_sync(), each rank trains its own model.")  # fmt: skip
         for later in range(step + 1, self._steps):
             for other, _, found in self._optimizers(later):
                 if other == index and all(one["before"] == found[0]["before"] for one in found):
-                    return (f"The ranks step with their own gradients, but have the same weights again before step "
-                            f"{later}: they are averaged now and then, so gradients were not compared.")  # fmt: skip
+                    return ("The ranks step with their own gradients but have the same weights again before step "
+                        f"{later}: weights are averaged periodically, so gradients were not compared.")  # fmt: skip
         return ""
 
     def _unsynced(self, step: int) -> tuple[str, str, str, Any] | None:
@@ -415,14 +416,14 @@ class _Ranks:
             return None
         line = last["unsynced_line"]
         if last["unsynced"] == "no_sync":
-            return (f"The last backward pass before optimizer.step() ran under no_sync(): the gradients of step {step} "
-                    "are not averaged over the ranks.",
-                    "Leave no_sync() before the last micro-batch, its forward pass included.",
+            return ("The last backward pass before optimizer.step() ran under no_sync(), so the gradients of step "
+                f"{step} are not averaged across ranks.",
+                    "Leave no_sync() before the last micro-batch, including its forward pass.",
                     "last = (i + 1) % accumulate == 0\n"
                     "with contextlib.nullcontext() if last else model.no_sync():\n"
                     "    model(inputs).backward()", line)  # fmt: skip
-        return ("The forward pass before the last backward pass ran with require_backward_grad_sync=False: "
-                f"DistributedDataParallel decides there, so the gradients of step {step} are not averaged.",
+        return ("The forward pass before the last backward pass ran with require_backward_grad_sync=False. "
+            f"DistributedDataParallel reads it there, so the gradients of step {step} are not averaged.",
                 "Set require_backward_grad_sync before the forward pass of the last micro-batch.",
                 "model.require_backward_grad_sync = last\n"
                 "loss = model(inputs)\n"
@@ -460,21 +461,22 @@ class _Ranks:
                         if len(rates) > 1
                         else ""
                     )
-                    text = (f"From step {step} on the ranks have different weights, although they step with the same "
-                            f"gradients: {_named(names, bad, worst)} by {_percent(sizes[worst])}.{why}")  # fmt: skip
+                    text = (f"From step {step} on, the ranks have different weights although they step with the same "
+                        f"gradients: {_named(names, bad, worst)} by {_percent(sizes[worst])}.{why}")  # fmt: skip
                     self._add("error", "weights-depart", text,
-                              "Give the optimizers of all ranks the same settings and the same state.",
+                              "Use the same optimizer settings and optimizer state on all ranks.",
                               "hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Horovod",
                               self._made(index), step=step, tensor=names[worst], size=sizes[worst])  # fmt: skip
                     return
 
     def _average(self) -> tuple[str, str]:
         if self._ranks[0].get("framework") == "keras":
-            return ("Horovod 0.28 averages nothing under Keras 3: use the package that does.",
+            return ("Horovod 0.28 does not average gradients under Keras 3. Use distdl_jupyter.compat.horovod.keras "
+                "instead.",
                     "import distdl_jupyter.compat.horovod.keras as hvd\n"
                     "optimizer = hvd.DistributedOptimizer(optimizer)")  # fmt: skip
         if self._hvd:
-            return ("Wrap the optimizer in Horovod's.",
+            return ("Wrap the optimizer in Horovod's DistributedOptimizer.",
                     "optimizer = hvd.DistributedOptimizer(\n"
                     "    optimizer, named_parameters=model.named_parameters()\n)")  # fmt: skip
         if self._ranks[0].get("accelerate"):
@@ -485,9 +487,10 @@ class _Ranks:
                     "model, optimizer = fabric.setup(model, optimizer)")  # fmt: skip
         wrapped = "model = torch.nn.parallel.DistributedDataParallel(model)"
         if self._ranks[0].get("group") == 0:
-            return ("Let the ranks meet, wrap the model, and call the wrapped one.",
+            return ("Initialize the process group, wrap the model in DistributedDataParallel and call the wrapped "
+                "model.",
                     f"torch.distributed.init_process_group()\n{wrapped}")  # fmt: skip
-        return ("Wrap the model, and call the wrapped one.", wrapped)
+        return ("Wrap the model in DistributedDataParallel and call the wrapped model.", wrapped)
 
     # one process --------------------------------------------------------------------------------
 
@@ -495,43 +498,44 @@ class _Ranks:
         """Compare the steps with those of one process, as far as they are of the same samples and weights."""
         if self._one is None:
             self._found.left_out.append(
-                "No process trained on all samples alone, so sums and means were not told apart."
+                "No single process trained on all samples, so sums and means could not be distinguished."
             )
             return
         reason = self._incomparable()
         if any(one.code == "different-start" for one in self._found.findings):
-            reason = "the ranks began with different weights"
+            reason = "the ranks started with different weights"
         if reason:
             self._found.left_out.append(f"Losses and gradients were not compared with one process: {reason}.")
         elif averaged:
             self._compare_scale()
         if self._ranks[0].get("layers"):
             self._found.left_out.append(
-                f"Batch statistics ({listing(self._ranks[0]['layers'])}) are of each rank's own samples, as is usual."
+                f"Batch statistics ({listing(self._ranks[0]['layers'])}) are computed from each rank's own samples, as "
+                "is usual."
             )
 
     def _incomparable(self) -> str:
         assert self._one is not None
         if not self._one.get("steps"):
-            return "one process made no step"
+            return "the single process made no step"
         if problem := self._one.get("replay_problem") or self._one.get("problem"):
             return str(problem)
         if self._one.get("shapes") != self._ranks[0].get("shapes"):
-            return "the optimizer of one process has other weights"
+            return "the optimizer of the single process has other weights"
         steps = [rank["steps"][0] for rank in self._ranks]
         alone = self._one["steps"][0]
         if any(step["random"] for step in (*steps, alone)):
-            return "the model draws random numbers (dropout or the like), which differ from run to run"
+            return "the model draws random numbers (for example dropout), which differ from run to run"
         if len({len(_samples(step)) for step in steps}) > 1:
-            return "the ranks have batches of different sizes, which they average as if they were equal"
+            return "the ranks have batches of different sizes but average them as if they were equal"
         have = sorted(one for step in steps for one in _samples(step))
         if have != sorted(_samples(alone)):
             if not alone["batches"]:
-                return "the training makes its batches itself, and one process makes others"
-            return "one process had other samples"
+                return "the training code creates its own batches, and the single process creates other batches"
+            return "the single process had other samples"
         mine, ours = alone["optimizers"], steps[0]["optimizers"]
         if [one["before"] for one in mine] != [one["before"] for one in ours]:
-            return "one process began with other weights (seed them to compare these)"
+            return "the single process started with other weights (set a seed to compare them)"
         return ""
 
     def _compare_scale(self) -> None:
@@ -555,8 +559,8 @@ class _Ranks:
                     self._tell_factor(step, names, factor)
                     return
         self._found.compared.append(
-            "losses and gradients with one process that had the samples of all ranks, "
-            f"in {plural(compared, 'step')} (the same)"
+            "losses and gradients with a single process that had the samples of all ranks, in "
+            f"{plural(compared, 'step')} (identical)"
         )
 
     def _same_batches(self, step: int) -> bool:
@@ -576,24 +580,24 @@ class _Ranks:
             and alone
             and abs(mean * self._size / alone - 1) < 0.05
         ):
-            text = (f"The loss is a sum over samples, not their mean: {_number(alone)} for all samples of step {step}, "
-                    f"{_number(mean)} in the mean of the ranks. Averaged over the ranks, gradients are "
-                    f"1/{self._size} of those of one process, and change with the number of processes.")  # fmt: skip
+            text = (f"The loss is a sum over samples, not their mean: in step {step} it is {_number(alone)} for all "
+                f"samples and {_number(mean)} on average per rank. Averaged across ranks, gradients are "
+                f"1/{self._size} of those of a single process, and change with the number of processes.")  # fmt: skip
             self._add("warning", "loss-no-mean", text,
-                      "Take the mean over the samples, or sum gradients over the ranks.",
+                      "Average the loss over the samples, or sum gradients across ranks.",
                       'loss = torch.nn.functional.cross_entropy(output, target, reduction="mean")', **more)  # fmt: skip
         elif abs(factor / self._size - 1) < self._same:
-            text = (f"Gradients are summed over the ranks instead of averaged: in step {step} all are "
-                    f"{count(self._size)} times those of one process with the same samples.")  # fmt: skip
-            remedy = "Divide the sum by the number of ranks, or ask for the average."
+            text = (f"Gradients are summed across ranks instead of averaged: in step {step}, all are "
+                f"{count(self._size)} times those of a single process with the same samples.")  # fmt: skip
+            remedy = "Divide the sum by the number of ranks, or use the average."
             example = ("optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)" if self._hvd else
                        "dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()")  # fmt: skip
             self._add("error", "gradients-summed", text, remedy, example, **more)
         else:
-            text = (f"Gradients are {_number(factor)} times those of one process with the same samples in step {step}; "
-                    f"the loss is {_number(mean)} in the mean of the ranks and {_number(alone)} there.")  # fmt: skip
+            text = (f"Gradients in step {step} are {_number(factor)} times those of a single process with the same "
+                f"samples. The loss is {_number(mean)} on average per rank and {_number(alone)} there.")  # fmt: skip
             self._add("warning", "gradients-scaled", text,
-                      "Let each rank take the mean over its samples, and average gradients over the ranks.",
+                      "Average the loss over each rank's samples, and average gradients across ranks.",
                       **more)  # fmt: skip
 
     def _tell_rest(
@@ -604,17 +608,18 @@ class _Ranks:
         large = {at: gap for at, gap in gaps.items() if _norm(single[at]) > _TINY * total} or gaps
         worst = max(large, key=lambda at: large[at])
         if layers := self._ranks[0].get("layers"):
-            text = (f"{listing(layers)} takes its statistics from each rank's own samples: in step {step} gradients "
-                    f"differ by {_percent(rest)} from one process, most in {names[worst]}. That is usual.")  # fmt: skip
-            self._add("info", "batch-norm", text, "Where a rank has few samples, share the statistics.",
+            text = (f"{listing(layers)} computes its statistics from each rank's own samples, so in step {step} "
+                f"gradients differ by {_percent(rest)} from a single process, most in {names[worst]}. This is "
+                "usual.")  # fmt: skip
+            self._add("info", "batch-norm", text, "If each rank has few samples, synchronize the statistics.",
                       "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)", self._line("forward"),
                       step=step, tensor=names[worst],
                       size=rest)  # fmt: skip
             return
-        text = (f"In step {step} gradients differ by {_percent(rest)} from those of one process with the same samples "
-                f"and weights, most in {names[worst]} ({_percent(large[worst])}).")  # fmt: skip
+        text = (f"In step {step}, gradients differ by {_percent(rest)} from those of a single process with the same "
+            f"samples and weights, most in {names[worst]} ({_percent(large[worst])}).")  # fmt: skip
         self._add("error", "gradients-differ", text,
-                  "Look for what a rank does with its samples or gradients and one process does not.",
+                  "Check what a rank does with its samples or gradients that a single process does not.",
                   at=self._line("step"), step=step, tensor=names[worst], size=rest)  # fmt: skip
 
     def _compare_rates(self) -> None:
@@ -625,10 +630,12 @@ class _Ranks:
         alone = [one["rates"][0] for one in self._one["steps"][0]["optimizers"]]
         more = self._samples_more()
         if ours and ours == alone and ours[0] and more > 1.5:
-            text = (f"The learning rate is {_number(ours[0])} on {count(self._size)} processes as on one, but a step "
-                    f"has {_number(more)} times the samples.")  # fmt: skip
+            text = (f"The learning rate is {_number(ours[0])}, the same on {count(self._size)} processes as on one, "
+                "but "
+                f"each step has {_number(more)} times the samples.")  # fmt: skip
             self._add("info", "rate-not-scaled", text,
-                      f"The linear rule (Goyal et al., 2017) suggests {_number(ours[0] * more)}, after a warm-up.",
+                      f"The linear scaling rule (Goyal et al., 2017) suggests {_number(ours[0] * more)}, after a "
+                      "warm-up.",
                       "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world_size)",
                       next(iter(self._ranks[0].get("made", {}).values()), None))  # fmt: skip
 
@@ -662,12 +669,12 @@ _DIVIDE_OWN = (
     "inputs, targets = inputs[rank::size], targets[rank::size]",
 )
 _DIVIDE_BY_RANK = (
-    "Call init_process_group before the sampler is made, and leave num_replicas and rank out.",
+    "Call init_process_group before you create the sampler, and omit num_replicas and rank.",
     "sampler = DistributedSampler(dataset)",
 )
 #: A stream has no sampler: DataLoader refuses one.
 _DIVIDE_STREAM = (
-    "Let each worker of each rank skip what the others read.",
+    "Let each worker of each rank skip the samples that the others read.",
     "def __iter__(self):\n"
     "    info = torch.utils.data.get_worker_info()\n"
     "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
@@ -687,8 +694,9 @@ _SEEDS = {
 
 
 def _divided(by: str) -> str:
-    return (f"The weights are divided among the ranks ({by}), so no two ranks have the same: weights and "
-            "gradients were not compared.")  # fmt: skip
+    return (f"The weights are sharded across ranks ({by}), so no two ranks hold the same weights. Weights and "
+        "gradients "
+        "were not compared.")  # fmt: skip
 
 
 def _samples(step: Mapping[str, Any]) -> list[str]:
@@ -726,7 +734,7 @@ def _named(names: Sequence[str], bad: Sequence[int], worst: int) -> str:
         return f"{names[worst]} differs"
     which = f"all {count(len(bad))} tensors differ" if len(bad) == len(names) else (
         f"{count(len(bad))} of {count(len(names))} tensors differ")  # fmt: skip
-    return f"{which}, {names[worst]} most,"
+    return f"{which}, most in {names[worst]},"
 
 
 def _number(value: float) -> str:

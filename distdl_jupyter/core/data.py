@@ -101,10 +101,10 @@ def sources(given: Any) -> tuple[DataSource, ...]:
     for name in names:
         if names.count(name) > 1:
             raise InvalidSpec(
-                f"Two data sources are named {name.lower()}.",
+                f"Two data sources have the name {name.lower()}.",
                 code="data-name-twice",
                 field="data",
-                hint="Names differ by more than capitals.",
+                hint="Use names that differ in more than upper and lower case.",
             )
     return found
 
@@ -122,7 +122,7 @@ def pairs(given: Any) -> list[tuple[str, Any]]:
     if isinstance(given, list | tuple):
         return [(one.name, one) if isinstance(one, DataSource) else _named(one) for one in given]
     raise InvalidSpec(
-        f"data is {given!r:.80}, but it takes a dict of names and places.",
+        f"data must be a dict of names and addresses, not {given!r:.80}.",
         code="data-not-a-dict",
         field="data",
         hint='Example: {"train": "blob://account/container/cifar10"}.',
@@ -138,10 +138,10 @@ def source(name: str, where: Any) -> DataSource:
     """Return one source from its name and place. Raises InvalidSpec that says what a place looks like."""
     if not _NAME.fullmatch(name):
         raise InvalidSpec(
-            f"{name!r} cannot be the name of a data source.",
+            f"{name!r} is not a valid name of a data source.",
             code="data-name-invalid",
             field="data",
-            hint="Take letters, digits and underscores, a letter first.",
+            hint="Use letters, digits and underscores, starting with a letter.",
         )
     if isinstance(where, DataSource):
         return where
@@ -156,19 +156,20 @@ def source(name: str, where: Any) -> DataSource:
 def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
     if any(_SECRETS.fullmatch(word) for word in words):
         raise InvalidSpec(
-            "A data source takes no shared access signature: it would stay in the job's record.",
+            "The address of a data source must not contain a shared access signature, because it would be stored in "
+            "the job's record.",
             code="data-signature-in-address",
             field="data",
-            hint="Leave out everything after the ? and sign in to Azure, or give the nodes credentials of their own.",
+            hint="Remove everything after the ? and sign in to Azure, or give the nodes their own credentials.",
         )
     mode, shard = str(words.pop("mode", "download")), words.pop("shard", False)
     if mode not in get_args(Mode):
-        raise InvalidSpec(
-            f"mode is {mode!r}, but a data source takes download or mount.", code="data-mode-invalid", field="data"
-        )
+        raise InvalidSpec(f"mode must be download or mount, not {mode!r}.", code="data-mode-invalid", field="data")
     if words:
         raise InvalidSpec(
-            f"A data source takes shard and mode, not {next(iter(words))}.", code="data-option-unknown", field="data"
+            f"Unknown option '{next(iter(words))}' of a data source. Use one of: shard, mode.",
+            code="data-option-unknown",
+            field="data",
         )
     kept: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
@@ -181,7 +182,7 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
             raise InvalidSpec(
-                f"{text!r} needs a path that begins with a slash.",
+                f"The path in {text!r} must start with a slash.",
                 code="data-path-not-absolute",
                 field="data",
                 hint=_REMEDY,
@@ -189,7 +190,7 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
         return DataSource(scheme="shared", path=path, **kept)
     if "://" in text or not text.strip():
         raise InvalidSpec(
-            f"{text!r} is no place that data can be taken from.",
+            f"{text!r} is not a valid data address.",
             code="data-address-invalid",
             field="data",
             hint=_hint(text),
@@ -201,20 +202,21 @@ def _stored(scheme: Literal["s3", "gs", "https"], text: str, kept: dict[str, Any
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
         raise InvalidSpec(
-            f"{scheme}:// takes no user and no password: they would stay in the job's record.",
+            f"A {scheme}:// address must not contain a user or a password, because they would be stored in the job's "
+            "record.",
             code="data-password-in-address",
             field="data",
-            hint="Leave out what is before the @.",
+            hint="Remove everything before the @.",
         )
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
         what = "host" if scheme == "https" else "bucket"
         raise InvalidSpec(
-            f"{container!r} is no name of a {what}.", code="data-container-name-invalid", field="data", hint=_REMEDY
+            f"{container!r} is not a valid {what} name.", code="data-container-name-invalid", field="data", hint=_REMEDY
         )
     if scheme == "https":
         if _hint(text, ""):
             raise InvalidSpec(
-                f"{text!r} is the web address of a place in Azure Blob.",
+                f"{text!r} is the web address of Azure Blob data.",
                 code="blob-web-address",
                 field="data",
                 hint=_hint(text),
@@ -222,17 +224,17 @@ def _stored(scheme: Literal["s3", "gs", "https"], text: str, kept: dict[str, Any
         prefix = unquote(prefix)
         if not prefix or prefix.endswith("/"):
             raise InvalidSpec(
-                f"{text!r} names no file, and a web server lists none.",
+                f"{text!r} does not name a file, and web servers do not list files.",
                 code="https-without-file",
                 field="data",
-                hint="Name each file as https://host/path, or take s3://, gs:// or blob://.",
+                hint="Name each file as https://host/path, or use s3://, gs:// or blob://.",
             )
         if kept["shard"]:
             raise InvalidSpec(
-                f"{kept['name']} asks for ?shard, but https:// is one file.",
+                f"{kept['name']} uses ?shard, but an https:// address is a single file.",
                 code="https-shard",
                 field="data",
-                hint="Leave it out: every node gets the file.",
+                hint="Remove ?shard. Every node gets the file.",
             )
     return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **kept)
 
@@ -250,25 +252,25 @@ def blob_place(text: str, field: str) -> BlobPlace:
     """Return account, container and prefix of ``blob://account/container/prefix``. Raises InvalidSpec."""
     if not text.startswith("blob://"):
         raise InvalidSpec(
-            f"{text!r} is no place in Azure Blob.",
+            f"{text!r} is not a valid Azure Blob address.",
             code="blob-address-invalid",
             field=field,
-            hint=_hint(text, f"It is written {_FORM}."),
+            hint=_hint(text, f"Use the form {_FORM}."),
         )
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
     if not _ACCOUNT.fullmatch(account):
         raise InvalidSpec(
-            f"{account!r} is no name of a storage account.",
+            f"{account!r} is not a valid storage account name.",
             code="storage-account-name-invalid",
             field=field,
-            hint=f"It has 3 to 24 small letters and digits: {_FORM}.",
+            hint=f"Use 3 to 24 lowercase letters and digits: {_FORM}.",
         )
     if not _CONTAINER.fullmatch(container):
         raise InvalidSpec(
-            f"{container!r} is no name of a container.",
+            f"{container!r} is not a valid container name.",
             code="blob-container-name-invalid",
             field=field,
-            hint=f"It has 3 to 63 small letters, digits and single dashes: {_FORM}.",
+            hint=f"Use 3 to 63 lowercase letters, digits and single dashes: {_FORM}.",
         )
     return BlobPlace(account=account, container=container, prefix=prefix.strip("/"))

@@ -13,15 +13,15 @@ from distdl_jupyter.core.errors import DiskRefused
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ELSEWHERE = "let DISTDL_HOME name a folder on another disk"
+_ELSEWHERE = "set DISTDL_HOME to a folder on another disk"
 _REMEDIES = {
-    errno.ENOSPC: f"Free some room there, or {_ELSEWHERE}.",
-    errno.EDQUOT: f"Your quota there is used up: delete files, or {_ELSEWHERE}.",
-    errno.EFBIG: "Files may not grow larger here: raise 'ulimit -f'.",
+    errno.ENOSPC: f"Free space on that disk, or {_ELSEWHERE}.",
+    errno.EDQUOT: f"Your disk quota is used up. Delete files, or {_ELSEWHERE}.",
+    errno.EFBIG: "The limit for file sizes is reached. Raise it with 'ulimit -f'.",
     **{number: limits.remedy(OSError(number, "")) for number in (errno.EMFILE, errno.ENFILE)},
-    errno.EIO: f"The disk is damaged or gone: {_ELSEWHERE}.",
+    errno.EIO: f"The disk is damaged or not available: {_ELSEWHERE}.",
 }
-_NOT_YOURS = "Let DISTDL_HOME name a folder that you may write."
+_NOT_YOURS = "Set DISTDL_HOME to a folder that you can write to."
 
 
 def refusal(error: OSError, place: Path, what: str = "written") -> DiskRefused:
@@ -41,7 +41,7 @@ def writing(place: Path) -> Iterator[None]:
 
 def file_system(path: Path) -> str:
     """Return the kind of file system on which a path lies and where that is mounted: ``lustre at /scratch``."""
-    found, at = "of an unknown kind", Path()
+    found, at = "of an unknown type", Path()
     with contextlib.suppress(OSError):
         place = path.resolve()
         # proc_pid_mountinfo(5): ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS TAGS... - KIND SOURCE OPTIONS

@@ -260,9 +260,9 @@ def docs_address() -> str:
     address = os.environ.get("DISTDL_DOCS", "").strip()
     if address and not re.fullmatch(r"https?://\S+", address, re.IGNORECASE):
         raise InvalidSpec(
-            f"DISTDL_DOCS is {address!r}, but it takes the address of the documentation.",
+            f"DISTDL_DOCS must be the address of the documentation, not {address!r}.",
             code="docs-address-invalid",
             field="DISTDL_DOCS",
-            hint="It begins with https:// or http://; without one, no message has a link.",
+            hint="Use an address that begins with https:// or http://, or unset DISTDL_DOCS.",
         )
     return address

@@ -30,16 +30,16 @@ _SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
 _STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
 #: Seconds from which on a span is worth telling.
 _TENTH = 0.05
-_ENDED_EARLY = "ended with code 0 before its code was done"
+_ENDED_EARLY = "ended with code 0 before its code was finished"
 _ENDED_EARLY_REMEDY = (
-    "Something in it called os._exit(), or exit() of a C library: let the code come to its end, or call sys.exit()."
+    "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
 _UNEVEN_REMEDY = (
-    "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let those that are done "
-    f"wait for the others: {JOINS}."
+    "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let finished ranks wait for "
+    f"the others: {JOINS}."
 )
 _UNEQUAL_REMEDY = (
-    "All ranks have to make the same collective calls with tensors of the same shape: look for calls that only some "
+    "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "
     f"ranks make, and for uneven data. {_UNEVEN_REMEDY}"
 )
 
@@ -133,7 +133,10 @@ def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) 
     if at is not None:
         what = f"{had} while rank {waiting.rank} was in step {count(at)}: the ranks made different numbers of steps"
     else:
-        what = f"{had} while rank {waiting.rank} still waited for {'it' if len(finished) == 1 else 'them'}: the ranks "
+        what = (
+            f"{had} while rank {waiting.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the "
+            "ranks "
+        )
         what += "did not make the same steps or collective calls"
     remedy = _UNEQUAL_REMEDY if at is None else _UNEVEN_REMEDY
     code = "unequal-calls" if at is None else "uneven-steps"

@@ -186,7 +186,7 @@ def chosen_value_axis(values: list[float], look: Look) -> tuple[Axis, str]:
     axis = log_axis(values, most) if look.log else None
     if axis is not None:
         return axis, ""
-    return value_axis(values, most), "Log shows values above 0 only." if look.log and values else ""
+    return value_axis(values, most), "The log scale shows only values above 0." if look.log and values else ""
 
 
 def _step_axis(steps: list[float], look: Look) -> Axis:

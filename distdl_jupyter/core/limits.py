@@ -20,13 +20,15 @@ RANKS_PER_CORE, RANKS_ANYWAY = 8, 64
 #: and bytes of memory.
 _FILES_EACH, _TASKS_EACH, _BYTES_EACH = 2, 2, 10_000_000
 
-_PROCESSES = "You may run too few processes here: wait until some have ended, or raise 'ulimit -u'."
-_FILES = "A process may open too few files here: raise 'ulimit -n'."
-_MEMORY = "The memory is used up: end other programs, or run fewer processes."
+_PROCESSES = (
+    "The limit of processes for your user is reached. Wait until some have ended, or raise it with 'ulimit -u'."
+)
+_FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
+_MEMORY = "The memory is used up. End other programs, or run fewer processes."
 _REMEDIES = {
     errno.EAGAIN: _PROCESSES,
     errno.EMFILE: _FILES,
-    errno.ENFILE: "This machine may open no more files: end other programs.",
+    errno.ENFILE: "The limit of open files on this machine is reached. End other programs.",
     errno.ENOMEM: _MEMORY,
 }
 
@@ -70,7 +72,7 @@ def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0
         return None
     says = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}"
     remedy = "Use fewer processes, or set oversubscribe=True."
-    return Shortage("error", f"{says}: one machine starts {count(most)} at most", remedy)
+    return Shortage("error", f"{says}. The limit of one machine is {count(most)}", remedy)
 
 
 def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
@@ -83,15 +85,15 @@ def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
     ):  # fmt: skip
         left = room.get(name)
         if left is not None and left < each * ranks:
-            says = f"{plural(ranks, 'process')} would take {count(each * ranks)} {what}"
-            yield Shortage("error", f"{says}, and no more than {count(left)} can be had", remedy)
+            says = f"{plural(ranks, 'process')} need about {count(each * ranks)} {what}"
+            yield Shortage("error", f"{says}, but only {count(left)} are available", remedy)
     memory, remedy = room.get("memory"), "Use fewer processes, or end other programs."
     if memory is not None and memory < _BYTES_EACH * ranks:
-        says = f"{plural(ranks, 'process')} would take {size(_BYTES_EACH * ranks)} of memory at least"
-        yield Shortage("error", f"{says}, and no more than {size(memory)} can be had", remedy)
+        says = f"{plural(ranks, 'process')} need at least {size(_BYTES_EACH * ranks)} of memory"
+        yield Shortage("error", f"{says}, but only {size(memory)} is available", remedy)
     elif memory is not None and memory < LARGE[1] * ranks:
-        says = f"No more than {size(memory // ranks)} of memory can be had for each process"
-        yield Shortage("warning", f"{says}, and {LARGE[0]} alone takes some {size(LARGE[1])}", remedy)
+        says = f"Only {size(memory // ranks)} of memory is available for each process"
+        yield Shortage("warning", f"{says}, and {LARGE[0]} alone needs about {size(LARGE[1])}", remedy)
 
 
 def allow_files(count: int) -> None:

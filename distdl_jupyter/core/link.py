@@ -92,7 +92,7 @@ def _number(text: str, whole: str, *, zero: bool = False) -> float:
 
 def _unreadable(text: str) -> InvalidSpec:
     return InvalidSpec(
-        f"{text!r} is no link: it takes a rate, or a VM size, and a latency behind a comma.",
+        f"{text!r} is not a valid link. Give a rate or a VM size, then optionally a comma and a latency.",
         code="link-invalid",
         field="rehearse",
         hint=EXAMPLE,

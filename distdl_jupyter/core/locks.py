@@ -60,7 +60,7 @@ class Holder(NamedTuple):
 
     def remedy(self, id_: str) -> str:
         """Return what to do about a job whose supervisor runs on another host."""
-        return f"Log in to {self.host} to see to it. If that host is gone for good: distdl lost {short_id(id_)}."
+        return f"Check it on {self.host}. If that host is gone for good, run: distdl lost {short_id(id_)}"
 
 
 def holder(path: Path, *signs: Path) -> Holder:
@@ -128,8 +128,8 @@ def prove(path: Path) -> None:
         os.close(fd)
     if not works:
         raise DiskRefused(
-            f"{path.parent.parent} is on a file system where files cannot be locked ({disk.file_system(path)}), so it "
-            "could not be told whether a job lives.",
+            f"{path.parent.parent} is on a file system that does not support file locks ({disk.file_system(path)}), "
+            "so it is unknown whether a job is running.",
             code="no-file-locks",
-            hint="Let DISTDL_HOME name a folder on a local disk, or have that file system mounted with flock.",
+            hint="Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock.",
         )

@@ -108,7 +108,7 @@ def notice(path: Path, begin: int) -> list[Event]:
         return []
     lines = plural(first[0]["lines"] - first[0]["first"], "line")
     size = size_in_words(missing[1] - missing[0])
-    text = f"… {lines} ({size}) left out here; raise max_log_bytes to keep more"
+    text = f"… {lines} ({size}) omitted; raise max_log_bytes to keep more"
     return [{**first[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
 
 

@@ -37,13 +37,13 @@ def check_count(value: Any, field: str) -> int:
     """Return a count of nodes or processes. Raises InvalidSpec (a whole number from 1 to MAX_PROCESSES)."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes a whole number from 1.",
+            f"{field} must be an integer of at least 1, not {value!r}.",
             code="option-not-a-positive-integer",
             field=field,
         )
     if value > MAX_PROCESSES:
         raise InvalidSpec(
-            f"{field} is {value:,}, but the most is {MAX_PROCESSES:,}.", code="too-many-processes", field=field
+            f"{field} must be at most {MAX_PROCESSES:,}, not {value:,}.", code="too-many-processes", field=field
         )
     return value
 
@@ -59,7 +59,9 @@ def _count(value: Any, field: str) -> int | None:
 def check_name(name: str) -> str:
     """Return the job's name. Raises InvalidSpec (1 to 120 printable characters)."""
     if not _NAME.fullmatch(name):
-        raise InvalidSpec("A job's name has 1 to 120 printable characters.", code="job-name-invalid", field="name")
+        raise InvalidSpec(
+            "The name of a job must have 1 to 120 printable characters.", code="job-name-invalid", field="name"
+        )
     return name
 
 
@@ -80,7 +82,7 @@ def _positive(value: Any, field: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes a number above zero.", code="option-not-a-positive-number", field=field
+            f"{field} must be a number above 0, not {value!r}.", code="option-not-a-positive-number", field=field
         )
     return float(value)
 
@@ -95,7 +97,7 @@ def _most(most: int, fewest: int = 0) -> Check:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value <= most:
             raise InvalidSpec(
-                f"{field} is {value!r}, but it takes a whole number from {fewest} to {most:,}.",
+                f"{field} must be an integer from {fewest} to {most:,}, not {value!r}.",
                 code="option-out-of-range",
                 field=field,
             )
@@ -113,7 +115,7 @@ def _memory(value: Any, field: str) -> int | None:
         value = float(found[1]) * (1024 if found[3] else 1000) ** "bkmgt".index((found[2] or "b").lower())
     elif isinstance(value, str):
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes a size.", code="size-invalid", field=field, hint='Example: "24 GB".'
+            f"{field} must be a size, not {value!r}.", code="size-invalid", field=field, hint='Example: "24 GB".'
         )
     return _bytes(value, field)
 
@@ -133,7 +135,7 @@ def _restarts(value: Any, field: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RESTARTS:
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes a whole number from 0 to {MOST_RESTARTS}.",
+            f"{field} must be an integer from 0 to {MOST_RESTARTS}, not {value!r}.",
             code="max-restarts-invalid",
             field=field,
         )
@@ -145,7 +147,7 @@ def _steps(value: Any, field: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes a number of steps, 0 for never.",
+            f"{field} must be an integer of at least 0 (0: never), not {value!r}.",
             code="check-weights-invalid",
             field=field,
         )
@@ -156,7 +158,7 @@ def _yes_or_no(value: Any, field: str) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
     raise InvalidSpec(
-        f"{field} is {value!r}, but it takes True, False or None (automatic).", code="option-not-a-boolean", field=field
+        f"{field} must be True, False or None (automatic), not {value!r}.", code="option-not-a-boolean", field=field
     )
 
 
@@ -167,7 +169,7 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
         pairs = dict(value)
     except (TypeError, ValueError):
         raise InvalidSpec(
-            f"{field} takes a dict of names and values.",
+            f"{field} must be a dict of names and values.",
             code="environment-not-a-dict",
             field=field,
             hint='Example: {"OMP_NUM_THREADS": "2"}.',
@@ -175,16 +177,20 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
     for name, text in pairs.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise InvalidSpec(
-                f"{name!r} cannot be the name of an environment variable.", code="environment-name-invalid", field=field
+                f"{name!r} is not a valid name of an environment variable.",
+                code="environment-name-invalid",
+                field=field,
             )
         if "\0" in str(text):
-            raise InvalidSpec(f"{name} cannot hold a null character.", code="environment-value-null", field=field)
+            raise InvalidSpec(
+                f"The value of {name} must not contain a null character.", code="environment-value-null", field=field
+            )
         if name.startswith("DISTDL_"):
             raise InvalidSpec(
-                f"{name} is set by this package itself.",
+                f"{name} is reserved for this package.",
                 code="environment-name-reserved",
                 field=field,
-                hint="Choose a name that does not begin with DISTDL_.",
+                hint="Use a name that does not begin with DISTDL_.",
             )
     return {name: str(text) for name, text in pairs.items()}
 
@@ -267,21 +273,21 @@ class JobOptions:
         metavar="NAME", aliases=("backend",),
     )  # fmt: skip
     compute_target: str = _option(
-        "local", _text, "One of {clusters}, or a cluster that you named", by_default="local", metavar="NAME",
+        "local", _text, "One of {clusters}, or the name of an added cluster", by_default="local", metavar="NAME",
         aliases=("target", "compute", "cluster"),
     )  # fmt: skip
     vm_size: str | None = _option(
-        None, _text, "Azure VM size, for targets that rent machines", metavar="SIZE",
+        None, _text, "Azure VM size, for clusters that rent machines", metavar="SIZE",
         aliases=("vm_series", "instance_type"), label="VM size",
     )  # fmt: skip
     #: What one node costs in an hour, in the spec's ``currency``; None where nobody said it.
     price_per_hour: float | None = _option(
-        None, _anything, 'What one node costs in an hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
+        None, _anything, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
         kept=False,
     )  # fmt: skip
     name: str = _option("", _name, "The job's name", by_default="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _option(
-        None, _yes_or_no, "Whether ranks get a GPU each", by_default="where there are", switch=True,
+        None, _yes_or_no, "Whether each rank gets a GPU", by_default="if the machine has GPUs", switch=True,
         aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
     )  # fmt: skip
     #: GPUs, cores and bytes of memory of one process, which the job holds as long as it runs. GPUs are never shared:
@@ -289,24 +295,24 @@ class JobOptions:
     #: Cores and memory count only where a job asks for them, among those that do: a small job beside others starts at
     #: once, as processes do, and what a training needs of them nobody can know before.
     gpus: int | None = _option(
-        None, _most(MOST_GPUS), "GPUs of each process, held while it runs; 0 for none",
-        by_default="one for each, as far as there are", metavar="N", word=int, label="GPUs each",
+        None, _most(MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
+        by_default="one per process, if there are enough", metavar="N", word=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
-        None, _most(MOST_CORES, 1), "Cores of each process, held while it runs", by_default="not counted", metavar="N",
-        word=int, label="Cores each",
+        None, _most(MOST_CORES, 1), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
+        word=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
-        None, _memory, 'Memory of each process, held while it runs: "24 GB"', by_default="not counted",
-        metavar="SIZE", label="Memory each", shown=humanize.size,
+        None, _memory, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
+        metavar="SIZE", label="Memory per process", shown=humanize.size,
     )  # fmt: skip
     #: Among the waiting jobs of one user; those of other users keep their places.
     priority: int = _option(
-        0, _most(MOST_PRIORITY, -MOST_PRIORITY), "Jobs of a higher priority start before your others that wait",
+        0, _most(MOST_PRIORITY, -MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
         by_default="0", metavar="N", word=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
-        (), _jobs, "Start when this job has completed; if it does not, this one is canceled. May be repeated",
+        (), _jobs, "Start after this job has completed; if it fails, this job is canceled. Can be repeated",
         metavar="ID", repeats=True, label="Starts after", shown=lambda ids: ", ".join(map(humanize.short_id, ids)),
         kept=False,
     )  # fmt: skip
@@ -317,58 +323,62 @@ class JobOptions:
     #: A job none of whose ranks makes progress for so long is ended as failed, with its stacks; None: only shown.
     hang_timeout_seconds: float | None = _option(
         None, _positive,
-        "End the job, with the stacks of all ranks kept, when no rank makes progress for S seconds", metavar="S",
+        "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
         word=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
     )  # fmt: skip
     #: Of ranks that stay; those on other machines have a limit by default (see ``ranks.start``).
     idle_timeout_seconds: float | None = _option(
-        None, _positive, "End ranks that stay after S seconds without a cell",
-        by_default="never on this machine, 2 h on others", metavar="S", word=float, aliases=("idle_timeout",),
+        None, _positive, "Stop a session's ranks after S seconds without a cell",
+        by_default="never on this machine, 2 h on other clusters", metavar="S", word=float, aliases=("idle_timeout",),
         in_form=False, label="Ends when idle for", shown=humanize.duration,
     )  # fmt: skip
     #: How often the ranks are started anew after a failure.
     max_restarts: int = _option(
-        0, _restarts, "Start all ranks anew after a failure, up to N times; checkpoint_dir() stays", by_default="0",
+        0, _restarts, "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
+        "kept", by_default="0",
         metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
     #: How many checkpoints stay: "" for all.
     keep_checkpoints: str = _option(
         "", _keep_checkpoints,
-        "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (lowest or highest may "
-        "stand before the metric)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
+        "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
+        "before the metric to choose)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
     #: Rules on metrics: a message when one holds for the first time.
     notify_when: tuple[str, ...] = _option(
-        (), check_rules, "Send a message when a metric's mean over ranks fulfils a rule for the first time, such as "
-        '"val_acc > 0.9". May be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
+        (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
+        "\"val_acc > "
+            '0.9". Can be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
         shown=", ".join,
     )  # fmt: skip
     #: Where the supervisor has one run written for all ranks; "" as the user's settings say.
     track: str = _option(
         "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
-        "none", by_default="as your settings say", metavar="NAME", label="Tracked with", shown=tracking.shown,
+        "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.shown,
     )  # fmt: skip
     #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
     min_node_count: int | None = _option(
-        None, _count, "A restart may go on with the nodes that are left, at least N", by_default="all", metavar="N",
-        word=int, in_form=False, label="Goes on with",
+        None, _count, "Restart with the remaining nodes after a node is lost, as long as at least N "
+        "remain", by_default="all", metavar="N",
+        word=int, in_form=False, label="Minimum nodes",
         shown=lambda fewest: f"at least {humanize.plural(fewest, 'node')}",
     )  # fmt: skip
     #: Of a longer log the first half and the last lines are kept; metrics, states and results are always.
     max_log_bytes: int = _option(
-        1_000_000_000, _bytes, "Of a log that is longer keep the first half and the last lines", by_default="1 GB",
+        1_000_000_000, _bytes, "Longest log in bytes; of a longer log, keep the first half and the last "
+        "lines", by_default="1 GB",
         metavar="N", word=int, in_form=False, label="Log", shown=lambda most: f"up to {humanize.size(most)}",
     )  # fmt: skip
     #: Numbers that ranks print are metrics until they report some themselves.
     metrics_from_output: bool = _option(
         default=True, check=_yes_or_no, by_default="yes", switch=True,
-        help_="Whether metrics and progress are read in what ranks print, until they report their own",
+        help_="Read metrics and progress from printed output, until the code reports its own",
         label="Printed metrics", shown=lambda wanted: "read" if wanted else "not read",
     )  # fmt: skip
     #: Replicated weights that depart from each other are told (worker.watch.weight_check).
     weight_check_steps: int = _option(
         100, _steps,
-        "Compare the weights that all ranks are to have alike every N steps of an optimizer of torch; 0: never",
+        "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
@@ -381,49 +391,50 @@ class JobOptions:
     #: The link of each emulated node: ``1gbit,0.2ms``, or a VM size with or without a latency. "": the loopback.
     rehearse: str = _option(
         "", _link,
-        "Rehearse several nodes on this machine over slower links: a rate and a latency, as 1gbit,0.2ms, or the VM "
-        "size whose link it is, as NC64as_T4_v3", metavar="LINK", label="Rehearsed on", shown=link.shown,
+        "Simulate several nodes on this machine over slower links: a rate and a latency, such as 1gbit,0.2ms, or "
+        "the VM size whose link to use, such as NC64as_T4_v3", metavar="LINK", label="Simulated link", shown=link.shown,
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
-        5.0, _positive, "Time between INT, TERM and KILL when it stops", by_default="5", metavar="S", word=float,
-        in_form=False, label="Grace at a stop", shown=humanize.duration,
+        5.0, _positive, "Time between the signals INT, TERM and KILL when the job is "
+        "stopped", by_default="5", metavar="S", word=float,
+        in_form=False, label="Grace period", shown=humanize.duration,
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata=_about(
         _variables,
-        "An environment variable of the ranks; NAME alone takes the value that it has here. May be repeated",
+        "An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), kept=False,
     ))  # fmt: skip
     #: What is brought to every node before the ranks start.
     data: tuple[DataSource, ...] = _option(
         (), _anything,
-        "Data that is brought to every node before the ranks start: blob://account/container/prefix, "
-        "s3://bucket/prefix, gs://bucket/prefix, https://host/file, shared:/path or a path here; "
-        "?shard gives each node a part. May be repeated", metavar="NAME=PLACE", repeats=True,
+        "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
+        "gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard gives each node a "
+        "part. Can be repeated", metavar="NAME=PLACE", repeats=True,
         label="Data", shown=lambda sources: ", ".join(f"{one.name}={one.url}" for one in sources),
     )  # fmt: skip
     #: What is installed on every node before the ranks start, over what is there; the file's text stands here.
     pip_packages: tuple[str, ...] = _option(
         (), check_packages,
-        "A package that every node installs from PyPI before the ranks start, such as numpy==2.2. May be repeated",
+        "A package to install from PyPI on every node before the ranks start, such as numpy==2.2. Can be repeated",
         flags=("--pip",), metavar="PACKAGE", repeats=True, aliases=("packages_to_install",), label="pip packages",
         shown=", ".join,
     )  # fmt: skip
     conda_packages: tuple[str, ...] = _option(
         (), check_packages,
-        "A package that every node installs with conda before the ranks start, such as conda-forge::ffmpeg=7. "
-        "May be repeated",
+        "A package to install with conda on every node before the ranks start, such as conda-forge::ffmpeg=7. Can be "
+        "repeated",
         flags=("--conda",), metavar="PACKAGE", repeats=True, label="conda packages", shown=", ".join,
     )  # fmt: skip
     requirements: str = _option(
         "", check_requirements,
-        "Packages that every node installs before the ranks start: requirements.txt, pylock.toml, or a script that "
-        "states its dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
+        "Packages to install on every node before the ranks start: requirements.txt, pylock.toml, or a script with "
+        "inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
         label="Requirements", shown=lambda text: humanize.plural(text.count("\n"), "line"),
     )  # fmt: skip
     #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
     outputs: str = _option(
-        "", _outputs, "Where outputs/ goes at the end, besides the job's folder: blob://account/container/prefix",
+        "", _outputs, "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
         metavar="PLACE", label="Outputs to",
     )  # fmt: skip
 

@@ -32,9 +32,10 @@ _OTHER_LOCKS = {
     "environment.yml": "",
     "environment.yaml": "",
 }
-_TAKES = "Give requirements.txt, pylock.toml, or a script that states its dependencies (PEP 723)."
+_TAKES = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
 _TRAVELS = (
-    "Modules beside the notebook travel by themselves; of another project build a wheel that all nodes can fetch."
+    "Modules in the notebook's folder are sent automatically. For another project, build a wheel that all nodes can "
+    "download."
 )
 
 
@@ -45,7 +46,7 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     for one in found:
         if one.startswith("-") or "\n" in one:
             raise InvalidSpec(
-                f"{field} takes names of packages, not {one.splitlines()[0]!r}.",
+                f"{field} must list package names, not {one.splitlines()[0]!r}.",
                 code="package-name-invalid",
                 field=field,
                 hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
@@ -59,7 +60,7 @@ def _words(value: Any, field: str) -> tuple[str, ...]:
         return tuple(word for part in value.split(",") for word in part.split())
     if not isinstance(value, (list, tuple)) or any(not isinstance(one, str) for one in value):
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes a list of packages.",
+            f"{field} must be a list of packages, not {value!r}.",
             code="packages-not-a-list",
             field=field,
             hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
@@ -76,7 +77,7 @@ def check_requirements(value: Any, field: str) -> str | None:
         return None
     if not isinstance(value, (str, Path)):
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes the path of a file.",
+            f"{field} must be the path of a file, not {value!r}.",
             code="requirements-not-a-path",
             field=field,
             hint=_TAKES,
@@ -99,7 +100,7 @@ def requirements(given: str, folder: Path, field: str = "requirements") -> str:
             f"{field} is longer than 1 MB.",
             code="requirements-too-long",
             field=field,
-            hint="Leave out what is not needed.",
+            hint="Remove what the job does not need.",
         )
     if is_lock(text):
         _check_reachable(text, field)
@@ -119,9 +120,9 @@ def _text_of(path: Path, field: str) -> str:
 
 def _read(path: Path, field: str) -> str:
     if (command := _OTHER_LOCKS.get(path.name)) is not None:
-        hint = f"Make a file that pip reads: {command}." if command else "Name its packages in conda_packages."
+        hint = f"Create a file that pip reads: {command}." if command else "List its packages in conda_packages."
         raise InvalidSpec(
-            f"{field} takes no {path.name}, which only another tool reads.",
+            f"{field} cannot be {path.name}, because only another tool reads that file.",
             code="requirements-file-of-other-tool",
             field=field,
             hint=hint,
@@ -129,7 +130,7 @@ def _read(path: Path, field: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not a text file"
         raise InvalidSpec(
             f"{field}: {path} cannot be read ({why}).", code="requirements-unreadable", field=field, hint=_TAKES
         ) from None
@@ -146,7 +147,7 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
     example = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
     if len(found) != 1:
         raise InvalidSpec(
-            f"{field}: {name} states {'no' if not found else 'more than one set of'} dependencies (PEP 723).",
+            f"{field}: {name} has {'no' if not found else 'more than one block of'} inline dependencies (PEP 723).",
             code="script-without-dependencies",
             field=field,
             hint=example,
@@ -180,10 +181,10 @@ def _check_python(wanted: str, name: str, field: str) -> None:
         fits = False
     if not fits:
         raise InvalidSpec(
-            f"{field}: {name} asks for Python {wanted}, and this one is {here}.",
+            f"{field}: {name} requires Python {wanted}, but this is Python {here}.",
             code="requirements-python-version",
             field=field,
-            hint="Submit it from a kernel of that Python: ranks run the same.",
+            hint="Submit it from a kernel with that Python version, because ranks use the same version.",
         )
 
 
@@ -197,7 +198,7 @@ def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
             continue
         if flag in _INCLUDES[2:]:
             raise InvalidSpec(
-                f"{field}: {path.name} names a file of constraints, which no node has.",
+                f"{field}: {path.name} refers to a constraints file, which the nodes do not have.",
                 code="requirements-constraints",
                 field=field,
                 hint="Pin the versions in the file itself, or give a lock (pylock.toml).",
@@ -213,7 +214,7 @@ def _check_line(line: str, field: str) -> None:
     first = line.split(maxsplit=1)[0]
     if first in ("-e", "--editable") or first.startswith((".", "/", "~", "file:")):
         raise InvalidSpec(
-            f"{field} names {line!r}, which other machines do not have.",
+            f"{field} contains {line!r}, which does not exist on other machines.",
             code="requirements-local-path",
             field=field,
             hint=_TRAVELS,
@@ -228,17 +229,17 @@ def _check_reachable(text: str, field: str) -> None:
             split = urlsplit(address)
         except ValueError:  # which may quote a password
             raise InvalidSpec(
-                f"{field} has an address that cannot be read.",
+                f"{field} contains an address that cannot be read.",
                 code="requirements-address-invalid",
                 field=field,
-                hint="Correct what stands behind its ://.",
+                hint="Correct the part after ://.",
             ) from None
         if split.password or (split.username and not split.scheme.endswith("ssh")) or mask(address) != address:
             raise InvalidSpec(
-                f"{field}: the address at {split.hostname} holds a password, and what a job asks for is kept with it.",
+                f"{field}: the address at {split.hostname} contains a password, which would be stored with the job.",
                 code="requirements-password",
                 field=field,
-                hint="Give it as the environment variable CONDA_CHANNELS, or in .condarc of the nodes."
+                hint="Set the environment variable CONDA_CHANNELS, or use .condarc on the nodes."
                 if field == "conda_packages"
-                else "Give it as the environment variable PIP_INDEX_URL, or in pip.conf or .netrc of the nodes.",
+                else "Set the environment variable PIP_INDEX_URL, or use pip.conf or .netrc on the nodes.",
             )

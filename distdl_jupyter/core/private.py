@@ -31,17 +31,17 @@ def check(folder: Path) -> None:
     # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
     if me != 0 and seen.st_uid not in (me, 0):
         raise DiskRefused(
-            f"{folder} belongs to the user with number {seen.st_uid} and not to you.",
+            f"{folder} belongs to another user (number {seen.st_uid}).",
             code="folder-of-another-user",
             hint=_ELSEWHERE,
         )
     if permissions.is_open(seen):
         who = "everybody" if seen.st_mode & 0o002 else f"the group with number {seen.st_gid}"
         raise DiskRefused(
-            f"{folder} may be written by {who}, who could put code into your jobs.",
+            f"{folder} is writable by {who}, who could put code into your jobs.",
             code="folder-writable-by-others",
-            hint=f"Take that back with chmod go-w '{folder}'.",
+            hint=f"Remove that permission: chmod go-w '{folder}'",
         )
 
 
-_ELSEWHERE = "Let DISTDL_HOME name a folder of your own."
+_ELSEWHERE = "Set DISTDL_HOME to a folder that belongs to you."

@@ -118,7 +118,7 @@ def rank_numbers(text: str) -> list[int] | None:
         return [int(one) for one in text.split(",")] if text else None
     except ValueError:
         raise InvalidSpec(
-            f"--ranks takes numbers such as 0,1, but got {text!r}.", code="ranks-unreadable", field="ranks"
+            f"--ranks must be a list of numbers such as 0,1, not {text!r}.", code="ranks-unreadable", field="ranks"
         ) from None
 
 
@@ -253,7 +253,7 @@ def shifts(
     hosts = {int(one["rank"]): str(one.get("host") or "") for one in summaries}
     found = {rank: -1e6 * clocks.get(rank, (0.0, 0.0))[0] for rank in hosts}
     if len(set(hosts.values())) < 2:
-        return found, "All ranks have the clock of one host."
+        return found, "All ranks use the clock of one host."
     errors = {rank: 1e6 * clocks.get(rank, (0.0, math.inf))[1] for rank in hosts}
     reference = min(hosts, key=lambda rank: (errors[rank], rank))
     ends = {int(one["rank"]): _waits(one) for one in summaries}

@@ -127,14 +127,14 @@ def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str
     if lacks == (ORDER,):
         return f"waiting for its turn, after {listing(who)}" if who else "waiting for its turn"
     if lacks == (AFTER,):
-        return f"waiting until {listing(who)} {'has' if len(who) == 1 else 'have'} completed"
-    what = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a place"])
+        return f"waiting for {listing(who)} to complete"
+    what = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a slot"])
     return f"waiting for {what}" + (f", held by {listing(who)}" if who else "")
 
 
 def moved_to(target: str) -> str:
     """Return the reason of the end of a job that gave its place to one on another cluster."""
-    return f"It was moved to {target}."
+    return f"The job was moved to {target}."
 
 
 def was_moved(reason: str) -> bool:
@@ -144,4 +144,4 @@ def was_moved(reason: str) -> bool:
 
 def waits_no_more(id_: str, state: State) -> JobNotRunning:
     """Return the exception for a job that was asked to do what only one that waits can."""
-    return JobNotRunning(f"Job {id_} waits for nothing any more: it is {state.value}.", code="job-not-queued")
+    return JobNotRunning(f"Job {id_} is not waiting: it is {state.value}.", code="job-not-queued")

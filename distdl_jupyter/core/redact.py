@@ -58,10 +58,10 @@ def refuse(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if isinstance(value, str) and text(value) != value:
             raise InvalidSpec(
-                f"{name} holds a secret ({_around(text(value))}), and options are kept.",
+                f"{name} contains a secret ({_around(text(value))}), and options are stored with the job.",
                 code="option-holds-secret",
                 field=name,
-                hint="Take it out, and give it as an environment variable.",
+                hint="Remove it, and pass it as an environment variable.",
             )
 
 

@@ -331,8 +331,9 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
     where = f" on {about.host}" if about.host else ""
     if used >= FULL * limit:
         rank, most = max(((rank, use.memory or 0.0) for rank, use in last.ranks.items()), key=lambda one: one[1])
-        return ResourceMark("memory", rank, about.host, f"The memory{where} is {100 * used / limit:.0f} % full, "
-                    f"{size(left)} of {size(limit)} are left: rank {rank} uses most of it, {size(most)}.")  # fmt: skip
+        return ResourceMark("memory", rank, about.host, f"The memory{where} is {100 * used / limit:.0f} % full "
+            f"({size(left)} of {size(limit)} free). Rank "
+            f"{rank} uses the most, {size(most)}.")  # fmt: skip
     rate = _steady_rate([(one.t, one.machine.memory) for one in samples])
     if rate is None or rate * (last.t - samples[0].t) < _GROWTH * limit or left / rate > _SOON:
         return None
@@ -340,15 +341,15 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
     rank, own = max(grown, key=lambda one: grown[one]), sum(one for one in grown.values() if one > 0)
     when = duration(left / rate)
     text = (
-        f"Rank {rank}{where} runs out of memory in about {when} if it grows on like this: "
-        f"{size(rate)} a second, {size(left)} of {size(limit)} are left."
+        f"Rank {rank}{where} will run out of memory in about {when} if it keeps growing by {size(rate)} per second "
+        f"({size(left)} of {size(limit)} free)."
     )
     if own < _OWN * (used - (samples[0].machine.memory or 0.0)):
         if used < _TIGHT * limit:
             return None
         text = (
-            f"The memory{where} is full in about {when} if others than this job take it on like this: "
-            f"{size(rate)} a second, {size(left)} of {size(limit)} are left."
+            f"The memory{where} will be full in about {when} if processes outside this job keep growing by "
+            f"{size(rate)} per second ({size(left)} of {size(limit)} free)."
         )
     return ResourceMark("memory", rank, about.host, text)
 

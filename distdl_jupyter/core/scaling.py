@@ -120,7 +120,7 @@ def enough(rates: Sequence[float]) -> bool:
 
 def too_few(name: str) -> str:
     """Return what is said of a run that was over too early."""
-    return f"{name} made too few steps to be measured: an optimizer has to step {WARM_UP + LEAST_STEPS} times at least."
+    return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP + LEAST_STEPS} steps."
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,10 @@ class Scaling:
         known = self.of(backend or self.backends[0]) if self.points else []
         if len(known) < 2:
             raise InvalidSpec(
-                "A forecast needs runs on two numbers of processes at least.",
+                "A forecast needs runs on at least two numbers of processes.",
                 code="forecast-needs-two-points",
                 field="processes",
-                hint="Measure more of them: scale(train, processes=[1, 2, 4]).",
+                hint="Measure more: scale(train, processes=[1, 2, 4]).",
             )
         model = _Model.of(known)
         own, communication, of_link = model.own, model.communication(processes), 0.0
@@ -241,16 +241,16 @@ class _Over:
 
 def _over(link: Link, points: Sequence[Point], processes: int, nodes: int) -> _Over:
     if not 1 <= nodes <= processes or processes % nodes:
-        raise InvalidSpec(f"{processes} processes cannot be divided equally among {nodes} nodes.", field="nodes")
+        raise InvalidSpec(f"{processes} processes cannot be divided evenly among {nodes} nodes.", field="nodes")
     if nodes == 1:
         return _Over(0.0, 0.0)
     seen = [one for one in points if one.gradients]
     if not seen:
         raise InvalidSpec(
-            "The bytes of the gradients were not seen in these runs, so nothing is known of another link.",
+            "The gradient size was not recorded in these runs, so another link cannot be forecast.",
             code="forecast-without-gradients",
             field="link",
-            hint="They are seen with DistributedDataParallel and Horovod's optimizer on two processes.",
+            hint="It is recorded with DistributedDataParallel and Horovod's optimizer on two processes.",
         )
     last = seen[-1]
     whole = _ring_over(link, last.gradients, processes)

@@ -46,9 +46,9 @@ def secured(folder: Path) -> Path:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise DistDLError(
-            f"{folder} belongs to somebody else.",
+            f"{folder} belongs to another user.",
             code="socket-folder-of-another-user",
-            hint="Set JUPYTER_RUNTIME_DIR to a folder of yours.",
+            hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
         )
     if stat.S_IMODE(found.st_mode) != 0o700:
         folder.chmod(0o700)

@@ -64,7 +64,7 @@ def choice(values: Sequence[Any]) -> Choice:
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise InvalidSpec(
-            f"{name} takes two numbers, and {value!r:.40} is none.",
+            f"{name} needs two numbers, and {value!r:.40} is not a number.",
             code="distribution-bounds-not-numbers",
             field="parameters",
             hint=f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).",
@@ -76,20 +76,20 @@ def _checked(one: Range, name: str) -> Range:
     said = f"{name}({one.low:g}, {one.high:g})"
     if one.low >= one.high:
         raise InvalidSpec(
-            f"{said} holds no numbers: the first has to be below the second.",
+            f"{said} is empty: the first number must be below the second.",
             code="distribution-empty",
             field="parameters",
         )
     if one.log and one.low <= 0:
         raise InvalidSpec(
-            f"{said} begins at {one.low:g}, but a logarithm needs numbers above 0.",
+            f"{said} begins at {one.low:g}, but a logarithmic range must begin above 0.",
             code="distribution-logarithm",
             field="parameters",
-            hint="Begin above 0, or use uniform.",
+            hint="Use a lower bound above 0, or uniform.",
         )
     if one.whole and (one.low % 1 or one.high % 1):
         raise InvalidSpec(
-            f"{said}: integers takes whole numbers.",
+            f"{said}: the bounds must be integers.",
             code="distribution-integers",
             field="parameters",
             hint="Example: integers(1, 8).",
@@ -100,7 +100,7 @@ def _checked(one: Range, name: str) -> Range:
 def _choice(values: Any, name: str) -> Choice:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidSpec(
-            f"{name} is {values!r}, which is no list.",
+            f"{name} must be a list of values, not {values!r}.",
             code="parameter-values-not-a-list",
             field="parameters",
             hint=_EXAMPLE,
@@ -108,33 +108,33 @@ def _choice(values: Any, name: str) -> Choice:
     found = tuple(values)
     if not 1 <= len(found) <= MOST:
         raise InvalidSpec(
-            f"{name} has {len(found)} values, but it takes 1 to {MOST}.",
+            f"{name} must have 1 to {MOST} values, not {len(found)}.",
             code="parameter-value-count",
             field="parameters",
         )
     for value in found:
         if not isinstance(value, str | int | float | bool | None):
             raise InvalidSpec(
-                f"{name} has {type(value).__name__} among its values.",
+                f"{name} has a value of type {type(value).__name__}.",
                 code="parameter-value-type",
                 field="parameters",
-                hint="Give numbers, texts, True, False or None, and choose the object in the training code by them.",
+                hint="Use numbers, strings, True, False or None, and map them to objects in the training code.",
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidSpec(
-                f"{name} has {value} among its values.",
+                f"{name} has the value {value}.",
                 code="parameter-value-not-finite",
                 field="parameters",
-                hint="Give finite numbers.",
+                hint="Use finite numbers.",
             )
     kept: dict[Any, Any] = {}
     for value in found:
         if type(same := kept.setdefault(value, value)) is not type(value):
             raise InvalidSpec(
-                f"{name} has {same!r} and {value!r} among its values, which Optuna takes for one and the same.",
+                f"{name} has the values {same!r} and {value!r}, which Optuna treats as the same value.",
                 code="parameter-values-equal",
                 field="parameters",
-                hint="Give one of them, or texts by which the training code chooses.",
+                hint="Use only one of them, or strings that the training code maps to values.",
             )
     return Choice(tuple(kept))
 
@@ -143,7 +143,7 @@ def checked(given: Any) -> Space:
     """Return what is varied, by the parameter's name. Raises InvalidSpec."""
     if not isinstance(given, Mapping) or not 1 <= len(given) <= MOST:
         raise InvalidSpec(
-            "A sweep takes a dict from parameters to what they may be.",
+            "The parameters of a sweep must be a dict from names to ranges or lists of values.",
             code="parameters-not-a-dict",
             field="parameters",
             hint=_EXAMPLE,
@@ -164,14 +164,14 @@ def _understood(name: str, one: Any) -> Range | Choice:
         return make(one.low, one.high, log=one.log) if make is integers else make(one.low, one.high)
     if isinstance(one, str | int | float | bool | None):
         raise InvalidSpec(
-            f"{name} is {one!r}, which is no range and no list.",
+            f"{name} must be a range or a list of values, not {one!r}.",
             code="parameter-not-a-range",
             field="parameters",
-            hint="What is the same in all trials stands in the code, or in kwargs=.",
+            hint="Set values that are the same in all trials in the code or in kwargs=.",
         )
-    hint = "Give loguniform(1e-4, 1e-1), uniform(0, 1), integers(1, 8) or a list of values."
+    hint = "Use loguniform(1e-4, 1e-1), uniform(0, 1), integers(1, 8) or a list of values."
     raise InvalidSpec(
-        f"{name} is {kind}, which is no distribution that a sweep knows.",
+        f"{name} has the unsupported type {kind}.",
         code="distribution-unknown",
         field="parameters",
         hint=hint,
@@ -207,10 +207,10 @@ def _parsed(name: str, text: str) -> Range | Choice:
         called = ast.unparse(tree.func)
         if called not in _MAKERS:
             raise InvalidSpec(
-                f"{called} is no distribution that a sweep knows.",
+                f"Unknown distribution '{called}'.",
                 code="distribution-name-unknown",
                 field="parameters",
-                hint=f"There are {', '.join(_MAKERS)}, and lists: {name}=64,128.",
+                hint=f"Use one of: {', '.join(_MAKERS)}, or a list: {name}=64,128.",
             )
         try:
             positional = [ast.literal_eval(one) for one in tree.args]
@@ -227,7 +227,7 @@ def _parsed(name: str, text: str) -> Range | Choice:
     values = [_word(word.strip()) for word in words if word.strip()]
     if len(values) < 2:
         raise InvalidSpec(
-            f"{name}={text} leaves nothing to choose.",
+            f"{name}={text} has only one value, so there is nothing to vary.",
             code="parameter-single-value",
             field="parameters",
             hint=f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.",
@@ -247,7 +247,7 @@ def of_line(line: str) -> tuple[Space, str]:
         line = line[said.end() :]
     if not found:
         raise InvalidSpec(
-            "A sweep says first what is varied.",
+            "A sweep needs at least one parameter.",
             code="parameters-missing",
             field="parameters",
             hint="Example: lr=loguniform(1e-4,1e-1) width=64,128.",

@@ -142,7 +142,7 @@ class Taken:
         clauses = [group.clause(self._awaited if group is groups[-1] else "") for group in groups]
         if self.missing:
             silent = sorted(self.missing)
-            clauses.insert(0, f"{ranks_in_words(silent)} gave no stacks")
+            clauses.insert(0, f"{ranks_in_words(silent)} sent no stacks")
         if len(clauses) < 2:
             return "".join(clauses)
         return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"

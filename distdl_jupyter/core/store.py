@@ -147,7 +147,7 @@ class JobFolder:
                     f"{self.spec_file} cannot be read: {error.strerror}.", code="job-spec-unreadable", hint=remedy
                 ) from error
             raise JobNotFound(
-                f"No job {self.id} is here: its spec cannot be read ({error}).", code="job-spec-invalid"
+                f"Job {self.id} cannot be loaded: its spec cannot be read ({error}).", code="job-spec-invalid"
             ) from error
 
     @property
@@ -180,7 +180,9 @@ class JobFolder:
 
 def gone(id_: str) -> JobNotFound:
     """Return what is told of a job that is not there."""
-    return JobNotFound(f"No job {id_!r} is here.", code="job-unknown", hint="%dist_jobs or 'distdl ls' lists the jobs.")
+    return JobNotFound(
+        f"Unknown job {id_!r}.", code="job-unknown", hint="List the jobs with %dist_jobs or 'distdl ls'."
+    )
 
 
 class JobStore:
@@ -269,9 +271,9 @@ class JobStore:
             return JobFolder(self.jobs / matches[0])
         if matches:
             raise JobNotFound(
-                f"{len(matches)} jobs end in {id_!r}: {', '.join(matches)}.",
+                f"{len(matches)} jobs have an id that ends in {id_!r}: {', '.join(matches)}.",
                 code="job-id-ambiguous",
-                hint="Give the whole id.",
+                hint="Use the whole id.",
             )
         raise gone(id_)
 
@@ -289,7 +291,7 @@ class JobStore:
             raise disk.refusal(error, self.jobs) from error
         if left := _delete(doomed):
             raise DiskRefused(
-                f"Job {folder.id} is deleted, but not all of its files: {left}.",
+                f"Job {folder.id} was deleted, but some of its files remain: {left}.",
                 code="job-not-fully-deleted",
                 hint=f"They are in {doomed}.",
             )

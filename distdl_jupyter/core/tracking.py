@@ -31,7 +31,7 @@ def check(value: Any, field: str) -> str | None:
     found = tuple(dict.fromkeys(str(word).strip().lower() for word in words if str(word).strip()))
     if any(word not in (*TITLES, OFF) for word in found) or (OFF in found and len(found) > 1):
         raise InvalidSpec(
-            f"{field} is {value!r}, but it takes {', '.join(TITLES)}, several of them, or {OFF}.",
+            f"{field} must be one of {', '.join(TITLES)}, several of them, or {OFF}, not {value!r}.",
             code="tracker-unknown",
             field=field,
         )
@@ -107,23 +107,23 @@ def of_job(job: Path) -> list[TrackerRecord]:
 
 # what is said ---------------------------------------------------------------------------------
 
-NO_AZUREML = "Azure ML's tracking needs a package: pip install azureml-mlflow."
-NO_KEY = "Weights & Biases needs a key: run wandb login, or set WANDB_API_KEY."
+NO_AZUREML = "Azure ML tracking needs a package: pip install azureml-mlflow"
+NO_KEY = "Weights & Biases needs a key. Run wandb login, or set WANDB_API_KEY."
 
 
 def missing(tracker: str) -> str:
     """Return what is said where a tracker's package is not installed."""
-    return f"{TITLES[tracker]} needs a package: pip install 'distdl-jupyter[{tracker}]'."
+    return f"{TITLES[tracker]} needs a package: pip install 'distdl-jupyter[{tracker}]'"
 
 
 def elsewhere(record: TrackerRecord, place: str) -> str:
     """Return what is said where the settings name another place than that of the job's run."""
-    return f"The job's run of {record.title} is at {record.place}, but the settings name {place} now."
+    return f"The job's run in {record.title} is at {record.place}, but the settings now name {place}."
 
 
 def recovered(record: TrackerRecord) -> str:
     """Return what is said of a tracker that is out of trouble."""
-    return f"{record.title} has taken what it had missed."
+    return f"{record.title} is up to date again."
 
 
 def trouble(title: str, place: str, error: BaseException) -> str:
@@ -133,11 +133,11 @@ def trouble(title: str, place: str, error: BaseException) -> str:
     code = next(filter(None, status.groups()), "") if status else ""
     kind = type(error.__cause__ or error).__name__
     if code in ("401", "403") or "UNAUTHENTICATED" in text or "PERMISSION_DENIED" in text:
-        return f"{title} at {place} does not accept the user's name, password or token{f' ({code})' if code else ''}."
+        return f"{title} at {place} rejected the user name, password or token{f' ({code})' if code else ''}."
     if code:
-        return f"{title} at {place} answered {code}."
+        return f"{title} at {place} responded with {code}."
     if isinstance(error, OSError) or re.search(
         r"[Cc]onnection|[Tt]imed? ?out|Max retries|[Cc]ommError", f"{text} {kind}"
     ):
-        return f"{title} at {place} was not reached."
-    return f"{title} at {place} did not take it ({kind})."
+        return f"{title} at {place} cannot be reached."
+    return f"{title} at {place} rejected the request ({kind})."

@@ -23,7 +23,7 @@ from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.redact import is_secret
 
 _MASK = "•••"
-_ID = "the job's id, or its last part"
+_ID = "id of the job, or the last part of it"
 #: Stands in the help for the names of all backends, which are known late.
 _BACKENDS = "the backends"
 #: Flags that say what the magic does rather than what the job is.
@@ -31,13 +31,12 @@ OWN = ("out", "wait", "panel", "on_ranks", "check", "scale", "epoch_samples")
 #: What a sweep takes beside its parameters and the options of its trials.
 SWEEP = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
 
-_DESCRIPTION = """
-Run this cell on every rank of a distributed job.
-
-The cell comes back at once and shows the job live: state, curves, log. The job runs in processes of its own, so it
-outlives the kernel, the page and the server. Names that the cell takes from the notebook travel by value, modules
-beside the notebook travel too; the value of the last expression comes back.
-"""
+_DESCRIPTION = (
+    "\nRun this cell on every rank of a distributed job.\n\nThe cell returns at once and shows the job live: state, "
+    "curves, log. The job runs outside the kernel, so it survives a\nkernel restart or a page reload. Variables "
+    "that the cell uses are sent with it by value, and so are modules in the\nnotebook's folder. The value of the "
+    "last expression is the result of the job.\n"
+)
 
 _EPILOG = """
 Inside the cell, report with ``from distdl_jupyter import log, progress``.
@@ -51,29 +50,25 @@ Then ``job.result()`` is the value of rank 0 and ``job.results()`` the list by r
 """
 
 
-_SWEEP_DESCRIPTION = """
-Run this cell many times as a job, each time with other values of some names, and find the best ones.
-
-What is varied comes first on the line: NAME=VALUES, such as lr=loguniform(1e-4,1e-1), depth=integers(1,8),
-dropout=uniform(0,0.5), width=64,128. The cell uses the names and sets none of them. It comes back at once and shows the
-sweep; the sweep goes on without the kernel.
-"""
-_SWEEP_EPILOG = """
-Inside the cell, report what is to be compared: ``from distdl_jupyter import log; log(step=epoch, loss=loss)``.
-
-Example:
-
-    %%sweep lr=loguniform(1e-4,1e-1) width=64,128 --trials 20 --metric loss --parallel 2 -o found
-
-Then ``found.best.params`` are the best values and ``found.best.run(process_count_per_node=4)`` runs with them.
-"""
+_SWEEP_DESCRIPTION = (
+    "\nRun this cell many times as jobs with different values of some variables, and find the best values.\n\nStart "
+    "the line with the variables to vary: NAME=VALUES, such as lr=loguniform(1e-4,1e-1), depth=integers(1,8),\n"
+    "dropout=uniform(0,0.5), width=64,128. The cell uses these variables but does not assign them. It returns at "
+    "once and\nshows the sweep, which continues without the kernel.\n"
+)
+_SWEEP_EPILOG = (
+    "\nInside the cell, report the metric to compare: ``from distdl_jupyter import log; log(step=epoch, "
+    "loss=loss)``.\n\nExample:\n\n    %%sweep lr=loguniform(1e-4,1e-1) width=64,128 --trials 20 --metric loss "
+    "--parallel 2 -o found\n\nThen ``found.best.params`` are the best values and "
+    "``found.best.run(process_count_per_node=4)`` runs with them.\n"
+)
 
 
 class HelpRequested(InvalidSpec):
     """A magic line asks for the help; ``text`` is it."""
 
     def __init__(self, call: str, text: str) -> None:
-        super().__init__(f"{call}? shows the help.", code="flag-help", field="flag")
+        super().__init__(f"Show the help with {call}?", code="flag-help", field="flag")
         self.text = text
 
 
@@ -109,7 +104,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def _lists_all(self) -> str:
-        return f"{self.call}? lists all flags." if self._magic else f"{self.call} --help lists them."
+        return f"List all options with {self.call}?" if self._magic else f"List them with: {self.call} --help"
 
     def parse(self, line: str) -> argparse.Namespace:
         """Return what the words of a magic line mean. Raises InvalidSpec."""
@@ -117,7 +112,7 @@ class Parser(argparse.ArgumentParser):
             words = shlex.split(line)
         except ValueError as error:
             raise InvalidSpec(
-                f"The magic line cannot be read: {error}.", code="magic-line-unreadable", hint="Close every quote."
+                f"Cannot parse the magic line: {error}.", code="magic-line-unreadable", hint="Close every quote."
             ) from None
         self.answer_help(words)
         return self._parsed(words)
@@ -163,8 +158,8 @@ class Parser(argparse.ArgumentParser):
     def _stray(self, word: str) -> str:
         if not word.startswith("-"):
             if not self._magic:
-                return f"{word!r} stands alone; each value follows its flag."
-            return f"{word!r} stands alone on the magic line; each value follows its flag, such as -p 2."
+                return f"Unexpected argument {word!r}: every value must follow an option."
+            return f"Unexpected argument {word!r} on the magic line: every value must follow an option, such as -p 2."
         return unknown_flag(self, word)
 
 
@@ -178,7 +173,7 @@ def unknown_flag(parser: argparse.ArgumentParser, word: str) -> str:
         if primary in names:
             aliases |= dict.fromkeys(action.option_strings, names[primary])
     common = [flag for dest, flag in names.items() if dest in ABOUT]
-    return unknown(word.partition("=")[0], names.values(), "flag", common=common, aliases=aliases)
+    return unknown(word.partition("=")[0], names.values(), "option", common=common, aliases=aliases)
 
 
 def _long(action: argparse.Action) -> str:
@@ -207,9 +202,9 @@ def sweep_parser() -> Parser:
 
 def _add_flags_of_sweep(parser: Parser) -> None:
     add_sweep_flags(parser)
-    parser.add_argument("-o", "--out", metavar="NAME", help="Keep the Sweep in this variable.")
-    parser.add_argument("--wait", action=argparse.BooleanOptionalAction, help="Wait for the end (default: where a "
-                        "program such as papermill runs the notebook).")  # fmt: skip
+    parser.add_argument("-o", "--out", metavar="NAME", help="Store the Sweep in this variable.")
+    parser.add_argument("--wait", action=argparse.BooleanOptionalAction, help="Wait for the end (default: only when "
+        "a program such as papermill runs the notebook).")  # fmt: skip
 
 
 def job_parser(parser: Parser, own: Callable[[Parser], None] = lambda _: None) -> Parser:
@@ -256,34 +251,43 @@ def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> N
 
 def _add_own_flags(parser: Parser) -> None:
     add = parser.add_argument
-    add("-o", "--out", metavar="NAME", help="Keep the Job in this variable.")
+    add("-o", "--out", metavar="NAME", help="Store the Job in this variable.")
     add("--wait", action=argparse.BooleanOptionalAction,
-        help="Wait for the end: a failure is raised here, an interrupt cancels the job (default: where a program such "
-        "as papermill runs the notebook).")  # fmt: skip
+        help="Wait for the end: a failure is raised in the notebook, and an interrupt cancels the job (default: only "
+            "when a program such as papermill runs the notebook).")  # fmt: skip
     add("--panel", action=argparse.BooleanOptionalAction, help="Show the live panel (default) or a line of text.")
-    add("--scale", metavar="1,2,4", help="Measure short runs on so many processes instead, -b a,b on several backends.")
-    add("--epoch-samples", type=float, metavar="N", help="With --scale: samples of an epoch, to show what one costs.")
-    add("--check", action="store_true", help="Check by short runs instead, on ranks and on one process, whether "
-        "the code is right.")  # fmt: skip
-    add("--on-ranks", action="store_true", help="Run it on the ranks that %%dist_ranks keeps alive, and wait.")
+    add(
+        "--scale",
+        metavar="1,2,4",
+        help="Measure short runs on these numbers of processes instead; -b a,b compares backends.",
+    )
+    add(
+        "--epoch-samples",
+        type=float,
+        metavar="N",
+        help="With --scale: number of samples per epoch, to show the cost of an epoch.",
+    )
+    add("--check", action="store_true", help="Check the code with short runs, on several ranks and on one process, "
+        "instead of starting a job.")  # fmt: skip
+    add("--on-ranks", action="store_true", help="Run the cell on the ranks started with %%dist_ranks, and wait.")
 
 
 def add_sweep_flags(one: argparse.ArgumentParser) -> None:
     """Add what a sweep takes beside its parameters."""
     add = one.add_argument
     none: Any = argparse.SUPPRESS
-    add("--trials", type=int, default=none, metavar="N", help="How many trials (default 20; with the sampler grid all "
-        "combinations).")  # fmt: skip
-    add("--metric", default=none, metavar="NAME", help="The metric by which trials are compared (default loss).")
-    add("--maximize", action=argparse.BooleanOptionalAction, default=none, help="Whether more of it is better "
-        "(default: by its name).")  # fmt: skip
-    add("--parallel", type=int, default=none, metavar="N", help="Trials that run at a time (default 1).")
+    add("--trials", type=int, default=none, metavar="N", help="Number of trials (default 20; the grid sampler runs "
+        "all combinations).")  # fmt: skip
+    add("--metric", default=none, metavar="NAME", help="Metric to compare trials by (default loss).")
+    add("--maximize", action=argparse.BooleanOptionalAction, default=none, help="Whether a higher value is better "
+        "(default: from its name).")  # fmt: skip
+    add("--parallel", type=int, default=none, metavar="N", help="Trials that run at the same time (default 1).")
     add("--sampler", default=none, metavar="NAME", help="tpe (default), random, grid, qmc or gp.")
-    add("--pruner", default=none, metavar="NAME", help="What stops bad trials early: median (default), halving, "
+    add("--pruner", default=none, metavar="NAME", help="How bad trials are stopped early: median (default), halving, "
         "hyperband or none.")  # fmt: skip
-    add("--prune-after", type=int, default=none, metavar="STEP", help="No trial is stopped before this step "
+    add("--prune-after", type=int, default=none, metavar="STEP", help="First step at which a trial may be stopped "
         "(default 1).")  # fmt: skip
-    add("--seed", type=int, default=none, metavar="N", help="Makes the choice of values repeatable.")
+    add("--seed", type=int, default=none, metavar="N", help="Make the sampled values reproducible.")
 
 
 def _add_plugin_flags(parser: Parser, known: set[str]) -> None:
@@ -326,7 +330,7 @@ def _add_aliases(parser: Parser, known: set[str]) -> None:
 
 def _count_or_auto(text: str) -> int | str:
     if text != "auto" and not text.lstrip("-").isdecimal():
-        raise argparse.ArgumentTypeError(f"it takes a whole number or auto, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer or auto, not {text!r}")
     return text if text == "auto" else int(text)
 
 
@@ -372,7 +376,7 @@ def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.g
         known = text if equals else value(name)
         if not name or known is None:
             raise InvalidSpec(
-                "--env takes NAME=VALUE, or the NAME of a variable that this kernel's environment has.",
+                "--env must be NAME=VALUE, or the NAME of a variable that is set in this kernel's environment.",
                 code="env-flag-invalid",
                 field="environment_variables",
                 hint="Example: --env OMP_NUM_THREADS=2.",

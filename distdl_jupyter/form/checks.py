@@ -108,7 +108,7 @@ def sweep(varied: str) -> list[Check]:
     except InvalidSpec as error:
         return [_FieldCheck("Sweep", "", (Finding("error", error.code, error.message, error.hint),), field="sweep")]
     if rest.strip():
-        text, remedy = f"{rest.split()[0]} cannot be read.", "Write NAME=VALUES, such as width=64,128."
+        text, remedy = f"Cannot parse {rest.split()[0]}.", "Write NAME=VALUES, such as width=64,128."
         return [_FieldCheck("Sweep", "", (Finding("error", "sweep-unreadable", text, remedy),), field="sweep")]
     return [Check("Sweep", f"{listing([*parameters])} can be varied")]
 

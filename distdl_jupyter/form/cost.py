@@ -17,7 +17,7 @@ from distdl_jupyter.core.humanize import money
 from distdl_jupyter.form.schema import CostNow
 from distdl_jupyter.views.card import hourly_cost_text
 
-NOT_USUAL = "Spot nodes have other prices, which change: give the price yourself."
+NOT_USUAL = "Spot prices vary. Enter the price yourself."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def _price(nodes: Rented, own: str, timeout: float) -> tuple[cost.Rate | None, s
     if nodes.interruptible:
         return None, NOT_USUAL, False
     if not nodes.size:
-        return None, "No VM size is chosen, so the price is not known.", False
+        return None, "The price is unknown because no VM size is selected.", False
     try:
         look = prices.look(nodes.size, timeout=timeout)
     except DistDLError as error:

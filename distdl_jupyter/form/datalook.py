@@ -92,10 +92,10 @@ def _answer(look: Look, ask: Callable[[], Found]) -> None:
     except DistDLError as error:
         look.found = Found("error", error.message, error.hint, error.code)
     except ImportError as error:
-        look.found = Found("error", f"A package is missing here ({error.name}).",
+        look.found = Found("error", f"A package is missing ({error.name}).",
                            "Install them: pip install azure-identity azure-storage-blob obstore.")  # fmt: skip
     except Exception as error:  # noqa: BLE001 - a thread that dies leaves the form waiting
-        look.found = Found("error", f"It cannot be looked at: {type(error).__name__}: {error}")
+        look.found = Found("error", f"It cannot be checked: {type(error).__name__}: {error}")
     finally:
         look.looking = False
         look.seen.set()
@@ -111,9 +111,11 @@ def folder(path: Path) -> Found:
                 return Found("ok", f"More than {plural(counted, 'file')}, {size(bytes_)}")
     except OSError as error:
         where = error.filename or path
-        return Found("error", f"{where} cannot be read: {error.strerror or error}.", "Mend its permissions.")
+        return Found("error", f"{where} cannot be read: {error.strerror or error}.", "Fix its permissions.")
     if not counted:
-        return Found("warning", f"{path} holds no files.", "Fill it before the job starts, or choose another place.")
+        return Found(
+            "warning", f"{path} contains no files.", "Add files before the job starts, or choose another path."
+        )
     return Found("ok", _amount(counted, bytes_))
 
 
@@ -163,7 +165,7 @@ def stored(source: DataSource, *, nodes: int, here: bool) -> Found:
     most = max(parts) if source.shard and nodes > 1 else found.bytes
     text = _amount(len(found.items), found.bytes)
     if most < found.bytes:
-        text += f"; a node takes {size(most)} at most"
+        text += f"; a node stores at most {size(most)}"
     lacking = _lacking(most if source.shard else found.bytes) if here else ""
     if lacking:
         return Found("warning", f"{text}. {lacking}", "Free space there, or set DISTDL_CACHE to a larger disk.")
@@ -187,5 +189,5 @@ def target(outputs: BlobPlace) -> Found:
     where = f"blob://{outputs.account}/{outputs.container}"
     with translated(where, writing=True), closing(account.client):
         account.client.get_container_client(outputs.container).get_container_properties()
-    text = "The container is there"
+    text = "The container exists"
     return Found("warning", text, account.warning) if account.warning else Found("ok", text)

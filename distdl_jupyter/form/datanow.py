@@ -89,10 +89,10 @@ def _refuse_second(rows: Sequence[DataRow], number: int) -> None:
     before = [datarows.name(one).upper() for one in rows[:number] if not datarows.is_blank(one)]
     if name.upper() in before:
         raise InvalidSpec(
-            f"Another row is named {name} too.",
+            f"Another row also has the name {name}.",
             code="data-row-twice",
             field="data",
-            hint="Names differ by more than capitals.",
+            hint="Use names that differ in more than upper and lower case.",
         )
 
 
@@ -100,7 +100,7 @@ def _ask(source: DataSource, where: Where) -> Callable[[], Found]:
     if source.stored:
         return lambda: datalook.stored(source, nodes=where.nodes, here=where.here)
     if source.scheme == "shared" and not where.here:
-        return lambda: Found("info", "Every node is asked for it when the job starts.")
+        return lambda: Found("info", "It is checked on every node when the job starts.")
     return lambda: datalook.folder(Path(source.path))
 
 
@@ -129,7 +129,7 @@ def given_up(now: DataNow, seconds: float) -> DataNow:
 
     def without(one: DataAnswer) -> DataAnswer:
         if one.looking and not one.level:
-            text = f"No answer within {seconds:g} s. The job asks again when it starts."
+            text = f"No response within {seconds:g} s. It is checked again when the job starts."
             one = replace(one, level="info", text=text)
         return replace(one, looking=False)
 

@@ -78,10 +78,10 @@ def source(one: DataRow) -> DataSource:
     """Return the source that a row means. Raises InvalidSpec."""
     if not one.place.strip():
         raise InvalidSpec(
-            f"It is not said where {name(one)} is.",
+            f"{name(one)} has no address.",
             code="data-row-without-place",
             field="data",
-            hint="Give its place or remove the row.",
+            hint="Enter its address or remove the row.",
         )
     return data.source(name(one), place(one))
 

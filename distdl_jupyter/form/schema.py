@@ -104,11 +104,13 @@ class FormRequest(Request, frozen=True, kw_only=True):
     execution_count: int | None = None
     chosen: Chosen | None = None
     environment: tuple[Variable, ...] | None = None
-    apply: Annotated[str, Meta(description="the code of an advice to follow")] = ""
+    apply: Annotated[str, Meta(description="code of the suggestion to apply")] = ""
     own: bool = False
     again: bool = False
     look: bool = False
-    kernel_name: Annotated[str, Meta(description="whose Python would run it; the server's own one without it")] = ""
+    kernel_name: Annotated[
+        str, Meta(description="id of the kernel whose Python would run it; without it, the server's Python")
+    ] = ""
 
 
 # What is answered ----------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def state(form: Form, request: FormRequest) -> FormState:
     checked = checks.run(look.draft, look.error, options, (*datanow.checks(data), *checks.sweep(chosen.sweep)))
     problems = wording.problems(checked.items)
     if form.problem:
-        problems["line"] = f"{form.problem} Submit replaces the line."
+        problems["line"] = f"{form.problem} Submitting replaces the line."
     magic, cell = _code(form, chosen, options)
     advice = _advice(chosen, look, costs)
     return FormState(

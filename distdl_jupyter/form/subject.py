@@ -149,24 +149,28 @@ class CellSubject:
             return None, error
         except SyntaxError as error:
             return None, InvalidSpec(
-                f"Line {error.lineno} of the cell is no Python: {error.msg}.", code="form-cell-syntax", field="cell"
+                f"Line {error.lineno} of the cell is not valid Python: {error.msg}.",
+                code="form-cell-syntax",
+                field="cell",
             )
         except (ValueError, RecursionError, MemoryError) as error:
             return None, InvalidSpec(
-                f"The cell cannot be read as Python: {error}.", code="cell-unreadable", field="cell"
+                f"The cell cannot be parsed as Python: {error}.", code="cell-unreadable", field="cell"
             )
         return draft, None
 
     def _refuse(self) -> None:
         if magic_word := self.text.foreign:
             raise InvalidSpec(
-                f"The cell begins with {magic_word}, and a cell can have one cell magic only.",
+                f"The cell begins with {magic_word}, and a cell can have only one cell magic.",
                 code="second-cell-magic",
                 field="cell",
                 hint=f"Remove {magic_word} or choose another cell.",
             )
         if not self.text.body.strip():
-            raise InvalidSpec("The cell is empty.", code="cell-empty", field="cell", hint="Choose a cell that trains.")
+            raise InvalidSpec(
+                "The cell is empty.", code="cell-empty", field="cell", hint="Choose a cell with training code."
+            )
 
     def cell(self, magic_line: str) -> str:
         """Return the cell's own text with this line on top."""

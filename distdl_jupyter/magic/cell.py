@@ -107,10 +107,11 @@ class CellMagic:
         more = sorted(set(vars(chosen)) - {"on_ranks", "out", "wait", "panel"})
         if more:
             raise InvalidSpec(
-                f"--on-ranks takes the ranks as they are, so --{more[0].replace('_', '-')} has no meaning beside it.",
+                f"--{more[0].replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that are already "
+                "running.",
                 code="option-of-kept-ranks",
                 field=more[0],
-                hint="Leave it out, or start other ranks with %dist_ranks start.",
+                hint="Remove it, or start other ranks with %dist_ranks start.",
             )
         values = RanksMagic(self._session).run_draft(draft)
         if out:
@@ -123,7 +124,7 @@ def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedC
     """Capture the running cell, below its magic line ``command``, with what it uses from ``namespace``."""
     place = capture.here()
     first_line = _line_below_magic(place.raw, cell)
-    with _said_when_long("Packing the values that the cell uses and the modules beside the notebook ..."):
+    with _said_when_long("Packing the variables and modules that the cell uses ..."):
         return capture.capture_cell(
             cell,
             namespace,
@@ -138,9 +139,7 @@ def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedC
 def identifier(name: str | None) -> str | None:
     """Return the name of a variable. Raises InvalidSpec for what cannot be one."""
     if name is not None and not name.isidentifier():
-        raise InvalidSpec(
-            f"--out takes a variable's name, but {name!r} cannot be one.", code="out-name-invalid", field="out"
-        )
+        raise InvalidSpec(f"--out must be a variable name, not {name!r}.", code="out-name-invalid", field="out")
     return name
 
 

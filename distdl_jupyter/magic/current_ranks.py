@@ -53,8 +53,11 @@ class CurrentRanks:
             return self._chosen
         found = self.find()
         if found is None:
-            raise JobNotFound("No ranks are alive.", hint="%dist_ranks start -p 2 starts two.")
-        _say(f"Using {plural(found.size, 'rank')} alive from before ({short_id(found.id)}); names in them are kept.")
+            raise JobNotFound("No ranks are running.", hint="Start two with: %dist_ranks start -p 2")
+        _say(
+            f"Using {plural(found.size, 'rank')} started earlier ({short_id(found.id)}). Variables in their "
+            "namespaces are kept."
+        )
         return self.choose(found)
 
 

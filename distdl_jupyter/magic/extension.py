@@ -36,7 +36,7 @@ def load(ip: Any) -> None:
     for name in _NAMES if foreign is None else _NAMES[1:]:
         ip.register_magic_function(cell.named(name), "cell", name)
     if foreign is not None:
-        print(f"%%distributed belongs to {foreign}: use %%distdl instead, it does the same as here described.")  # noqa: T201
+        print(f"%%distributed is already defined by {foreign}. Use %%distdl instead; it does the same.")  # noqa: T201
     ip.register_magic_function(on_ranks.function(), "cell", "ranks")
     ip.register_magic_function(SweepMagic(session).function(), "cell", "sweep")
     ip.register_magic_function(RankLines(session).function(), "line", "dist_ranks")

@@ -68,7 +68,7 @@ class LineMagics:
             return job
         if not chosen.out.isidentifier():
             raise InvalidSpec(
-                f"--out takes a variable's name, but {chosen.out!r} cannot be one.",
+                f"--out must be a variable name, not {chosen.out!r}.",
                 code="out-name-invalid",
                 field="out",
             )
@@ -80,7 +80,7 @@ class LineMagics:
         many = job.spec.process_count > 1
         tail = None if chosen.follow or chosen.tail <= 0 else chosen.tail
         if tail and (left_out := _count(job, chosen.rank) - tail) > 0:
-            _say(f"{plural(left_out, 'earlier line')} left out; --tail 0 prints all")
+            _say(f"{plural(left_out, 'earlier line')} not shown; use --tail 0 to print all lines")
         for line in job.logs(chosen.rank, follow=chosen.follow, tail=tail):
             _say(_line(line, many=many))
 
@@ -155,101 +155,106 @@ def _with_id(parser: Parser) -> Parser:
 
 
 def _jobs_parser() -> Parser:
-    parser = Parser("%dist_jobs", "List the jobs, newest first, whoever started them.")
-    parser.add_argument("-a", "--all", action="store_true", help="All jobs (default: the newest 20).")
+    parser = Parser("%dist_jobs", "List all jobs, newest first, also those started outside this notebook.")
+    parser.add_argument("-a", "--all", action="store_true", help="Show all jobs (default: the newest 20).")
     return parser
 
 
 def _attach_parser() -> Parser:
-    text = "Show a job live. ``job = %dist_attach k3f9`` gives its handle instead."
+    text = "Show a job live. ``job = %dist_attach k3f9`` returns the Job instead."
     parser = _with_id(Parser("%dist_attach", text, places=" [ID]"))
-    parser.add_argument("-o", "--out", metavar="NAME", help="Keep the Job in this variable and show nothing.")
+    parser.add_argument("-o", "--out", metavar="NAME", help="Store the Job in this variable and show nothing.")
     return parser
 
 
 def _logs_parser() -> Parser:
     parser = _with_id(Parser("%dist_logs", "Print a job's log.", places=" [ID]"))
-    parser.add_argument("--rank", type=int, metavar="N", help="The lines of one rank only.")
+    parser.add_argument("--rank", type=int, metavar="N", help="Show only the lines of one rank.")
     parser.add_argument(
-        "--tail", type=int, metavar="N", default=_TAIL, help=f"The last N lines; 0: all (default {_TAIL})."
+        "--tail", type=int, metavar="N", default=_TAIL, help=f"Show the last N lines; 0: all (default {_TAIL})."
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="Go on until the job has ended.")
+    parser.add_argument("-f", "--follow", action="store_true", help="Follow the log until the job has ended.")
     return parser
 
 
 def _check_parser() -> Parser:
-    text = """
-    Check by short runs, on several ranks and on one process, whether the code of a job is right.
-
-    ``%%distributed --check`` does so with a cell before it becomes a job.
-    """
+    text = (
+        "\n    Check the code of a job with short runs on several ranks and on one process.\n\n    ``%%distributed "
+        "--check`` does the same with a cell before it becomes a job.\n    "
+    )
     parser = _with_id(Parser("%dist_check", text, places=" [ID]"))
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="Training steps of each run (default 3).")
     return parser
 
 
 def _stacks_parser() -> Parser:
-    text = "Show where all ranks of a job stand, side by side: what the stuck one does, and what the others wait for."
+    text = "Show the stack traces of all ranks side by side: where the stuck rank is, and what the others wait for."
     parser = _with_id(Parser("%dist_stacks", text, places=" [ID]"))
     parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
-                        help="Ask nobody, show what was taken last, or those with this number.")  # fmt: skip
+                        help="Show the newest captured stack traces, or those with this number, without capturing "
+                            "new ones.")  # fmt: skip
     return parser
 
 
 def _checkpoints_parser() -> Parser:
-    return _with_id(Parser("%dist_checkpoints", "List the checkpoints of a job, the newest first.", places=" [ID]"))
+    return _with_id(Parser("%dist_checkpoints", "List the checkpoints of a job, newest first.", places=" [ID]"))
 
 
 def _profile_parser() -> Parser:
-    text = "Record the next steps of a running job: its slowest operators, and a trace of all ranks."
+    text = "Profile the next steps of a running job: its slowest operators, and a trace of all ranks."
     parser = _with_id(Parser("%dist_profile", text, places=" [ID]"))
     parser.add_argument("--steps", type=int, metavar="N", default=5, help="How many steps (default 5, at most 50).")
-    parser.add_argument("--ranks", metavar="0,1", default="", help="The ranks that record (default: all).")
+    parser.add_argument("--ranks", metavar="0,1", default="", help="The ranks to profile (default: all).")
     parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
-                        help="Record nothing, show the newest profile, or that with this number.")  # fmt: skip
+                        help="Show the newest profile, or the one with this number, without recording.")  # fmt: skip
     return parser
 
 
 def _time_parser() -> Parser:
-    text = "Show where the time of a job's training steps goes, rank by rank, and which rank slows the others."
+    text = "Show the step time of a job rank by rank, and which rank delays the others."
     parser = _with_id(Parser("%dist_time", text, places=" [ID]"))
-    parser.add_argument("--figure", action="store_true", help="A bar for each rank instead of the table.")
+    parser.add_argument("--figure", action="store_true", help="Show a bar for each rank instead of the table.")
     return parser
 
 
 def _resources_parser() -> Parser:
-    text = "Show what each rank of a job uses: CPU, memory, GPU, and the disk and network of its machine."
+    text = "Show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine."
     parser = _with_id(Parser("%dist_resources", text, places=" [ID]"))
-    parser.add_argument("--figure", action="store_true", help="Curves over time instead of the newest numbers.")
+    parser.add_argument("--figure", action="store_true", help="Show curves over time instead of the newest values.")
     return parser
 
 
 def _cancel_parser() -> Parser:
-    parser = _with_id(Parser("%dist_cancel", "Cancel a job: INT, TERM, KILL with a grace between.", places=" [ID]"))
+    parser = _with_id(
+        Parser(
+            "%dist_cancel",
+            "Cancel a job: send INT, then TERM, then KILL, with a grace period between them.",
+            places=" [ID]",
+        )
+    )
     parser.add_argument("--now", action="store_true", help="Kill it at once.")
     return parser
 
 
 def _clusters_parser() -> Parser:
-    parser = Parser("%dist_clusters", "List the clusters and how they stand, or check the nodes of one.")
-    parser.add_argument("--check", metavar="NAME", help="Look at every node of this cluster for what would keep a job "
-                        "from running there.")  # fmt: skip
-    parser.add_argument("-b", "--backend", metavar="NAME", help="Check also for what this backend needs.")
+    parser = Parser("%dist_clusters", "List the clusters with their state, or check the nodes of one cluster.")
+    parser.add_argument("--check", metavar="NAME", help="Check every node of this cluster for problems that would "
+        "keep a job from running.")  # fmt: skip
+    parser.add_argument("-b", "--backend", metavar="NAME", help="Also check what this backend needs.")
     return parser
 
 
 def _config_parser() -> Parser:
-    text = """
-    Show or set this kernel's defaults for %%distributed.
-
-    Example: ``%dist_config process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.
-    ``%dist_config azure`` shows who is signed in to Azure and signs in (``azure credential=device_code``);
-    ``%dist_config monitoring enabled=true`` tells ended jobs to a monitoring system; ``%dist_config tracking
-    track=mlflow`` has every job tracked; ``%dist_config warm`` says how warm starts stand (``warm off`` switches them
-    off). These hold for all kernels.
-    """
+    text = (
+        "\n    Show or set this kernel's defaults for %%distributed.\n\n    Example: ``%dist_config "
+        "process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.\n    "
+        "``%dist_config azure`` shows the Azure sign-in and signs in (``azure credential=device_code``);\n    "
+        "``%dist_config monitoring enabled=true`` reports ended jobs to a monitoring system; ``%dist_config "
+        "tracking\n    track=mlflow`` tracks every job; ``%dist_config warm`` shows the state of warm starts "
+        "(``warm off`` turns them\n    off). These settings apply to all kernels.\n    "
+    )
     parser = Parser("%dist_config", text, places=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
-    parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options under any of their names.")
+    parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser
 
@@ -258,7 +263,9 @@ def pairs(words: list[str]) -> dict[str, str]:
     """Return NAME=VALUE words as a dict. Raises InvalidSpec."""
     for word in words:
         if "=" not in word:
-            raise InvalidSpec(f"{word!r} sets nothing; write NAME=VALUE.", code="setting-without-value", field=word)
+            raise InvalidSpec(
+                f"{word!r} is not an assignment. Write NAME=VALUE.", code="setting-without-value", field=word
+            )
     return dict(word.split("=", 1) for word in words)
 
 

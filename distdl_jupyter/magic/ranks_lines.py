@@ -18,32 +18,23 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.ranks import Ranks
 
-_DESCRIPTION = """
-Keep ranks alive between cells; ``%%ranks`` on top of a cell runs it on them.
+_DESCRIPTION = (
+    "\nKeep ranks alive between cells; ``%%ranks`` on top of a cell runs it on them.\n\nWithout an action it shows "
+    "the ranks: their state, processes and memory. They run as a job, so they survive a\nkernel restart and a page "
+    "reload: ``%%ranks`` then finds them with all their variables.\n"
+)
 
-Without an action it shows the ranks: what they do, their processes and memory. They are a job, so they outlive this
-kernel and its page: after a restart ``%%ranks`` finds them with all their names.
-"""
-
-_EPILOG = """
-Actions:
-
-    start [flags]       Start ranks; the flags are those of %%distributed, such as -p 4 -b horovod-gloo, or
-                        --target lab -N 2 for ranks on other machines.
-    stop                End them in order.
-    restart             End them and start as many anew, with empty namespaces.
-    interrupt           Raise KeyboardInterrupt in the cell that runs on them; their names stay.
-    attach [ID]         Use the ranks of this job from now on (default: the newest alive).
-    push NAME ...       Send variables of this notebook to every rank.
-    pull NAME           Get a variable of every rank, as a list in order of rank.
-      --ranks 0,2       push and pull: these ranks only; pull gives a dict then.
-
-Examples:
-
-    %dist_ranks start -p 4 -b horovod-gloo
-    %dist_ranks push data
-    weights = %dist_ranks pull weights
-"""
+_EPILOG = (
+    "\nActions:\n\n    start [flags]       Start ranks; the flags are those of %%distributed, such as -p 4 -b "
+    "horovod-gloo, or\n                        --target lab -N 2 for ranks on other machines.\n    "
+    "stop                Stop them gracefully.\n    restart             Stop them and start the same number, with "
+    "empty namespaces.\n    interrupt           Raise KeyboardInterrupt in the cell that runs on them; their "
+    "variables are kept.\n    attach [ID]         Use the ranks of this job from now on (default: the newest "
+    "running).\n    push NAME ...       Send variables of this notebook to every rank.\n    pull NAME           Get "
+    "a variable from every rank, as a list ordered by rank.\n      --ranks 0,2       push and pull: only these "
+    "ranks; pull then returns a dict.\n\nExamples:\n\n    %dist_ranks start -p 4 -b horovod-gloo\n    %dist_ranks "
+    "push data\n    weights = %dist_ranks pull weights\n"
+)
 ACTIONS = ("start", "stop", "restart", "interrupt", "attach", "push", "pull")
 
 
@@ -80,7 +71,8 @@ class RankLines:
             _parser().answer_help(line.split())
         if action not in self._actions:
             raise InvalidSpec(
-                f"%dist_ranks cannot {action!r}; it can {', '.join(ACTIONS)}, and alone it shows the ranks.",
+                f"Unknown action {action!r} of %dist_ranks. Use one of: {', '.join(ACTIONS)}, or no action to show "
+                "the ranks.",
                 code="ranks-action-unknown",
                 field="action",
             )
@@ -96,9 +88,9 @@ class RankLines:
 
         if (own := self._session.ranks.own()) is not None:
             raise InvalidSpec(
-                f"{plural(own.size, 'rank')} of this kernel are alive already ({short_id(own.id)}).",
+                f"{plural(own.size, 'rank')} of this kernel are already running ({short_id(own.id)}).",
                 code="ranks-alive-already",
-                hint="%dist_ranks stop ends them, %dist_ranks restart starts them anew.",
+                hint="Stop them with %dist_ranks stop, or restart them with %dist_ranks restart.",
             )
         chosen = job_parser(Parser("%dist_ranks", _DESCRIPTION)).parse(rest)
         begun = time.monotonic()
@@ -110,15 +102,19 @@ class RankLines:
         backend = ranks.job.spec.distributed_backend
         spent = seconds_taken(time.monotonic() - begun)
         verb = "is" if ranks.size == 1 else "are"
-        meet = f"\n{ranks.setup_call} in a cell lets them meet, once." if ranks.setup_call and ranks.size > 1 else ""
-        _say(f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. "
-             f"%%ranks on top of a cell runs it on them.{meet}")  # fmt: skip
+        meet = (
+            f"\nCall {ranks.setup_call} once in a cell to initialize communication."
+            if ranks.setup_call and ranks.size > 1
+            else ""
+        )
+        _say(f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. Start a "
+            f"cell with %%ranks to run it on them.{meet}")  # fmt: skip
 
     def _stop(self, rest: str) -> None:
         _alone(rest, "stop")
         ranks = self._session.ranks.get()
         ranks.stop()
-        _say(f"{plural(ranks.size, 'rank')} ended ({short_id(ranks.id)}).")
+        _say(f"{plural(ranks.size, 'rank')} stopped ({short_id(ranks.id)}).")
 
     def _restart(self, rest: str) -> None:
         _alone(rest, "restart")
@@ -136,7 +132,9 @@ class RankLines:
         found = ranks.current(only=rest)
         if found is None:
             of = f" of job {rest}" if rest else ""
-            raise JobNotFound(f"No ranks{of} are alive.", code="no-ranks", hint="%dist_ranks start -p 2 starts two.")
+            raise JobNotFound(
+                f"No ranks{of} are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2"
+            )
         self._session.ranks.choose(found)
         _say(f"Using {plural(found.size, 'rank')} of job {short_id(found.id)}.")
 
@@ -145,16 +143,14 @@ class RankLines:
         space = self._session.ip.user_ns
         unknown = [name for name in chosen.names if name not in space]
         if unknown:
-            raise InvalidSpec(
-                f"The notebook has no variable {unknown[0]!r} to push.", code="push-name-unknown", field="names"
-            )
+            raise InvalidSpec(f"The notebook has no variable {unknown[0]!r}.", code="push-name-unknown", field="names")
         ranks = self._session.ranks.get()
         ranks.push(_on(chosen, ranks), **{name: space[name] for name in chosen.names})
 
     def _pull(self, rest: str) -> Any:
         chosen = _names_parser().parse(rest)
         if len(chosen.names) != 1:
-            raise InvalidSpec("%dist_ranks pull takes one name.", code="pull-one-name", field="names")
+            raise InvalidSpec("%dist_ranks pull needs exactly one variable name.", code="pull-one-name", field="names")
         ranks = self._session.ranks.get()
         on = _on(chosen, ranks)
         values = ranks.pull(chosen.names[0], on=on)
@@ -187,7 +183,7 @@ def _on(chosen: argparse.Namespace, ranks: Ranks) -> list[int] | None:
 def _alone(rest: str, action: str) -> None:
     if rest:
         raise InvalidSpec(
-            f"%dist_ranks {action} takes nothing more, but {rest!r} follows.",
+            f"%dist_ranks {action} has no arguments. Remove {rest!r}.",
             code="ranks-action-arguments",
             field="action",
         )

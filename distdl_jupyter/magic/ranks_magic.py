@@ -17,25 +17,19 @@ if TYPE_CHECKING:
     from distdl_jupyter.ranks import Answer, Event, Ranks
     from distdl_jupyter.widgets.rankoutput import Output
 
-_DESCRIPTION = """
-Run this cell on the ranks that ``%dist_ranks start`` keeps alive.
+_DESCRIPTION = (
+    "\nRun this cell on the ranks started with ``%dist_ranks start``.\n\nEvery rank runs it in its own namespace, "
+    "which is kept between cells, as in a kernel. The values of the last\nexpression are returned as a list ordered "
+    "by rank (also in ``_``); identical lines and values are shown once.\nInterrupting the kernel interrupts the "
+    "ranks; their variables are kept.\n"
+)
 
-Every rank runs it in a namespace of its own that stays between cells, like a kernel's. The values of the last
-expression come back as a list in order of rank (``_`` holds it); equal lines and values are shown once. The kernel's
-interrupt reaches the ranks: their names stay.
-"""
-
-_EPILOG = """
-Each rank knows ``rank``, ``local_rank`` and ``world_size``, and reports with ``log(step=..., loss=...)``.
-
-Examples:
-
-    %%ranks
-    %%ranks 0,2
-    %%ranks 1-3 --quiet -o losses
-
-With ranks given the values are a dict by rank. ``%dist_ranks push x`` sends a variable of the notebook to the ranks.
-"""
+_EPILOG = (
+    "\nEach rank knows ``rank``, ``local_rank`` and ``world_size``, and reports with ``log(step=..., "
+    "loss=...)``.\n\nExamples:\n\n    %%ranks\n    %%ranks 0,2\n    %%ranks 1-3 --quiet -o losses\n\nIf you name "
+    "ranks, the values are returned as a dict by rank. ``%dist_ranks push x`` sends a variable of the notebook to "
+    "the ranks.\n"
+)
 
 _UNKNOWN = re.compile(r"name '(\w+)' is not defined")
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
@@ -44,9 +38,9 @@ _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 def parser() -> Parser:
     """Return the parser of the cell magic."""
     made = Parser("%%ranks", _DESCRIPTION, epilog=_EPILOG, places=" [RANKS]")
-    made.add_argument("on", nargs="?", metavar="RANKS", help="Such as 0,2 or 1-3 (default: all).")
-    made.add_argument("-q", "--quiet", action="store_true", help="Show no output, only a failure.")
-    made.add_argument("-o", "--out", metavar="NAME", help="Keep the values in this variable and show none.")
+    made.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
+    made.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
+    made.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")
     return made
 
 
@@ -72,7 +66,7 @@ class RanksMagic:
         chosen = self._parser.parse(line)
         if chosen.out is not None and not chosen.out.isidentifier():
             raise InvalidSpec(
-                f"--out takes a variable's name, but {chosen.out!r} cannot be one.",
+                f"--out must be a variable name, not {chosen.out!r}.",
                 code="out-name-invalid",
                 field="out",
             )
@@ -126,7 +120,7 @@ class RanksMagic:
         found = _UNKNOWN.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
         if found is None or found[1] not in self._session.ip.user_ns:
             return error
-        hint = f"`{found[1]}` is a variable of the notebook: `%dist_ranks push {found[1]}` sends it to the ranks."
+        hint = f"`{found[1]}` is a variable of the notebook. Send it to the ranks with `%dist_ranks push {found[1]}`."
         return {**error, "hint": hint}
 
     def _output(self, asked: Sequence[int], ranks: Ranks, *, quiet: bool) -> Output:
@@ -163,12 +157,14 @@ def ranks_of(text: str, size: int) -> list[int]:
         span = _SPAN.fullmatch(part.strip())
         if span is None:
             raise InvalidSpec(
-                f"{text!r} names no ranks; write them as 0,2 or 1-3.", code="ranks-selection-invalid", field="on"
+                f"{text!r} is not a valid list of ranks. Write ranks as 0,2 or 1-3.",
+                code="ranks-selection-invalid",
+                field="on",
             )
         low, high = int(span[1]), int(span[2] or span[1])
         if low > high or high >= size:
             raise InvalidSpec(
-                f"There is no rank {part.strip()}: the ranks are 0 to {size - 1}.", code="rank-unknown", field="on"
+                f"Unknown rank {part.strip()}. The ranks are 0 to {size - 1}.", code="rank-unknown", field="on"
             )
         found.update(range(low, high + 1))
     return sorted(found)

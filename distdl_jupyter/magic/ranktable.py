@@ -13,7 +13,7 @@ from distdl_jupyter.views import table
 if TYPE_CHECKING:
     from distdl_jupyter.ranks import Ranks
 
-_NONE = "No ranks are alive. %dist_ranks start -p 2 starts two, and %%ranks on top of a cell runs it on them."
+_NONE = "No ranks are running. Start two with %dist_ranks start -p 2, then start a cell with %%ranks to run it on them."
 
 
 class RanksTable:
@@ -36,9 +36,9 @@ class RanksTable:
 def _sentence(ranks: Ranks, *, known: bool) -> str:
     spec = ranks.job.spec
     alive = "is" if ranks.size == 1 else "are"
-    before = "" if known else " from before"
+    before = "" if known else ", started earlier"
     since = humanize.duration(max(0.0, time.time() - spec.created))
-    who = f"{humanize.plural(ranks.size, 'rank')} {alive} alive{before}, for {since}"
+    who = f"{humanize.plural(ranks.size, 'rank')} {alive} running{before}, for {since}"
     on = "" if spec.cluster == "local" else f" on {spec.compute_target}"
     return f"{who}: {spec.distributed_backend}{on}, job {humanize.short_id(ranks.id)}. {_doing(ranks)}{_limits(ranks)}"
 
@@ -52,7 +52,7 @@ def _doing(ranks: Ranks) -> str:
             f"{last.label} runs on them, for {humanize.duration(time.time() - last.begun)}." if last else state.reason
         )
     if state == "idle":
-        return f"They wait for a cell{f'; the last was {last.label}' if last else ''}."
+        return f"They are idle{f'; the last cell was {last.label}' if last else ''}."
     return state.reason
 
 
@@ -63,7 +63,7 @@ def _limits(ranks: Ranks) -> str:
         parts.append(f"after {humanize.duration(spec.idle_timeout_seconds)} without a cell")
     if spec.max_run_duration_seconds is not None:
         parts.append(f"{humanize.duration(spec.max_run_duration_seconds)} after their start")
-    return f" They end {' and '.join(parts)}." if parts else ""
+    return f"They stop {' and '.join(parts)}." if parts else ""
 
 
 def _rows(ranks: Ranks) -> list[tuple[str, ...]]:

@@ -72,7 +72,7 @@ def short_errors() -> Iterator[None]:
         raise
     except SyntaxError as error:
         shortened = InvalidSpec(
-            f"Line {error.lineno} of the cell is no Python: {error.msg}.", code="cell-syntax", field="cell"
+            f"Line {error.lineno} of the cell is not valid Python: {error.msg}.", code="cell-syntax", field="cell"
         )
         show_as(shortened, "".join(traceback.format_exception_only(error)).splitlines())
         raise shortened from None

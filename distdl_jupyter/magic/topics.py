@@ -34,7 +34,7 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
     from distdl_jupyter.monitoring.webhook import notifications
 
     own = settings.change(settings.MONITORING, **changes) if changes else settings.read()
-    where = ", ".join(settings.destinations()) or "no variable of the environment says where to"
+    where = ", ".join(settings.destinations()) or "not set in the environment"
     hook = notifications().host or "none"
     lines = [f"enabled = {own.enabled}", f"destination = {where}", f"webhook = {hook}", f"notify = {own.notify}"]
     if changes.get("webhook"):

@@ -25,7 +25,7 @@ def files(code: Code, spec: JobSpec) -> Check:
     """No two ranks write the same file."""
     name = "Files"
     if spec.process_count == 1:
-        return Check(name, "one process writes")
+        return Check(name, "only one process writes")
     writes = [(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None]
     found = [_finding(call, path) for call, path in writes[:_FEW]]
     if len(writes) > _FEW:
@@ -42,7 +42,7 @@ def _more(calls: Sequence[Call]) -> Finding:
         "warning",
         "shared-file",
         f"{plural(len(calls), 'more place')} would write the same file on every rank{rest}.",
-        "What is never called in the job does no harm.",
+        "Ignore this for code that the job never calls.",
     )
 
 
@@ -50,8 +50,8 @@ def _finding(call: Call, path: str) -> Finding:
     return Finding(
         "warning",
         "shared-file",
-        f"Every rank would write {path} in {call.place}, one over the other.",
-        "Put `if rank == 0:` before it, or the rank into the file's name.",
+        f"Every rank would write {path} in {call.place}, and the ranks would overwrite each other's file.",
+        "Put `if rank == 0:` before it, or include the rank in the file name.",
     )
 
 

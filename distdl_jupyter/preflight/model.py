@@ -86,7 +86,7 @@ class Text(Protocol):
 
 
 class ShippedModule(Protocol):
-    """A module beside the notebook."""
+    """A module in the notebook's folder."""
 
     @property
     def label(self) -> str:
@@ -143,7 +143,7 @@ class CapturedCode(Protocol):
 
     @property
     def modules(self) -> Sequence[ShippedModule]:
-        """Modules beside the notebook that travel."""
+        """Modules in the notebook's folder that travel."""
         ...
 
     @property

@@ -35,8 +35,9 @@ def _deleted(draft: CapturedCode) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "deleted-name",
-            f"Line {line} deletes {name}, which the ranks do not have: only names that are used travel.",
-            "Leave the del statement out.",
+            f"Line {line} deletes {name}, which does not exist on the ranks: only variables that the cell uses are "
+            "sent.",
+            "Remove the del statement.",
         )
 
 
@@ -44,7 +45,7 @@ def captured_values(draft: CapturedCode) -> Check:
     """What travels is small, knows no GPU and holds no secret."""
     total = sum(one.size for one in draft.captured)
     findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft))
-    return Check("Captured values", f"{humanize.size(total)} in all", findings)
+    return Check("Captured values", f"{humanize.size(total)} in total", findings)
 
 
 def _large(draft: CapturedCode) -> Iterator[Finding]:
@@ -53,8 +54,8 @@ def _large(draft: CapturedCode) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "large-value",
-                f"{one.name} ({one.detail}) is {humanize.size(one.size)}: every rank reads and holds its own copy.",
-                f"Load it inside the {draft.kind}, each rank its own part, or pass it once to each node with data=.",
+                f"{one.name} ({one.detail}) has {humanize.size(one.size)}: every rank reads and stores its own copy.",
+                f"Load it inside the {draft.kind}, each rank its own part, or send it once to each node with data=.",
             )
 
 
@@ -63,7 +64,7 @@ def _on_gpu(draft: CapturedCode) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "gpu-value",
-            f"{name} is on this kernel's GPU: each rank gets a copy on its own GPU, or in memory when it has none.",
+            f"{name} is on this kernel's GPU: each rank gets a copy on its own GPU, or in memory if it has no GPU.",
             f"Keep it on the CPU (.cpu()) and move it to the GPU inside the {draft.kind}.",
         )
 
@@ -94,6 +95,6 @@ def _left_out(draft: CapturedCode) -> Iterator[Finding]:
             yield Finding(
                 "info",
                 "left-out-file",
-                f"{module.label} travels without its large files {listed}{more}.",
-                "Read them by an absolute path.",
+                f"{module.label} is sent without its large files {listed}{more}.",
+                "Use absolute paths to read them.",
             )

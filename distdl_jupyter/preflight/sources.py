@@ -39,8 +39,8 @@ def _lacking(asked: list[Call], given: tuple[DataSource, ...]) -> Iterator[Findi
             yield Finding(
                 "warning",
                 "data-not-given",
-                f"{call.beginning} asks for the data source {wanted!r}, but the job has {has}.",
-                f"Name it with --data {wanted}=PLACE, or data={{{wanted!r}: PLACE}}.",
+                f"{call.beginning} uses the data source {wanted!r}, but the job has {has}.",
+                f"Add it with --data {wanted}=PLACE, or data={{{wanted!r}: PLACE}}.",
             )
 
 
@@ -57,6 +57,6 @@ def _mounted(given: tuple[DataSource, ...]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "data-mounted",
-            f"{listing(names)} {'is' if len(names) == 1 else 'are'} mounted: every epoch reads over the network.",
-            "Leave mode=mount out where the data fits the disks: it is brought there once, before the start.",
+            f"{listing(names)} {'is' if len(names) == 1 else 'are'} mounted, so every epoch reads over the network.",
+            "Remove mode=mount if the data fits on the disks: it is then copied once, before the start.",
         )

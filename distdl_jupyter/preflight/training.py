@@ -25,7 +25,7 @@ _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "
            "torch.multiprocessing.spawn.start_processes", "accelerate.notebook_launcher", "accelerate.debug_launcher",
            "horovod.run")  # fmt: skip
 _MEETINGS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
-_NOT_READ = "the code is not at hand, so it was not read"
+_NOT_READ = "the code is not available, so it was not checked"
 
 
 def chosen(spec: JobSpec) -> Any:
@@ -39,21 +39,21 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, mine: Any) -> Check:
     """The ranks meet: the code initialises the backend that was chosen."""
     name, usage = "Backend", mine.usage
     if spec.process_count == 1:
-        return Check(name, "one process needs no meeting", tuple(_alone(code, spec, mine)))
+        return Check(name, "not needed for one process", tuple(_alone(code, spec, mine)))
     if not code.read:
         return Check(name, _NOT_READ)
     helper = next((library for library in usage.trainers if library in code.imports), None)
     if helper is not None and usage.trainers_meet:
-        return Check(name, f"{helper} initialises it")
+        return Check(name, f"{helper} initializes it")
     if (call := usage.met(code)) is not None:
         return Check(name, f"{usage.written(call)} in {call.place}")
     if not usage.meets:
-        return Check(name, f"{registry.backend_label(spec.distributed_backend)} makes the processes meet")
+        return Check(name, f"{registry.backend_label(spec.distributed_backend)} initializes it")
     finding = _mismatch(code, spec, mine)
     if finding is None and (call := code.helper()) is not None:
-        return Check(name, f"{call.last}() in {call.place} may initialise it")
+        return Check(name, f"{call.last}() in {call.place} may initialize it")
     finding = finding or _never(usage, draft, spec, code)
-    return Check(name, "not initialised", (finding,))
+    return Check(name, "not initialized", (finding,))
 
 
 def _others(code: Code, mine: Any) -> Iterator[tuple[Any, Call]]:
@@ -73,11 +73,11 @@ def _alone(code: Code, spec: JobSpec, mine: Any) -> Iterator[Finding]:
     for other, call in _others(code, mine):
         calls = f"{call.beginning} calls {other.usage.written(call)}, which"
         if other.usage.alone == "fails" and not mine.meets and not _says_where(call):
-            text = f"{calls} the backend {label} does not tell where to meet."
-            remedy = f"{_choose(other)}, and as many processes as you want."
+            text = f"{calls}, but the backend {label} does not tell the processes how to connect."
+            remedy = f"{_choose(other)}, and any number of processes."
             yield Finding("warning", f"{other.name}-alone", text, remedy)
         elif other.usage.alone == "idle":
-            text = f"{calls} does nothing on one process of the backend {label}."
+            text = f"{calls}, which has no effect on one process of the backend {label}."
             yield Finding("info", f"{other.name}-alone", text, f"{_choose(other)} and more processes.")
 
 
@@ -100,8 +100,8 @@ def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Findin
     return Finding(
         "warning",
         "backend-not-initialised",
-        f"The {unit} never initialises {usage.title}: its {spec.process_count} processes would not know of each other.",
-        f"Begin it with {usage.begin(code.imports)}.",
+        f"The {unit} never initializes {usage.title}, so its {spec.process_count} processes will not communicate.",
+        f"Start the {unit} with {usage.begin(code.imports)}.",
     )
 
 
@@ -134,10 +134,10 @@ def processes(code: Code, spec: JobSpec) -> Check | None:
     call = next((call for call in code.calls if call.label in code.own and _starts_processes(call, code)), None)
     if spec.process_count == 1 or call is None:
         return None
-    text = f"{call.beginning} starts its own processes in each of the {spec.process_count} processes of the job."
+    text = f"{call.beginning} starts new processes in each of the {spec.process_count} processes of the job."
     worker = ast.unparse(target) if (target := _target(call)) is not None else "the worker function"
     remedy = (
-        f"Use one process (-p 1), or call {worker}(rank, size) instead, with the job's "
+        f"Use one process (-p 1), or call {worker}(rank, size) directly with the rank and world size of the job: "
         'rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]).'
     )
     return Check("Processes", "started by the code", (Finding("warning", "own-processes", text, remedy),))
@@ -195,43 +195,44 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
         return Check(name, "the trainer averages them")
     trains = code.called("backward")
     if trains is None:
-        return Check(name, "no backward() in the code that was read")
+        return Check(name, "no backward() call in the code")
     if not code.uses(*usage.averages):
         if (call := code.helper()) is not None:
             return Check(name, f"{call.last}() in {call.place} may average them")
         finding = Finding(
             "warning",
             "gradients-not-averaged",
-            f"{trains.beginning} computes gradients, but nothing averages them: each rank would train its own model.",
+            f"{trains.beginning} computes gradients, but the code does not average them, so each rank would train its "
+            "own model.",
             usage.average,
         )
         return Check(name, "not averaged", (finding,))
     if usage.same_start and not code.uses(*usage.same_start):
-        text = "Nothing gives all ranks the same weights at the start."
+        text = "The code does not give all ranks the same weights at the start."
         return Check(name, "averaged", (Finding("warning", "no-common-start", text, usage.start),))
-    return Check(name, "averaged over the ranks")
+    return Check(name, "averaged across ranks")
 
 
 def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
     """Each rank reads its own part of the data, in a new order each epoch."""
     name = "Data"
     if spec.process_count == 1:
-        return Check(name, "one process reads all of it")
+        return Check(name, "one process reads all data")
     if not code.read:
         return Check(name, _NOT_READ)
     batch = tuple(_global_batch(code, draft, spec))
     loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
     if sampler is not None:
-        return Check(name, f"divided by the sampler in {sampler.place}", (*_order(code, sampler), *batch))
+        return Check(name, f"split by the sampler in {sampler.place}", (*_order(code, sampler), *batch))
     if loader is None or code.uses(*_KNOWS_RANK) or code.needs(*usage.trainers):
-        return Check(name, "no undivided DataLoader", batch)
+        return Check(name, "no unsplit DataLoader", batch)
     finding = Finding(
         "warning",
         "data-not-divided",
-        f"The DataLoader in {loader.place} gives every rank all of the data.",
-        "Give it sampler=DistributedSampler(dataset, num_replicas=size, rank=rank) and leave shuffle out.",
+        f"The DataLoader in {loader.place} gives all the data to every rank.",
+        "Pass sampler=DistributedSampler(dataset, num_replicas=size, rank=rank) and remove shuffle.",
     )
-    return Check(name, "not divided", (finding, *batch))
+    return Check(name, "not split", (finding, *batch))
 
 
 def _order(code: Code, sampler: Call) -> Iterator[Finding]:
@@ -241,7 +242,7 @@ def _order(code: Code, sampler: Call) -> Iterator[Finding]:
         yield Finding(
             "info",
             "no-set-epoch",
-            f"The sampler in {sampler.place} would shuffle every epoch in the same order.",
+            f"The sampler in {sampler.place} would use the same order in every epoch.",
             "Call sampler.set_epoch(epoch) at the start of each epoch.",
         )
 
@@ -254,5 +255,5 @@ def _global_batch(code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Fi
             size = expression.value
     if size is not None and size > 0:
         total = count(size * spec.process_count)
-        text = f"Each step sees {count(size)} {TIMES} {spec.process_count} = {total} samples."
+        text = f"Each step uses {count(size)} {TIMES} {spec.process_count} = {total} samples."
         yield Finding("info", "global-batch", text)

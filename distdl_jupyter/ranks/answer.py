@@ -113,8 +113,9 @@ def _opened(data: bytes, text: str) -> Any:
     try:
         return pickle.loads(data)
     except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
-        return Unsent(text, f"The value cannot be opened here ({type(error).__name__}: {error}): import what it needs "
-                      "first, or end the cell with plain data.")  # fmt: skip
+        return Unsent(text, f"The value cannot be loaded here ({type(error).__name__}: {error}). Import what it "
+            "needs first, or end "
+            "the cell with plain data.")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -166,5 +167,5 @@ class Interrupted(KeyboardInterrupt):
     """The cell was interrupted and every rank has stopped; ``answer`` is what came of it."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__("The cell was interrupted; the ranks wait for the next one.")
+        super().__init__("The cell was interrupted. The ranks are idle again.")
         self.answer = answer

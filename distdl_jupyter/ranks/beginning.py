@@ -48,7 +48,9 @@ def current(only: str = "") -> Ranks | None:
     job = client.attach(only)
     if job.spec.kind != "ranks":
         raise JobNotFound(
-            f"Job {job.id} is no session of ranks.", code="job-has-no-kept-ranks", hint="ranks.start() starts one."
+            f"Job {job.id} is not a session of ranks.",
+            code="job-has-no-kept-ranks",
+            hint="Start one with ranks.start().",
         )
     if (host := job.folder.supervisor().host) and not job.state.ended:
         raise JobNotRunning(

@@ -43,10 +43,9 @@ def is_led_anew(job: Job, seen: Mapping[str, int], meanwhile: Callable[[], objec
 def led_anew() -> JobNotRunning:
     """Return the exception for what ran on ranks when their supervisor ended."""
     return JobNotRunning(
-        "The supervisor of the ranks was ended, and another one has taken its place: what this cell gives is not known "
-        "here.",
+        "The supervisor of the ranks was replaced, so the result of this cell is unknown.",
         code="kept-ranks-supervisor-replaced",
-        hint="The ranks go on with all their names; %dist_ranks says when they wait for the next cell.",
+        hint="The ranks keep running with all their variables. Check with %dist_ranks when they are idle.",
     )
 
 
@@ -73,7 +72,7 @@ def reason(job: Job) -> str:
         State.LOST: f"The ranks are lost. {view.reason}",
         State.FAILED: view.reason,
     }
-    return words.get(view.state, "The ranks do not answer any more.")
+    return words.get(view.state, "The ranks are not responding.")
 
 
 class Stuck:
@@ -90,7 +89,7 @@ class Stuck:
         self._job.wait()
         who = ranks_in_words(list(self._ranks))
         return JobFailed(
-            f"The ranks were ended, because {who} did not stop at an interrupt.",
+            f"The ranks were stopped because {who} did not respond to an interrupt.",
             code="kept-ranks-not-interrupted",
             job_id=self._job.id,
             hint=_AGAIN,

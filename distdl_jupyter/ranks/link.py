@@ -82,7 +82,7 @@ def linked(folder: JobFolder, rank: int) -> Link:
         note = json.loads(note_of(folder.path / NOTES, rank).read_text(encoding="utf-8"))
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
-        raise Gone(f"Rank {rank} does not listen.") from error
+        raise Gone(f"Rank {rank} is not listening.") from error
     link = Link(rank, connection)
     try:
         connection.settimeout(_TIMEOUT)
@@ -100,7 +100,9 @@ def linked(folder: JobFolder, rank: int) -> Link:
 
 def _check_own(connection: socket.socket, path: str) -> None:
     if sockets.peer_uid(connection) != os.getuid():
-        raise DistDLError(f"Somebody else listens at {path}.", hint="Set JUPYTER_RUNTIME_DIR to a folder of yours.")
+        raise DistDLError(
+            f"Another process is listening at {path}.", hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you."
+        )
 
 
 def _greet(link: Link, token: str) -> None:

@@ -120,7 +120,9 @@ class PendingRequest:
         for rank, (done, since) in list(self._done.items()):
             late = time.monotonic() - since > _LOG_TIMEOUT
             if late:
-                self._on_event(Notice(f"The last lines of rank {rank} have not come; the job's log will have them."))
+                self._on_event(
+                    Notice(f"The last lines of rank {rank} were not received. They will be in the job's log.")
+                )
             if late or self._output.complete(rank):
                 del self._done[rank]
                 self._on_event(done)
@@ -141,12 +143,14 @@ class PendingRequest:
         now, who = time.monotonic(), _capital(ranks_in_words(sorted(self._running)))
         verb = "runs" if len(self._running) == 1 else "run"
         if now - self._interrupted_at > _DEAF:
-            self._once("deaf", f"{who} still {verb} {_DEAF:g} s after the interrupt, perhaps in a collective whose "
-                       "peers are gone. Interrupt again to end the ranks.")  # fmt: skip
+            self._once("deaf", f"{who} still {verb} {_DEAF:g} s after the interrupt, perhaps in a collective "
+                "operation whose peers "
+                "are gone. Interrupt again to stop the ranks.")  # fmt: skip
         elif now - self._failed_at > _WAITS_FOR_FAILED and self._interrupts_passed == 0:
             failed, whom = sorted(self._answer.errors), "it" if len(self._answer.errors) == 1 else "them"
-            self._once("failed", f"{_capital(ranks_in_words(failed))} failed; {who[0].lower()}{who[1:]} still {verb}, "
-                       f"perhaps waiting for {whom}. Interrupt to end the wait.")  # fmt: skip
+            self._once("failed", f"{_capital(ranks_in_words(failed))} failed; {who[0].lower()}{who[1:]} still "
+                f"{verb}, perhaps "
+                f"waiting for {whom}. Interrupt to stop the wait.")  # fmt: skip
 
     def _once(self, what: str, text: str) -> None:
         if what not in self._warned:

@@ -161,7 +161,7 @@ class Ranks:
         chosen = list(range(self.size)) if on is None else sorted(set(on))
         wrong = [rank for rank in chosen if not 0 <= rank < self.size]
         if wrong or not chosen:
-            what = f"There is no rank {wrong[0]}" if wrong else "No rank was named"
+            what = f"Unknown rank {wrong[0]}" if wrong else "No rank was given"
             raise InvalidSpec(
                 f"{what}: this session has ranks 0 to {self.size - 1}.", code="kept-rank-unknown", field="on"
             )

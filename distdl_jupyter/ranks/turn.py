@@ -47,9 +47,9 @@ def busy(doing: str, pid: int = 0) -> RanksBusy:
     of = "" if not pid else " of this notebook" if pid == os.getpid() else f" of another kernel (process {pid})"
     what = f"{doing}{of}" if doing else f"a cell{of}"
     if not pid:
-        what += ", which a kernel started that is gone"
+        what += ", started by a kernel that is gone"
     return RanksBusy(
-        f"The ranks are busy with {what}.", code="ranks-busy", hint="Wait for its end, or interrupt the ranks."
+        f"The ranks are busy with {what}.", code="ranks-busy", hint="Wait for it to finish, or interrupt the ranks."
     )
 
 

@@ -35,7 +35,7 @@ class Failures:
     def who(self) -> str:
         """Return who failed, as a sentence begins: ``Rank 1 of 4 failed first``, ``All 4 ranks failed alike``."""
         if len(self.alike) + 1 == len(self.asked) > 1:
-            return f"{'Both' if len(self.asked) == 2 else f'All {len(self.asked)}'} ranks failed alike"
+            return f"{('Both' if len(self.asked) == 2 else f'All {len(self.asked)}')} ranks failed with the same error"
         alone = len(self.asked) == 1
         return f"Rank {self.first} failed" if alone else f"Rank {self.first} of {len(self.asked)} failed first"
 

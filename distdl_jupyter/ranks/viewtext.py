@@ -19,7 +19,9 @@ def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = 
 def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
     """Return the sentence about lines that are not shown, "" when all are."""
     missing = fold.left_out(newest)
-    return f"{plural(missing, 'earlier line')} left out; %dist_logs {job} prints the whole log." if missing > 0 else ""
+    return (
+        f"{plural(missing, 'earlier line')} not shown; print the whole log with %dist_logs {job}" if missing > 0 else ""
+    )
 
 
 def _failure(failed: Failures) -> list[str]:

@@ -315,7 +315,7 @@ def _why(view: JobView) -> list[str]:
     sentence = ", ".join(part for part in words.headline(card, view) if part)
     found = [sentence, words.where(card), str(card.hint) or (view.reason if card.rank is None else "")]
     if card.others:
-        found.append(f"{humanize.plural(len(card.others), 'rank')} ended because of it: {words.others(card)}.")
+        found.append(f"{humanize.plural(len(card.others), 'rank')} ended as a result: {words.others(card)}.")
     return found
 
 

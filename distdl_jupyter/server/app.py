@@ -33,39 +33,37 @@ class DistDLApp(ExtensionApp):
 
     name = "distdl"
     app_name = "distdl_jupyter"
-    description = "Training jobs on many processes, for JupyterLab and over HTTP."
+    description = "Run distributed training jobs from JupyterLab and over HTTP."
     load_other_extensions = True
 
-    max_body_bytes = Int(10_000_000, min=1, help="Largest body of a request, in bytes.").tag(config=True)
-    thread_count = Int(8, min=1, help="Threads in which files are read.").tag(config=True)
+    max_body_bytes = Int(10_000_000, min=1, help="Maximum size of a request body, in bytes.").tag(config=True)
+    thread_count = Int(8, min=1, help="Number of threads that read files.").tag(config=True)
     cluster_seconds = Float(
-        10.0, min=0.1, help="A cluster that says nothing for so many seconds is shown as not answering."
+        10.0, min=0.1, help="A cluster without a response for this many seconds is shown as not responding."
     ).tag(config=True)
-    submit_seconds = Float(
-        120.0, min=1.0, help="Most seconds that the Python of a kernel may take to start a job."
-    ).tag(config=True)
-    form_seconds = Float(30.0, min=1.0, help="Most seconds that a process may take to work a launch form out.").tag(
+    submit_seconds = Float(120.0, min=1.0, help="Maximum time in seconds for a kernel's Python to start a job.").tag(
         config=True
     )
-    max_code_bytes = Int(300_000, min=1, help="Longest text of a cell or script in a request, in bytes.").tag(
+    form_seconds = Float(30.0, min=1.0, help="Maximum time in seconds to compute a launch form.").tag(config=True)
+    max_code_bytes = Int(300_000, min=1, help="Maximum size of a cell or script in a request, in bytes.").tag(
         config=True
     )
-    keep_alive_seconds = Float(
-        8.0, min=0.1, help="A stream of events that has nothing to say says so every so many seconds."
-    ).tag(config=True)
+    keep_alive_seconds = Float(8.0, min=0.1, help="Seconds between keep-alive messages on an idle event stream.").tag(
+        config=True
+    )
     linger_seconds = Float(
-        30.0, min=0.1, help="What pages looked at is kept for so many seconds after the last one has gone."
+        30.0, min=0.1, help="Seconds for which data is cached after the last page that used it has closed."
     ).tag(config=True)
-    list_seconds = Float(0.5, min=0.05, help="Seconds between two looks at the folders of all jobs.").tag(config=True)
-    clusters_seconds = Float(3.0, min=0.05, help="Seconds between two looks at the clusters.").tag(config=True)
+    list_seconds = Float(0.5, min=0.05, help="Seconds between scans of the job folders.").tag(config=True)
+    clusters_seconds = Float(3.0, min=0.05, help="Seconds between polls of the clusters.").tag(config=True)
     prune_older = Unicode(
-        "", help="Delete ended jobs older than this at the start and then once a day (30d, 12h); never when empty."
+        "", help="Delete ended jobs older than this at startup and then once a day (30d, 12h). Empty: never."
     ).tag(config=True)
     prune_keep = Int(
         None,
         allow_none=True,
-        help="Delete ended jobs besides so many of the newest at the start and then once a day; with prune_older only "
-        "what is older, too.",
+        help="Keep this many of the newest jobs, and delete other ended jobs at startup and then once a day. With "
+        "prune_older, only older jobs are deleted.",
     ).tag(config=True)
     _warm_up: asyncio.TimerHandle | None = None
     _pruning: asyncio.Task[None] | None = None

@@ -25,7 +25,7 @@ _Tenant = Annotated[str, Meta(description="Tenant (directory) to sign in to.")]
 _Client = Annotated[str, Meta(description="Client id of an app registration, or of a user-assigned managed identity.")]
 _TokenCache = Annotated[
     str,
-    Meta(description='Where the sign-in is kept: "" (keyring, else a file of this user) or "keyring" (no file).'),
+    Meta(description='Where to store the sign-in: "" (keyring, otherwise a file of this user) or "keyring" (no file).'),
 ]
 
 
@@ -43,7 +43,7 @@ class AzureChange(Request, frozen=True):
 
     tenant_id: _Tenant | None = None
     client_id: _Client | None = None
-    subscription_id: Annotated[str, Meta(description="Subscription that is offered first.")] | None = None
+    subscription_id: Annotated[str, Meta(description="Subscription to offer first.")] | None = None
     cloud: Annotated[str, Meta(description="AzureCloud, AzureUSGovernment, AzureChinaCloud.")] | None = None
     token_cache: _TokenCache | None = None
 

@@ -55,9 +55,9 @@ STATUS: dict[type[Exception], int] = {
 }
 #: The remedies of the server's own errors.
 HINTS = {
-    403: "Reload the page to log in again, or ask the administrator of this server for the right to do this.",
-    404: "Reload the page: the server may run another version of distdl_jupyter.",
-    426: "Let the proxy pass WebSockets on; kernels need that too.",
+    403: "Reload the page to log in again, or ask the administrator of this server for permission.",
+    404: "Reload the page. The server may run another version of distdl_jupyter.",
+    426: "Configure the proxy to forward WebSockets. Kernels need them too.",
 }
 
 
@@ -78,8 +78,8 @@ def error_body(error: BaseException | None, status: int) -> ApiError:
     if isinstance(error, web.HTTPError):
         message = f"{error.log_message or error.reason or reason}".strip().rstrip(".")
         return ApiError(f"{message}.", reason.title().replace(" ", ""), HINTS.get(status, ""), code=f"http-{status}")
-    message = "The server failed to answer this."
-    return ApiError(message, "InternalServerError", "Its log says why.", code="internal-error")
+    message = "The server failed to handle this request."
+    return ApiError(message, "InternalServerError", "See the server log for the cause.", code="internal-error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,9 @@ class Handler(APIHandler):
         verb = str(self.request.method)
         action = _action(getattr(self, verb.lower()), verb)
         if self.current_user is None:
-            raise web.HTTPError(403, "Nobody is logged in")
+            raise web.HTTPError(403, "Not logged in")
         if not await self.may(self.current_user, action):
-            raise web.HTTPError(403, f"This user may not {action} {self.auth_resource}")
+            raise web.HTTPError(403, f"This user does not have permission to {action} {self.auth_resource}")
 
     async def may(self, user: Any, action: str) -> bool:
         """Say whether the server's Authorizer lets a user do this."""
@@ -196,7 +196,7 @@ class Handler(APIHandler):
     def data_received(self, chunk: bytes) -> None:
         """Keep a piece of the body, up to the limit."""
         if self._refused is None and len(self._body) + len(chunk) > self.app.max_body_bytes:
-            self._refused = web.HTTPError(413, f"A request takes at most {self.app.max_body_bytes:,} bytes")
+            self._refused = web.HTTPError(413, f"The request body must not exceed {self.app.max_body_bytes:,} bytes")
             self._body.clear()
         if self._refused is None:
             self._body += chunk
@@ -254,7 +254,7 @@ def checked_id(id_: str) -> str:
     """Return a job's whole id. Raises JobNotFound for anything else, so that no path ever becomes a file's name."""
     if not is_id(id_):
         raise errors.JobNotFound(
-            "No job has this id.", code="job-id-invalid", hint="An id looks like 20261121-024912-k3f9x."
+            "No job has this id.", code="job-id-invalid", hint="A job id looks like 20261121-024912-k3f9x."
         )
     return id_
 

@@ -33,7 +33,7 @@ class Compare(Handler):
 def _compared(query: CompareQuery) -> Comparison:
     ids = list(dict.fromkeys(query.ids))
     if not 1 <= len(ids) <= MOST:
-        raise InvalidSpec(f"ids takes 1 to {MOST} different jobs.", code="compare-ids-invalid", field="ids")
+        raise InvalidSpec(f"ids must be 1 to {MOST} different jobs.", code="compare-ids-invalid", field="ids")
     readings = [_read(id_) for id_ in ids]
     subjects = [compare.ComparedJob(one.spec, one.view, one.book, environment.read(one.folder)) for one in readings]
     now = time.time()

@@ -27,7 +27,9 @@ from distdl_jupyter.views.wire import encode
 _JOBS, _CURVES = 200, 20
 #: Why a connection ends: what the page sent, or what it may no longer be told (RFC 6455, section 7.4.1).
 _POLICY = 1008
-_NO_UPGRADE = "This address is a WebSocket, and something between the page and the Jupyter server passes none on"
+_NO_UPGRADE = (
+    "This address is a WebSocket, but something between the page and the Jupyter server does not forward WebSockets"
+)
 
 
 class Events(WebSocketMixin, WebSocketHandler, Handler):
@@ -83,7 +85,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     def _reject(self, error: Exception) -> None:
         self.write_message(encode(Refused(error_body(error, 400), "refused")))
-        self.close(_POLICY, "The subscription is refused.")
+        self.close(_POLICY, "The subscription was rejected.")
 
     async def _send_messages(self) -> None:
         subscriber = Subscriber(self.app.sources, Subscription(), self._notify)
@@ -98,7 +100,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                 if now - asked >= period:
                     asked = now
                     if not await self._is_still_admitted():
-                        self.close(_POLICY, "The right to look has ended.")
+                        self.close(_POLICY, "The permission to view has expired.")
                         return
                 if not lines and now - said >= period:
                     lines = [heartbeat()]
@@ -109,7 +111,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         except WebSocketClosedError:
             return
         except Exception:
-            self.log.exception("A page can be told no more; it connects again.")
+            self.log.exception("WebSocket send failed; the client will reconnect.")
             self.close()
         finally:
             subscriber.close()
@@ -138,7 +140,7 @@ def _subscription(data: bytes) -> Subscription:
     wanted = requests.from_json(Subscription, data)
     if len(wanted.job) > _JOBS or any(len(request.curves) > _CURVES for request in wanted.job.values()):
         raise InvalidSpec(
-            f"A page is told of at most {_JOBS} jobs, and of {_CURVES} curves of each.",
+            f"A page can subscribe to at most {_JOBS} jobs, and {_CURVES} curves of each.",
             code="page-subscriptions",
             field="job",
         )

@@ -40,7 +40,7 @@ class Form(Handler):
 def _state(request: FormRequest, python: Interpreter, root: Path, seconds: float, gone: Event) -> object:
     """Return the form. Raises PluginUnavailable when that Python has no distdl_jupyter, LaunchFailed."""
     if gone.is_set():
-        raise LaunchFailed("The page that asked has gone, or has asked something newer.", code="page-gone")
+        raise LaunchFailed("The page has closed or has sent a newer request.", code="page-gone")
     # What a notebook's cell takes from beside it only its kernel can tell: the notebook is no more than a name here.
     path = submitting.beside(root, request.notebook) if request.own else None
     request = msgspec.structs.replace(request, notebook=str(path or request.notebook))

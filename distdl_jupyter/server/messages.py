@@ -95,8 +95,8 @@ class LogQuery(Request, frozen=True):
     """Which rows of a log: the newest ``limit`` of those from ``first`` on and below ``before``."""
 
     first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0
-    before: Annotated[int, Meta(ge=0, description="number of the row to end before")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=10_000, description="most rows")] = 1000
+    before: Annotated[int, Meta(ge=0, description="number of the row after the last one")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="maximum number of rows")] = 1000
     rank: Annotated[int, Meta(ge=0, description="only rows of this rank")] | None = None
     format: Literal["json", "text"] = "json"
 
@@ -104,7 +104,7 @@ class LogQuery(Request, frozen=True):
 class CurveQuery(Request, frozen=True):
     """Which curve to draw and how."""
 
-    metric: Annotated[str, Meta(description="the metric to draw; the one that says most when none is given")] = ""
+    metric: Annotated[str, Meta(description="the metric to plot; without it, the most informative one")] = ""
     mode: Literal["band", "ranks"] = "band"
     log: bool = False
     dark: bool = False
@@ -115,8 +115,8 @@ class CurveQuery(Request, frozen=True):
 class MetricsQuery(Request, frozen=True):
     """Which metrics."""
 
-    name: Annotated[str, Meta(description="a metric; all of them when none is given")] = ""
-    points: Annotated[int, Meta(ge=3, le=1000, description="most points of each rank")] = 1000
+    name: Annotated[str, Meta(description="a metric; without it, all metrics")] = ""
+    points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000
 
 
 @dataclass(frozen=True, slots=True)

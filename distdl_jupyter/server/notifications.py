@@ -16,8 +16,11 @@ __all__ = ["NotificationsChange", "NotificationsOfUser", "TestNotification"]
 class NotificationsChange(Request, frozen=True):
     """What to change; null leaves it as it is, "" takes it back."""
 
-    webhook: Annotated[str, Meta(description="Address of Slack, Teams, ntfy or other that takes JSON.")] | None = None
-    notify: Annotated[str, Meta(description="What is told: end, failure, stall, nan, rule.")] | None = None
+    webhook: (
+        Annotated[str, Meta(description="Webhook address of Slack, Teams, ntfy or any service that accepts JSON.")]
+        | None
+    ) = None
+    notify: Annotated[str, Meta(description="Events to report: end, failure, stall, nan, rule.")] | None = None
 
 
 class NotificationsOfUser(Handler):

@@ -36,7 +36,7 @@ def document() -> Json:
         "info": {
             "title": "distdl_jupyter",
             "version": "1",
-            "description": "Training jobs on many processes: clusters, jobs and their live streams.",
+            "description": "Distributed training jobs: clusters, jobs and their live streams.",
         },
         "security": [{"token": []}],
         "paths": {f"{BASE}{path}": _path(path, handler) for path, handler in ROUTES},
@@ -192,7 +192,9 @@ def text() -> str:
 def main() -> None:
     """Write the file, or with ``--check`` only say whether it is up to date."""
     if "--check" in sys.argv[1:]:
-        sys.exit(None if FILE.read_text(encoding="utf-8") == text() else f"{FILE.name} is out of date: write it anew.")
+        sys.exit(
+            None if FILE.read_text(encoding="utf-8") == text() else f"{FILE.name} is out of date. Run: make schema"
+        )
     FILE.write_text(text(), encoding="utf-8")
 
 

@@ -124,7 +124,7 @@ def _opened(id_: str, path: str) -> BinaryIO:
         return (root / path).resolve().open("rb")
     if any(one.path == path and one.files > 1 for one in _listed(id_).outputs):
         return _packed(root, path)
-    raise JobNotFound(f"Job {id_} has no such output.", code="output-unknown", hint="Reload the list of its outputs.")
+    raise JobNotFound(f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs.")
 
 
 def _packed(root: Path, path: str) -> BinaryIO:

@@ -25,6 +25,6 @@ def _read(id_: str, number: str) -> tuple[bytes, str]:
     found = pictures.read(folder, int(number)) if whole else None
     if found is None:
         raise JobNotFound(
-            f"Job {id_} has no such picture.", code="picture-unknown", hint="Its card lists the pictures by number."
+            f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."
         )
     return found

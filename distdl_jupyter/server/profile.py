@@ -48,7 +48,9 @@ def _read(id_: str, number: int | None) -> Profile:
     found = profiles.read(attached(id_).folder, number)
     if found is None:
         which = "no profile" if number is None else f"no profile with the number {number}"
-        raise JobNotFound(f"Job {id_} has {which}.", code="profile-unknown", hint="Record one while it trains.")
+        raise JobNotFound(
+            f"Job {id_} has {which}.", code="profile-unknown", hint="Record a profile while the job trains."
+        )
     return found
 
 
@@ -56,6 +58,6 @@ def _opened(id_: str, number: str) -> BinaryIO:
     found = _read(id_, int(number)) if number.isascii() and number.isdecimal() and len(number) < 6 else None
     if found is None or found.trace is None:
         raise JobNotFound(
-            f"Job {id_} has no such trace.", code="trace-unknown", hint="Its card lists the profiles by number."
+            f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
         )
     return found.trace.open("rb")

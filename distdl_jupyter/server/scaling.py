@@ -54,6 +54,6 @@ def _resumed(id_: str) -> ScalingShown:
                 process.kill()
                 said.seek(0)
                 why = said.read().decode(errors="replace").strip()
-                raise LaunchFailed(f"Scaling study {id_} does not go on.", code="scaling-not-resumed", output=why)
+                raise LaunchFailed(f"Scaling study {id_} is not running.", code="scaling-not-resumed", output=why)
             time.sleep(_LOOK)
     return scaling_study.find(id_)

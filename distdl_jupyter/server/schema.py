@@ -145,7 +145,7 @@ class ScaleCluster(Request, frozen=True):
     """How many nodes a cluster shall have, or may have; ``min_nodes`` stay up without a job. None changes nothing."""
 
     node_count: Annotated[int, Meta(ge=0, le=10_000, description="nodes")] | None = None
-    min_nodes: Annotated[int, Meta(ge=0, le=10_000, description="nodes that stay up without a job")] | None = None
+    min_nodes: Annotated[int, Meta(ge=0, le=10_000, description="nodes that keep running without a job")] | None = None
 
 
 class CheckCluster(Request, frozen=True):
@@ -169,9 +169,9 @@ class JobsQuery(Request, frozen=True):
     """Which jobs to list."""
 
     state: Literal["", "active"] | StateName = ""
-    q: Annotated[str, Meta(description="words that name, id, cluster, backend or notebook hold")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000, description="most rows")] = 200
-    offset: Annotated[int, Meta(ge=0, le=1_000_000, description="rows to leave out at the top")] = 0
+    q: Annotated[str, Meta(description="text to find in name, id, cluster, backend or notebook")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000, description="maximum number of rows")] = 200
+    offset: Annotated[int, Meta(ge=0, le=1_000_000, description="number of rows to skip")] = 0
 
 
 class Prune(Request, frozen=True):
@@ -181,7 +181,7 @@ class Prune(Request, frozen=True):
     """
 
     older: Annotated[str, Meta(description="an age with its unit: 30d, 12h, 4w or 90min")] | None = None
-    keep: Annotated[int, Meta(ge=0, le=1_000_000, description="so many of the newest of all jobs stay")] | None = None
+    keep: Annotated[int, Meta(ge=0, le=1_000_000, description="number of newest jobs to keep")] | None = None
     dry_run: bool = False
     only: tuple[str, ...] | None = None
 
@@ -255,7 +255,7 @@ class Move(Request, frozen=True):
 class StacksQuery(Request, frozen=True):
     """Which of the stacks that are kept."""
 
-    number: Annotated[int, Meta(ge=0, description="the number of the stacks; the newest without one")] | None = None
+    number: Annotated[int, Meta(ge=0, description="number of the stack traces; without it, the newest")] | None = None
 
 
 class AskProfile(Request, frozen=True):
@@ -268,13 +268,13 @@ class AskProfile(Request, frozen=True):
 class ProfileQuery(Request, frozen=True):
     """Which of the profiles that are kept."""
 
-    number: Annotated[int, Meta(ge=0, description="the number of the profile; the newest without one")] | None = None
+    number: Annotated[int, Meta(ge=0, description="number of the profile; without it, the newest")] | None = None
 
 
 class TimeQuery(Request, frozen=True):
     """Which steps are wanted beside the means of the ranks."""
 
-    last: Annotated[int, Meta(ge=0, le=1000, description="how many of the newest records of each rank")] = 0
+    last: Annotated[int, Meta(ge=0, le=1000, description="number of newest records of each rank")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,14 +339,14 @@ class CheckpointTable:
 class Fork(Request, frozen=True):
     """From which checkpoint a new job goes on."""
 
-    path: Annotated[str, Meta(description="as in the list of checkpoints; the newest one when none is given")] = ""
+    path: Annotated[str, Meta(description="as in the list of checkpoints; without it, the newest")] = ""
 
 
 class CompareQuery(Request, frozen=True):
     """Which jobs to compare, and how to draw them."""
 
-    ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, with commas between")] = ()
-    metric: Annotated[str, Meta(description="the metric to draw; that of most jobs when none is given")] = ""
+    ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = ()
+    metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = ""
     against: Literal["step", "elapsed"] = "step"
     log: bool = False
     dark: bool = False
@@ -371,9 +371,9 @@ class VmSizesQuery(Request, frozen=True):
     """Which sizes to list."""
 
     series: Annotated[str, Meta(description="a series, such as NCads_A100_v4")] = ""
-    q: Annotated[str, Meta(description="words that name, series or GPU hold")] = ""
-    min_gpus: Annotated[float, Meta(ge=0, le=1000, description="fewest GPUs")] | None = None
-    retired: Annotated[bool, Meta(description="add the sizes that can no longer be rented")] = False
+    q: Annotated[str, Meta(description="text to find in name, series or GPU")] = ""
+    min_gpus: Annotated[float, Meta(ge=0, le=1000, description="minimum number of GPUs")] | None = None
+    retired: Annotated[bool, Meta(description="include sizes that can no longer be rented")] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Source(ABC):
             pause = await self.look()
         except Exception as error:
             if self.problem is None:
-                self._app.log.exception("Reading for the pages failed; it is tried again.")
+                self._app.log.exception("Reading data for the pages failed. Retrying.")
             self.problem = error
             self.changed()
             return self._RETRY
@@ -273,7 +273,7 @@ class Sources:
             if source.problem is not None:
                 raise source.problem
             if source.gone or source.live is None:
-                raise JobNotFound(f"No job {id_!r} is here.")
+                raise JobNotFound(f"Unknown job {id_!r}.")
             if not source.live.settled:
                 await source.run_in_thread(source.live.read)
             yield source.live
@@ -283,6 +283,6 @@ class Sources:
     def stop(self) -> None:
         """Let all pages go and forget everything."""
         for page in list(self.pages):
-            page.close(GOING_AWAY, "The server stops.")
+            page.close(GOING_AWAY, "The server is shutting down.")
         for source in list(self._all.values()):
             source.stop()

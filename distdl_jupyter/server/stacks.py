@@ -32,5 +32,7 @@ def _read(id_: str, number: int | None) -> Stacks:
     taken = kept.read(attached(id_).folder, number)
     if taken is None:
         which = "no stacks" if number is None else f"no stacks with the number {number}"
-        raise JobNotFound(f"Job {id_} has {which}.", code="stacks-unknown", hint="Take them while its ranks run.")
+        raise JobNotFound(
+            f"Job {id_} has {which}.", code="stacks-unknown", hint="Capture them while the ranks are running."
+        )
     return stacks.stacks(taken)

@@ -58,15 +58,15 @@ def interpreter(kernel_name: str, specs: Any) -> Interpreter:
     except Exception:  # noqa: BLE001 - NoSuchKernel, or whatever a foreign manager of kernels says
         there = ", ".join(sorted(specs.find_kernel_specs())) or "none"
         raise InvalidSpec(
-            f"No kernel {kernel_name!r} is here; there are: {there}.", code="kernel-unknown", field="kernel_name"
+            f"Unknown kernel {kernel_name!r}. Use one of: {there}.", code="kernel-unknown", field="kernel_name"
         ) from None
     python = _python(spec)
     if python is None:
         raise InvalidSpec(
-            f"The kernel {kernel_name} does not start a Python of this machine, so it can run no job.",
+            f"The kernel {kernel_name} does not use a Python on this machine, so it cannot run jobs.",
             code="kernel-not-python",
             field="kernel_name",
-            hint="Choose a kernel of ipykernel.",
+            hint="Choose an ipykernel kernel.",
         )
     variables = {k: string.Template(v).safe_substitute(os.environ) for k, v in (spec.env or {}).items()}
     return Interpreter(f"the kernel {kernel_name}", python, variables)
@@ -115,7 +115,7 @@ def beside(root: Path, path: str) -> Path | None:
         good = False
     if not good:
         raise InvalidSpec(
-            "No such notebook or script lies below the server's folder.", code="notebook-unknown", field="notebook"
+            "The notebook or script does not exist in the server's folder.", code="notebook-unknown", field="notebook"
         )
     return found
 
@@ -125,10 +125,10 @@ def check_code(code: str, most: int) -> None:
     size = len(code.encode("utf-8", "surrogatepass"))
     if size > most:
         raise InvalidSpec(
-            f"The code is {size:,} bytes long, and this server takes at most {most:,}.",
+            f"The code has {size:,} bytes, but the limit of this server is {most:,}.",
             code="code-too-long",
             field="code",
-            hint="Put what is long into a module or a file beside the notebook.",
+            hint="Move long parts into a module or a file in the notebook's folder.",
         )
 
 
@@ -149,7 +149,7 @@ def ask(
         found = json.loads(said.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:
         raise LaunchFailed(
-            f"The Python of {python.name} did not answer within {seconds:g} s.", code="kernel-python-silent"
+            f"The Python of {python.name} did not respond within {seconds:g} s.", code="kernel-python-silent"
         ) from None
     except OSError as error:
         raise limits.launch_failed(f"The Python of {python.name} cannot be started", error) from None
@@ -180,9 +180,9 @@ def _conversed(process: subprocess.Popen[str], text: str, seconds: float, gone: 
 def _silent(python: Interpreter, said: str) -> PluginUnavailable | LaunchFailed:
     if "No module named" in said and "distdl_jupyter" in said:
         return PluginUnavailable(
-            f"The Python of {python.name} has no distdl_jupyter of this version.",
+            f"The Python of {python.name} does not have this version of distdl_jupyter.",
             code="kernel-without-package",
-            hint=f"Run '{python.python} -m pip install --upgrade distdl-jupyter'.",
+            hint=f"Run: {python.python} -m pip install --upgrade distdl-jupyter",
         )
     output = "\n".join(said.strip().splitlines()[-_LAST_LINES:])
     return LaunchFailed(f"The Python of {python.name} failed.", code="kernel-python-failed", output=output)

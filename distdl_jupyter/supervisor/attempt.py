@@ -72,7 +72,7 @@ class Clock:
         if self._limit is None or self.seconds <= self._limit:
             return ""
         limit = duration(self._limit)
-        return f"The job was stopped after {limit}, its max_run_duration_seconds; raise it to run longer."
+        return f"The job was stopped after {limit} (max_run_duration_seconds). Raise this limit to run longer."
 
 
 class Attempt:
@@ -180,8 +180,9 @@ class Attempt:
         if has_failed(rank):
             self._record_postmortem(rank)
         if crashed_at_the_end(rank):
-            self._recorder.note("info", f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) while it shut "
-                              "down. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
+            self._recorder.note("info", f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) during "
+                "shutdown. Its work was done "
+                "and its result is saved.", "crash-at-end")  # fmt: skip
 
     def _record_postmortem(self, rank: RankView) -> None:
         """Record what the rank's log shows of its failure; those that follow the first ones mostly say why they do."""
@@ -196,8 +197,8 @@ class Attempt:
     def _evidence_of_success(self, rank: int) -> str:
         """Return why a rank that has not reported a result has succeeded all the same, "" when it has not."""
         if rank in self._recorder.replaced_programs:
-            return "Another program took its place (os.exec)."
-        return "Its value is here." if self._recorder.folder.result(rank).exists() else ""
+            return "Another program replaced it (os.exec)."
+        return "Its result is saved." if self._recorder.folder.result(rank).exists() else ""
 
     def _follow_phases(self) -> None:
         recorder, total = self._recorder, self._recorder.view.process_count
@@ -270,7 +271,7 @@ class Attempt:
         idle = self._recorder.waits_for_a_cell and len(self._served) == self._spec.process_count
         self._idle_since = min(self._idle_since, now) if idle else math.inf
         if limit is not None and now - self._idle_since > limit and self._stopper is None:
-            self.reason = f"The ranks were ended after {duration(limit)} without a cell, their idle_timeout_seconds."
+            self.reason = f"The ranks were stopped after {duration(limit)} without a cell (idle_timeout_seconds)."
             self._stop("user")
 
     def _notice_deletion(self) -> None:
@@ -325,7 +326,9 @@ class Attempt:
         if rank is not None:
             who, what = f"Rank {rank.rank}", f"process {one.pid}{where}"
         says = f"{who} cannot be ended (state D)"
-        waits = "waits in the kernel, as for a disk, a network folder or a device, and ends when that answers"
+        waits = (
+            "is blocked in the kernel, for example by a disk, a network folder or a device, and ends when that responds"
+        )
         text = f"{says}: {what} {waits}."
         self._recorder.note("warning", text, "unkillable")
         self._recorder.log(text)
@@ -361,7 +364,7 @@ class Attempt:
         ended = left - (len(self._unkillable) - known)
         if ended > 0:
             self._recorder.note("warning", f"{plural(ended, 'process')} that ranks had left running "
-                              f"{'was' if ended == 1 else 'were'} ended.", "left-behind")  # fmt: skip
+                f"{'was' if ended == 1 else 'were'} stopped.", "left-behind")  # fmt: skip
 
     def _read(self, seconds: float) -> None:
         """Read what comes within so many seconds, however often something comes."""

@@ -185,12 +185,13 @@ class DiskFullMonitor:
             return
         if not self._reported:
             self._reported = True
-            self._note("warning", f"The job's folder {self._path} cannot be written ({writer.refused.strerror}): the "
-                       "training goes on, its log waits. Free some room there.", FULL)  # fmt: skip
+            self._note("warning", f"The job's folder {self._path} cannot be written ({writer.refused.strerror}). "
+                "Training continues, "
+                "but its log is on hold. Free space there.", FULL)  # fmt: skip
         if writer.retry():
             self._reported = False
-            self._note("info", f"For {duration(time.time() - writer.since)} the job's folder could not be written. "
-                       f"{self._losses()}", ROOM)  # fmt: skip
+            self._note("info", f"The job's folder could not be written for {duration(time.time() - writer.since)}. "
+                f"{self._losses()}", ROOM)  # fmt: skip
             self._lines = self._metrics = 0
 
     def finish(self) -> bool:
@@ -205,7 +206,7 @@ class DiskFullMonitor:
             return True
         lines, metrics = self._writer.drop_many()
         self._lines, self._metrics = self._lines + lines, self._metrics + metrics
-        self._note("warning", f"The job's folder could not be written to the end. {self._losses()}", ROOM)
+        self._note("warning", f"The last part of the job's log could not be written. {self._losses()}", ROOM)
         self._writer.release_reserve()
         if not self._writer.wait(_WAIT_FOR_END):
             reason = self._writer.refused
@@ -221,7 +222,7 @@ class DiskFullMonitor:
         if not self._lines and not self._metrics:
             return "Nothing was lost."
         metrics = f" and {plural(self._metrics, 'report')} of metrics" if self._metrics else ""
-        return f"{plural(self._lines, 'line')} of the log{metrics} were not kept; the training itself went on."
+        return f"{plural(self._lines, 'line')} of the log{metrics} were lost. Training was not affected."
 
     def _note(self, level: str, text: str, code: str) -> None:
         event = {"v": VERSION, "t": round(time.time(), 4), "type": "note", "level": level, "text": text, "code": code}

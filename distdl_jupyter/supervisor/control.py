@@ -53,7 +53,7 @@ def start_supervisor(
     when the job's folder cannot be written.
     """
     if reason := permissions.refusal(folder.path.stat()):
-        raise LaunchFailed(f"{folder.path} {reason}: nothing is started there.", code="job-folder-unusable")
+        raise LaunchFailed(f"{folder.path} {reason}, so nothing is started there.", code="job-folder-unusable")
     with folder.supervisor_log.open("ab") as log:
         try:
             process = _spawn(folder, lock.fd, log, python if os.access(python, os.X_OK) else sys.executable, module)

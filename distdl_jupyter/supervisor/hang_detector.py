@@ -140,8 +140,8 @@ class HangDetector:
             last = self._stacks.last if self._stacks is not None else None
             where = self._explained(last)[1] if last is not None else ""
             self.hang = (
-                f"The job was stopped, because no rank made progress for {duration(timeout)}, its hang_timeout_seconds"
-                f"{f': {where}' if where else ''}."
+                f"The job was stopped because no rank made progress for {duration(timeout)} "
+                f"(hang_timeout_seconds){f': {where}' if where else ''}."
             )
 
     def _silence_of(self, rank: int) -> float | None:
@@ -304,7 +304,7 @@ class StackCollector:
             return "Its process has ended." if rank.ended is None else f"It ended at {date_and_clock(rank.ended)}."
         if (answer := self._answers.get(rank.rank)) is not None:
             return answer.missing
-        return self._run.no_stacks() or "It has not answered in time."
+        return self._run.no_stacks() or "No response in time."
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 #: Seconds between two questions whether it is the job's turn, or whether its data are staged.
 _POLL_SECONDS = 0.1
-_FOUND_AGAIN = "The job was found again after its supervisor had died."
+_FOUND_AGAIN = "The job continues after its supervisor was restarted."
 
 
 class Canceled(Exception):
@@ -150,10 +150,10 @@ class Launch:
         missing = [name for name in self._spec.secret_variables if name not in self._secrets]
         if missing and self._handle is None:
             raise LaunchFailed(
-                f"The ranks cannot begin again: the value of {listing(missing)}, which is secret, was known to the "
-                "supervisor that died alone.",
+                f"The ranks cannot restart: the secret value of {listing(missing)} was known only to the supervisor "
+                "that died.",
                 code="restart-secret-lost",
-                hint="Resume the job where the variable is set: job.resume().",
+                hint="Resume the job where the variable is set: job.resume()",
             )
         far = self.cluster.far or packages.missing(self._spec)
         for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
@@ -204,7 +204,8 @@ class Launch:
         try:
             if not self.cluster.can_attach or handle is None or not handle.nonce:
                 raise LaunchFailed(
-                    "This kind of cluster cannot go on without its supervisor.", code="cluster-needs-supervisor"
+                    "A job on this type of cluster cannot continue without its supervisor.",
+                    code="cluster-needs-supervisor",
                 )
             self.nonce = handle.nonce
             context = self._context()
@@ -242,7 +243,7 @@ class Launch:
         staging = JobStaging(spec, recorder.write, variables=variables, modules=modules)
         if not spec.data:
             return staging
-        recorder.phase("stage", f"looking at {plural(len(spec.data), 'data source')}")
+        recorder.phase("stage", f"checking {plural(len(spec.data), 'data source')}")
         call = BackgroundCall(staging.prepare)
         while not call.done(_POLL_SECONDS):
             check()

@@ -54,8 +54,8 @@ def shards(source: str, total: int, reports: Sequence[Mapping[str, Any]]) -> tup
     each = " or ".join(count(one) for one in dict.fromkeys((counts[0], counts[-1])))
     who = plural(len(reports), "rank")
     if end == total == sum(report["rows"] for report in reports):
-        return f"{source}: {who} read {each} rows each, together all {count(total)} rows, none of them twice.", True
-    return f"{source}: {who} read {each} rows each, which are not all {count(total)} rows once.", False
+        return f"{source}: {who} read {each} rows each, {count(total)} rows in total, each row once.", True
+    return f"{source}: {who} read {each} rows each, which does not cover each of the {count(total)} rows once.", False
 
 
 def replaced(rank: RankView, end: Exit) -> str:
@@ -67,9 +67,9 @@ def replaced(rank: RankView, end: Exit) -> str:
 def world(spec: JobSpec, node_count: int) -> str:
     """Return on how many nodes the ranks begin now, which are not as many as before."""
     if node_count == spec.node_count:
-        return f"All {node_count} nodes are there again, with {plural(spec.process_count, 'process')}."
+        return f"All {node_count} nodes are available again, with {plural(spec.process_count, 'process')}."
     count = node_count * spec.process_count_per_node
-    return f"The job goes on with {node_count} of {spec.node_count} nodes, {plural(count, 'process')}."
+    return f"The job continues with {node_count} of {spec.node_count} nodes, {plural(count, 'process')}."
 
 
 def waiting_for(ranks: list[int]) -> str:
@@ -109,4 +109,4 @@ def restarts_used_up(reason: str, view: JobView) -> str:
     if not view.restarts:
         return reason
     before = "; ".join(f"{number}. {one.reason.rstrip('.')}" for number, one in enumerate(view.restarts, 1))
-    return f"{reason.rstrip('.')}. It was restarted {plural(len(view.restarts), 'time')} before, after: {before}."
+    return f"{reason.rstrip('.')}. The job had been restarted {plural(len(view.restarts), 'time')}, after: {before}."

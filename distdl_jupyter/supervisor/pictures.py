@@ -49,7 +49,7 @@ class Pictures:
         number = self._numbers.get(key)
         if number is None:
             if self._next > pictures.MOST:
-                self._log_once(f"The job has shown {count(pictures.MOST)} pictures; later ones are left out.")
+                self._log_once(f"The job has shown {count(pictures.MOST)} images; later ones are omitted.")
                 return
             number = self._next
             file = pictures.path(self._recorder.folder.path, number, form.name)
@@ -57,12 +57,12 @@ class Pictures:
                 file.parent.mkdir(mode=0o700, exist_ok=True)
                 atomic_write.keep(file, data)
             except OSError as error:
-                self._log_once(f"Pictures cannot be kept: {error.strerror}.")
+                self._log_once(f"Images cannot be stored: {error.strerror}.")
                 return
             self._numbers[key], self._next = number, number + 1
         size = {"form": form.name, "width": form.width, "height": form.height}
         self._recorder.write("picture", number=number, rank=rank, **size)
-        text = f"[picture {number}: {form.width}\N{MULTIPLICATION SIGN}{form.height}]"
+        text = f"[picture {number}: {form.width}×{form.height}]"
         name = pictures.path(self._recorder.folder.path, number, form.name).name
         self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
 

@@ -36,8 +36,8 @@ _ABORT_MESSAGE = re.compile(
 #: What Gloo says before it aborts where another rank has sent more than this one expects.
 _MISMATCH = "Received data size doesn't match"
 _MISMATCH_REMEDY = (
-    "The ranks gave tensors of different shapes to one collective call: look for uneven data (drop_last=True) and for "
-    "sizes that depend on the rank."
+    "The ranks passed tensors of different shapes to one collective call. Check for uneven data (drop_last=True) and "
+    "for sizes that depend on the rank."
 )
 _STDLIB = re.compile(r".*/lib/python3\.\d+(?=/)")
 _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
@@ -81,7 +81,7 @@ def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str
     trace = str(error.get("traceback", "")).rstrip()
     return {
         **error,
-        "hint": f"It printed: {cause}{'' if cause.endswith(('.', '!', '?')) else '.'}",
+        "hint": f"Its output was: {cause}{'' if cause.endswith(('.', '!', '?')) else '.'}",
         "traceback": "\n".join([trace, "The last error lines:", *shown]),
     }
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _ARM, _LEAD, _SLOW_LEAD = 30.0, 0.5, 2.0
 #: Seconds without a word of any rank after which those that still record are given up, and of merging at the end.
 _SILENT, _MERGE = 600.0, 60.0
-_NO_STEP = f"It has made no step within {_ARM:.0f} s; a step is where {frameworks.STEP}."
+_NO_STEP = f"No step was made within {_ARM:.0f} s. A step ends with {frameworks.STEP}."
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class ProfileCollector:
         recorder.on_profile = self._take
         for left in recorder.view.profiles:
             if not left.ended:  # of an earlier attempt, or of a supervisor that died
-                self._write(left, "failed", why="The ranks that recorded it were replaced.")
+                self._write(left, "failed", why="The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
         """Begin a profile of so many steps of some ranks, None for all, unless one is being made."""
@@ -91,13 +91,13 @@ class ProfileCollector:
         fields = {"number": number, "steps": steps, "zero": int(now * 1e9)}
         self._now = _Profile(number, steps, now, fields, {rank: _Rank() for rank in wanted})
         self._event("asked")
-        if why := self._run.no_stacks() or ("" if wanted else "None of these ranks runs."):
+        if why := self._run.no_stacks() or ("" if wanted else "None of these ranks is running."):
             self._end(why)
             return
         try:
             profiles.folder_of(self._recorder.folder, number).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            self._end(f"The profile cannot be kept: {error.strerror}.")
+            self._end(f"The profile cannot be stored: {error.strerror}.")
             return
         self._run.measure_clocks()
         self._run.ask_profile(wanted, fields)
@@ -177,7 +177,7 @@ class ProfileCollector:
         except LaunchFailed as error:
             now.failure = str(error)
         except OSError as error:
-            now.failure = f"The profile cannot be kept: {error.strerror or error}."
+            now.failure = f"The profile cannot be stored: {error.strerror or error}."
         except Exception as error:  # noqa: BLE001  nothing may end the job
             now.failure = f"The traces cannot be merged: {type(error).__name__}: {error!s:.200}."
 
@@ -188,7 +188,7 @@ class ProfileCollector:
             try:
                 summaries.append(self._bring(folder, now.number, rank))
             except (LaunchFailed, OSError, ValueError, LookupError, TypeError) as error:
-                now.ranks[rank].status, now.ranks[rank].why = "missing", f"Its trace did not come: {error}"
+                now.ranks[rank].status, now.ranks[rank].why = "missing", f"Its trace was not received: {error}"
         if not summaries:
             now.failure = _why_nothing(now.ranks)
             return
@@ -215,7 +215,7 @@ class ProfileCollector:
         for name in (f"rank-{rank}.json", f"rank-{rank}.jsonl.gz"):
             self._run.fetch(rank, f"{profiles.FOLDER}/{number}/{name}", profiles.LARGEST)
             if (folder / name).stat().st_size > profiles.LARGEST:
-                raise ValueError(f"{name} has more than {profiles.LARGEST // 1_000_000} MB.")
+                raise ValueError(f"{name} is larger than {profiles.LARGEST // 1000000} MB.")
         found = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
         profiles.profile(number, {"t": 0.0, "ranks": [found]}, folder)  # what is no summary raises here
         return {**found, "rank": rank, "host": self._recorder.view.ranks[rank].host or found.get("host") or ""}
@@ -227,7 +227,7 @@ class ProfileCollector:
             return
         for one in now.ranks.values():
             if not one.ended:
-                one.status, one.why = "missing", "Its process has ended before it had recorded the steps."
+                one.status, one.why = "missing", "Its process ended before it had recorded the steps."
         now.started = True
         if now.thread is None:
             self.tick()
@@ -271,4 +271,4 @@ def _left_out(summaries: list[dict[str, Any]]) -> str:
     cut = [int(one["rank"]) for one in summaries if one.get("left_out")]
     if not cut:
         return ""
-    return f"The trace of {ranks_in_words(cut)} holds the first 300,000 events only; record fewer steps."
+    return f"The trace of {ranks_in_words(cut)} contains only the first 300,000 events. Record fewer steps."

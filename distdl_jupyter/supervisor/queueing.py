@@ -133,7 +133,7 @@ class _Predecessor:
                 self.name = f"{self._view.name} ({self.name})"
             found, self._cursor = events.read_file(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
-            self.failure = f"{self.name}, after which it was to start, was removed."
+            self.failure = f"This job starts after {self.name}, which was removed."
             return
         except OSError:
             return
@@ -143,9 +143,9 @@ class _Predecessor:
         if state is State.CANCELED and was_moved(self._view.reason) and self._follow():
             return
         if state.ended and state is not State.COMPLETED:
-            self.failure = f"{self.name}, after which it was to start, {_ENDS[state]}."
+            self.failure = f"This job starts after {self.name}, which {_ENDS[state]}."
         elif not state.ended and self._is_abandoned(found=bool(found)):
-            self.failure = f"{self.name}, after which it was to start, was lost: its supervisor has gone."
+            self.failure = f"This job starts after {self.name}, which was lost because its supervisor is gone."
 
     def _follow(self) -> bool:
         """Wait for the job that has taken its place from now on; say whether there is one, or may be in a moment."""
@@ -169,7 +169,7 @@ class _Predecessor:
         return now - self._silent > _TAKEOVER and not _may_come_back(self._folder)
 
 
-_ENDS = {State.FAILED: "has failed", State.CANCELED: "was canceled", State.LOST: "was lost"}
+_ENDS = {State.FAILED: "failed", State.CANCELED: "was canceled", State.LOST: "was lost"}
 
 
 def _may_come_back(folder: JobFolder) -> bool:

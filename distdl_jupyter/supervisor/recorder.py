@@ -218,7 +218,7 @@ class EventRecorder:
     def replace(self, rank: RankView, pid: int, reason: str) -> None:
         """Write that another process takes the place of a rank's process ``pid``; it may have connected already."""
         self.write("restart", rank=rank.rank, ranks=[rank.rank], reason=reason)
-        self.log(f"{reason} Another process takes its place.")
+        self.log(f"{reason} It is replaced by another process.")
         if rank.pid not in (None, pid):
             reports.on_hello(self, rank.rank, {"pid": rank.pid, "host": rank.host})
 
@@ -397,8 +397,9 @@ class EventRecorder:
         if left_out and not self._has_left_out:
             self._has_left_out = True
             limit = size_in_words(self.spec.max_log_bytes)
-            self.note("warning", f"The log is longer than its limit of {limit}: its first half and its last lines are "
-                      "kept, those between are left out. Raise max_log_bytes to keep more.", _LOG_LIMIT)  # fmt: skip
+            self.note("warning", f"The log is longer than its limit of {limit}, so only its first half and its last "
+                "lines are kept. "
+                "Raise max_log_bytes to keep more.", _LOG_LIMIT)  # fmt: skip
 
     def _counts(self) -> dict[str, list[int]]:
         """Return the lines of each rank, and those on stderr (see core.events)."""

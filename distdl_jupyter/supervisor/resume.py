@@ -163,7 +163,10 @@ def end_events(
     for rank, value in zip(view.ranks, values, strict=True):
         if rank.ok is None:
             yield "result", {"rank": rank.rank, "ok": True, "repr": "", "bytes": value.stat().st_size}
-    text = "The supervisor ended before it could write the job's end. The value of every rank is here, so it is done."
+    text = (
+        "The supervisor ended before it could record the end of the job. All ranks have returned their values, so "
+        "the job is completed."
+    )
     yield "note", {"level": "info", "text": text, "code": "done-without-supervisor"}
     yield "state", {"state": State.COMPLETED.value, "reason": ""}
 
@@ -173,17 +176,17 @@ def _lost_reason(folder: JobFolder, view: JobView, kind: str) -> str:
     try:
         left = registry.get("clusters", kind).sweep(view.id, known.get("data") or {})
     except DistDLError as error:
-        found = f"Its ranks could not be looked for: {error}"
+        found = f"Its ranks could not be checked: {error}"
     else:
-        found = f"{plural(len(left), 'process')} of it {'was' if len(left) == 1 else 'were'} ended." if left else (
-            "No process of it is left.")  # fmt: skip
+        stopped = f"{plural(len(left), 'process')} of the job {'was' if len(left) == 1 else 'were'} stopped."
+        found = stopped if left else "No process of the job is left."
     return f"The supervisor ended without a result. {found}{_last_line(folder)}"
 
 
 def _declared_lost_reason(gone: Holder) -> str:
     return (
-        f"A user has said that {gone.host}, on which its supervisor ran, is gone for good. It was last heard at "
-        f"{date_and_clock(gone.heard)}."
+        f"The job was marked as lost because {gone.host}, the host of its supervisor, is gone for good. Its last "
+        f"heartbeat was at {date_and_clock(gone.heard)}."
     )
 
 
@@ -192,4 +195,4 @@ def _last_line(folder: JobFolder) -> str:
         lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return f" Its last words: {lines[-1][:300]}" if lines else ""
+    return f" Its last log line: {lines[-1][:300]}" if lines else ""

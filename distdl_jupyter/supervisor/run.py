@@ -273,7 +273,7 @@ class Supervisor:
         if self._checkpoints:
             self._checkpoints.close()
             if removed := self._checkpoints.removed:
-                self._recorder.log(f"Deleted {plural(removed, 'checkpoint')}: kept are {self._spec.keep_checkpoints}")
+                self._recorder.log(f"Deleted {plural(removed, 'checkpoint')}, kept {self._spec.keep_checkpoints}")
 
     def _collect(self, run: Run, attempt: Attempt) -> None:
         self._recorder.phase("collect")
@@ -385,10 +385,10 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         if until is None and canceled():
             stop.set()
             until = time.monotonic() + _CANCEL_GRACE
-    here = f"The files stay in {recorder.folder.path}."
+    here = f"The files are still in {recorder.folder.path}."
     if until is not None:
         recorder.note(
-            "warning", f"The outputs were not sent to {place} whole, because you stopped it. {here}", "outputs"
+            "warning", f"The outputs were not sent completely to {place} because you stopped it. {here}", "outputs"
         )
         return
     try:
@@ -398,6 +398,6 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         return
     if sent.warning:
         recorder.note("warning", sent.warning, "data")
-    there = f", {plural(sent.there, 'file')} were there already" if sent.there else ""
+    there = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
     recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {place}{there}")
     recorder.phase("collect", f"{plural(sent.files, 'file')} to {place}")

@@ -45,7 +45,7 @@ class StepTimesWriter:
         except OSError as error:
             if not self._refused:
                 self._refused = True
-                self._recorder.log(f"The time of steps cannot be kept: {error.strerror}.")
+                self._recorder.log(f"Step times cannot be stored: {error.strerror}.")
 
     def close(self) -> None:
         """Write what is left and close the file."""

@@ -73,9 +73,7 @@ def fail_fast(folder: JobFolder, error: BaseException) -> bool:
     if not _view(folder).state.ended:
         reason = getattr(error, "strerror", None) or str(error) or "out of memory"
         writer = events.EventWriter(folder.events)
-        writer.write(
-            "state", state=State.FAILED.value, reason=f"The job's supervisor could not go on: {reason}. {remedy}"
-        )
+        writer.write("state", state=State.FAILED.value, reason=f"The job's supervisor failed: {reason}. {remedy}")
         writer.close()
     return True
 

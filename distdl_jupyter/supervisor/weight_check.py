@@ -70,5 +70,5 @@ def _sentence(apart: list[int], size: int, step: int, same: int) -> str:
     else:
         who = f"The weights of {ranks(apart)} of {count(size)} differ from the others"
     since = f", and the same after step {count(same)}" if same else ""
-    return (f"{who} after step {count(step)}{since}: from there on each trains a model of its own. "
-            "A check of the code (distdl check) finds out why.")  # fmt: skip
+    return (f"{who} after step {count(step)}{since}: from this step on, each rank trains its own model. Find the cause "
+        "with: distdl check")  # fmt: skip

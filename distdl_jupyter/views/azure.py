@@ -130,14 +130,14 @@ def sign_in_lines(view: AzureSignIn) -> list[str]:
     rows += [f"  {name} {value}" for name, value in _prices() if value]
     rows += [text for text in (view.note, view.warning) if text]
     if view.state in ("signed_out", "failed"):
-        rows += ["Ways to sign in:", *(f"  {way.kind:<17} {_when(way)}" for way in view.ways)]
+        rows += ["Sign-in methods:", *(f"  {way.kind:<17} {_when(way)}" for way in view.ways)]
     return rows
 
 
 def _headline(view: AzureSignIn) -> str:
     if view.account:
-        return f"Signed in to Azure as {view.account.name or 'somebody without a name'}, by {view.account.kind}."
-    return "Waiting for the sign-in." if view.state == "waiting" else "Nobody is signed in to Azure."
+        return f"Signed in to Azure as {view.account.name or 'an unnamed account'}, by {view.account.kind}."
+    return "Waiting for sign-in to complete." if view.state == "waiting" else "Not signed in to Azure."
 
 
 def _facts(view: AzureSignIn) -> list[tuple[str, str]]:
@@ -158,7 +158,7 @@ def _prices() -> list[tuple[str, str]]:
 
 
 def _when(way: AzureWay) -> str:
-    return methods.WHEN[way.kind] + (" (suggested here)" if way.suggested else "")
+    return methods.WHEN[way.kind] + (" (recommended)" if way.suggested else "")
 
 
 #: What a page may ask for, by message or over HTTP.

@@ -257,7 +257,7 @@ def price_text(spec: JobSpec) -> str:
     """Return the price in the spec: ``3.67 USD for a node and hour (Retail Prices API, ...)``, "" without one."""
     if spec.price_per_hour is None:
         return ""
-    return f"{humanize.money(spec.price_per_hour, spec.currency)} for a node and hour ({spec.price_source})"
+    return f"{humanize.money(spec.price_per_hour, spec.currency)} per node and hour ({spec.price_source})"
 
 
 def staging_bars(view: JobView) -> tuple[StagingBar, ...]:
@@ -376,7 +376,7 @@ def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
     ]
     known = all(rank.status == "ended" and not is_lost(rank) for rank in view.ranks)
     if view.process_count > 1 and view.ended is not None and known:
-        entries[-1] = dataclasses.replace(entries[-1], text=f"{entries[-1].text}; no process left")
+        entries[-1] = dataclasses.replace(entries[-1], text=f"{entries[-1].text}; all processes have ended")
     return entries
 
 
@@ -384,7 +384,9 @@ def _rendezvous_entries(view: JobView) -> list[TimelineEntry]:
     train = next((phase for phase in view.phases if phase.phase == "train"), None)
     if train is None or train.begun is None:
         return []
-    who = f"{humanize.plural(view.process_count, 'rank')} met and started" if view.process_count > 1 else "Started"
+    who = (
+        f"{humanize.plural(view.process_count, 'rank')} connected and started" if view.process_count > 1 else "Started"
+    )
     return [TimelineEntry(train.begun, f"{who} training", bad=False)]
 
 
@@ -434,7 +436,7 @@ def _other_text(rank: RankView, first: int) -> str:
     if is_lost(rank):
         return ""
     if is_echo(rank.error):
-        return f"lost rank {first}"
+        return f"lost the connection to rank {first}"
     if rank.error and not crash(rank):
         return f"raised {rank.error.get('type', 'an exception')}"
     return _exit_text(rank)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Metrics of which a table has a column.
 _COLUMNS = 6
-_NONE = "No checkpoints. What training code saves in distdl_jupyter.checkpoint_dir() is listed here."
+_NONE = "No checkpoints. Checkpoints that the training code saves in distdl_jupyter.checkpoint_dir() are listed here."
 
 
 class CheckpointList(list[Checkpoint]):

@@ -123,10 +123,10 @@ def cost_forecast(machines: Machines) -> str:
     """Return in sentences what machines that are to be made cost."""
     price = _per_hour(machines.cost_per_hour, machines.currency)
     if not price:
-        costs = "What a node costs is unknown."
+        costs = "The price of a node is unknown."
     else:
         most = _per_hour((machines.cost_per_hour or 0.0) * machines.max_nodes, machines.currency)
-        each = f"A node costs {price} while it is up"
+        each = f"A node costs {price} while it is running"
         several = f", {plural(machines.max_nodes, 'node')} {most}" if machines.max_nodes > 1 else ""
         costs = f"{each}{several} ({machines.price_source})."
     return f"{costs} {idle_cost_warning(machines.min_nodes)}".strip()
@@ -136,8 +136,8 @@ def idle_cost_warning(min_nodes: int) -> str:
     """Return the warning about nodes that stay up without a job, "" when none does."""
     if not min_nodes:
         return ""
-    verb = "stays up and costs" if min_nodes == 1 else "stay up and cost"
-    return f"{plural(min_nodes, 'node')} {verb} money all the time, also without a job."
+    verb = "keeps running and costs" if min_nodes == 1 else "keep running and cost"
+    return f"{plural(min_nodes, 'node')} {verb} money all the time, even without a job."
 
 
 def cluster_problem(status: ClusterStatusLike) -> str:
@@ -147,7 +147,7 @@ def cluster_problem(status: ClusterStatusLike) -> str:
     if status.machines is not None and status.machines.problem:
         return status.machines.problem
     silent = [node for node in status.nodes if node.state in ("down", "unknown")]
-    return "; ".join(f"{node.name}: {node.detail or 'does not answer'}" for node in silent)
+    return "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in silent)
 
 
 def cluster_line(status: ClusterStatusLike) -> str:
@@ -245,7 +245,7 @@ def check_table(checks: Sequence[Check], width: int = 100) -> str:
     A remedy that is a command is never broken, so that it can be copied.
     """
     if not checks:
-        return "Nothing was looked at."
+        return "Nothing was checked."
     rows = merge_hosts(checks)
     node = max((len(row.node) for row in rows), default=0)
     what = max((len(row.what) for row in rows), default=0)
@@ -268,4 +268,4 @@ def check_summary(checks: Iterable[Check]) -> str:
     """Return the sum of the table: ``1 error, 2 warnings.``, ``All is well.``; a shared row counts once."""
     levels = [row.level for row in merge_hosts(list(checks))]
     found = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]
-    return f"{', '.join(found)}." if found else "All is well."
+    return f"{', '.join(found)}." if found else "No problems found."

@@ -69,9 +69,9 @@ def job_check(standing: Standing) -> JobCheck:
 
 
 _MEANWHILE = {
-    "several": "The first steps run on several ranks.",
-    "one": "One process does the same steps with the samples of all ranks.",
-    "failed": "The training failed before its first steps were made.",
+    "several": "Running the first steps on several ranks.",
+    "one": "Running the same steps in one process, with the samples of all ranks.",
+    "failed": "The training failed before its first step.",
 }
 
 

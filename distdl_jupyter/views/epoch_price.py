@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: VM sizes that are shown, the cheapest epoch first.
 _MOST = 4
-AS_FAST = "If each GPU does a step as fast as a process did here."
+AS_FAST = "This assumes that each GPU is as fast as one process here."
 
 
 @dataclass(frozen=True, slots=True)

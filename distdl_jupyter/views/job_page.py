@@ -205,10 +205,10 @@ def _step_detail(title: str, mine: list[Phase], view: JobView, spec: JobSpec) ->
     if title == "Data on the nodes" and view.staging:
         done, total = sum(bar.done for bar in view.staging), sum(bar.total for bar in view.staging)
         cached = sum(bar.cached for bar in view.staging)
-        kept = f", {humanize.size(cached)} of it there already" if cached else ""
+        kept = f", {humanize.size(cached)} already there" if cached else ""
         return f"{humanize.size(done)} of {humanize.size(total)}{kept}"
     if title == "Data on the nodes" and spec.data and mine[-1] is not view.phases[-1]:
-        return "used where it lies"
+        return "used in place"
     if title == "Job":
         return humanize.processes(view.node_count, view.process_count_per_node)
     details = [phase.detail for phase in mine if phase.detail]
@@ -218,10 +218,10 @@ def _step_detail(title: str, mine: list[Phase], view: JobView, spec: JobSpec) ->
 def _step_without_phases(number: int, title: str, spec: JobSpec) -> Step:
     if title == "Data":
         if not spec.data:
-            return Step(number, title, "unused", "the job names no data source")
-        return Step(number, title, "done", f"there already: {', '.join(place(source) for source in spec.data)}")
+            return Step(number, title, "unused", "no data source")
+        return Step(number, title, "done", f"already there: {', '.join(place(source) for source in spec.data)}")
     image = spec.cluster_options.get("environment") or spec.cluster_options.get("image")
     if image:
-        return Step(number, title, "done", f"there already: {image}")
+        return Step(number, title, "done", f"already there: {image}")
     version = spec.versions.get("python", "")
-    return Step(number, title, "unused", f"none is named: ranks run in this environment, Python {version}")
+    return Step(number, title, "unused", f"none specified: ranks use this environment, Python {version}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView, MetricView
 
 HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
-_EMPTY = "No jobs yet. Put %%distributed -p 2 on top of a cell that trains."
+_EMPTY = "No jobs yet. Start a cell that trains with %%distributed -p 2."
 #: Points of the sparkline.
 _POINTS = 40
 
@@ -209,7 +209,7 @@ class JobTable:
         return f"{table.whole_html([HEAD, *self._rows])}{more}"
 
     def _older_text(self) -> str:
-        return f"{humanize.plural(self._older, 'older job')}: %dist_jobs --all"
+        return f"{humanize.plural(self._older, 'older job')} not shown: %dist_jobs --all"
 
 
 def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tuple[str, ...]]:

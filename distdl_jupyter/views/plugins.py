@@ -35,7 +35,7 @@ def plugin_view(kind: registry.Kind, name: str) -> Plugin:
     except DistDLError as error:
         return Plugin(name, name, (), {"type": "object", "properties": {}}, error.message, error.hint, code=error.code)
     except Exception as error:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
-        reason = f"It failed when it was asked: {type(error).__name__}: {error}"
+        reason = f"It failed: {type(error).__name__}: {error}"
         return Plugin(name, name, (), {"type": "object", "properties": {}}, reason, "", code="plugin-failed")
 
 

@@ -57,7 +57,7 @@ class ProfileShown(Profile):
         Raises JobNotFound when there is none, DiskRefused.
         """
         if self.trace is None or not self.trace.is_file():
-            raise JobNotFound("The trace of this profile is not there any more.", code="trace-gone")
+            raise JobNotFound("The trace of this profile no longer exists.", code="trace-gone")
         target = Path(path).expanduser()
         try:
             if target.is_dir():
@@ -80,8 +80,8 @@ def sentences(of: Profile) -> list[str]:
     who = ranks([one.rank for one in of.ranks])
     shares = ", ".join(f"{words} {100 * of.share(part):.0f} %" for part, words in _PARTS.items())
     return [
-        f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms a step.",
-        f"Of a step: {shares}.",
+        f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step.",
+        f"Share of each step: {shares}.",
         *[_stands_out(one) for one in of.operators if one.stands_out is not None][:3],
         *_notes(of),
     ]
@@ -92,7 +92,7 @@ def _notes(of: Profile) -> list[str]:
     alike: dict[str, list[int]] = {}
     for rank, why in sorted(of.missing.items()):
         alike.setdefault(why, []).append(rank)
-    lines = [f"{ranks(which).capitalize()} recorded nothing: {why}" for why, which in alike.items()]
+    lines = [f"{ranks(which).capitalize()} recorded no profile: {why}" for why, which in alike.items()]
     several_hosts = len({one.host for one in of.ranks}) > 1
     return [*lines, *([of.problem] if of.problem else []), *([of.clock] if several_hosts else [])]
 
@@ -100,8 +100,8 @@ def _notes(of: Profile) -> list[str]:
 def _stands_out(one: Operator) -> str:
     assert one.stands_out is not None
     own = _milliseconds(one.by_rank[one.stands_out])
-    than = f", {one.times:.1f} times as long as on the others" if one.times else ", on the others none"
-    return f"{_short(one.name)} takes {own} ms a step on rank {one.stands_out}{than}."
+    than = f", {one.times:.1f} times as long as on the other ranks" if one.times else ", but no time on the other ranks"
+    return f"{_short(one.name)} needs {own} ms per step on rank {one.stands_out}{than}."
 
 
 def shown(of: Profile) -> list[Operator]:
@@ -111,8 +111,9 @@ def shown(of: Profile) -> list[Operator]:
 
 def _rows(of: Profile) -> list[tuple[str, ...]]:
     columns = [one.rank for one in of.ranks][:_MOST_RANKS] if len(of.ranks) > 1 else []
-    head = ("operator", "kind", "calls a step", "own ms a step", "of the step", *(f"rank {rank}" for rank in columns),
-            "stands out")  # fmt: skip
+    head = ("operator", "kind", "calls per step", "own ms per step", "of the step", *("rank "
+        f"{rank}" for rank in columns),
+            "outlier")  # fmt: skip
     return [head, *(_row(one, columns) for one in shown(of))]
 
 

@@ -27,7 +27,7 @@ def from_query(form: type[R], arguments: Mapping[str, list[bytes]]) -> R:
     try:
         given = {name: arguments[name][-1].decode() for name in form.__struct_fields__ if arguments.get(name)}
     except UnicodeDecodeError:
-        raise InvalidSpec("The query string is no text in UTF-8.", code="query-not-utf-8") from None
+        raise InvalidSpec("The query string is not valid UTF-8.", code="query-not-utf-8") from None
     hints = typing.get_type_hints(form)
     found = {name: _parts(text) if typing.get_origin(hints[name]) is tuple else text for name, text in given.items()}
     return from_data(form, found, strict=False)
@@ -59,7 +59,7 @@ def from_json(form: type[R], data: bytes | bytearray) -> R:
 
 
 #: msgspec's words for kinds of values, and ours.
-_KINDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+_KINDS = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false", "array": "a list",
           "object": "an object", "null": "nothing"}  # fmt: skip
 
 
@@ -70,16 +70,16 @@ def _invalid(form: type[Request], error: msgspec.ValidationError) -> InvalidSpec
     if named := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL):
         if named[1] == "missing required":
             return InvalidSpec(f"{named[2]} is missing.", code="request-field-missing", field=named[2])
-        inside = f"{named[2]!r} is no field of {names[-1]}." if names else ""
+        inside = f"Unknown field {named[2]!r} of {names[-1]}." if names else ""
         return InvalidSpec(
-            inside or unknown(named[2], form.__struct_fields__, "field of this request"),
+            inside or unknown(named[2], form.__struct_fields__, "request field"),
             code="request-field-unknown",
             field=named[2],
         )
     if not names:
         return InvalidSpec("The request body must be a JSON object.", code="request-not-an-object")
     return InvalidSpec(
-        f"{names[-1]} takes {_takes(form, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
+        f"{names[-1]} must be {_takes(form, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
     )
 
 

@@ -37,10 +37,10 @@ TITLES = {
     "disk": ("Disk", "bytes/s"),
     "network": ("Network", "bytes/s"),
 }
-HEAD = ("Rank", "Host", "CPU, of a core", "Memory", "GPU", "GPU memory", "Power", "Left on host", "Disk of host",
+HEAD = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Power", "Free on host", "Disk of host",
         "Network of host")  # fmt: skip
-_NOT_YET = "No samples yet: the first comes a second after the first rank has started."
-_NONE = "No samples: the job ran for less than a second, before this was recorded, or on Azure ML."
+_NOT_YET = "No samples yet. The first is taken one second after the first rank has started."
+_NONE = "No samples. The job ran for less than a second, ran on Azure ML, or was created by an older version."
 
 
 class ResourceTable(Sequence[ResourceSample]):

@@ -28,10 +28,10 @@ class ScalingShown(Scaling):
 
     def __str__(self) -> str:
         if not self.points:
-            return "\n".join(filter(None, (self._head, "Nothing is measured yet.")))
+            return "\n".join(filter(None, (self._head, "No measurements yet.")))
         mode = scaling_panel.scaling_mode(self)
         known = self.panel.prices if self.facts else ()
-        prices = [f"{one.size}: {one.cost:.3g} {one.currency} an epoch" for one in known]
+        prices = [f"{one.size}: {one.cost:.3g} {one.currency} per epoch" for one in known]
         parts = (self._head, self.finding, table.text(self._rows()), *prices, scaling_panel.forecast_text(self),
                  scaling_panel.note(self, self.facts, mode))  # fmt: skip
         return "\n".join(filter(None, parts))
@@ -87,7 +87,7 @@ class ScalingShown(Scaling):
         found = Finding.of(self, self.facts)
         if found is not None:
             return " ".join(filter(None, (found.headline, found.reason)))
-        return "One number of processes is measured." if self.points else "Nothing is measured yet."
+        return "Only one number of processes has been measured." if self.points else "No measurements yet."
 
     def best(self) -> Point:
         """Return the point with the highest rate. Raises ValueError where nothing is measured."""
@@ -131,7 +131,7 @@ class ScalingShown(Scaling):
         figure.update_layout(
             template="simple_white", height=380, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
             xaxis={"title": "processes", "type": "log", "tickvals": ticks, "ticktext": list(map(str, ticks))},
-            yaxis={"title": f"{self.unit} a second", "type": "log"},
+            yaxis={"title": f"{self.unit} per second", "type": "log"},
         )  # fmt: skip
         return figure
 
@@ -157,8 +157,8 @@ class ScalingShown(Scaling):
         return found
 
     def _rows(self) -> list[tuple[str, ...]]:
-        head = ("processes", "backend", f"{self.unit}/s", "efficiency", "own work", "communication", "waiting", "batch",
-                "lr")  # fmt: skip
+        head = ("processes", "backend", f"{self.unit}/s", "efficiency", "computation", "communication", "waiting",
+                "batch", "lr")  # fmt: skip
         return [head, *map(self._row, shown(self))]
 
     def _row(self, one: Point | Forecast) -> tuple[str, ...]:

@@ -28,10 +28,10 @@ _LEAST, _WELL = 0.03, 0.9
 #: How far batches may be from what weak or strong scaling makes of them, as a share.
 _LIKE = 0.1
 #: Said of a forecast whose error is larger than itself.
-_DOUBT = "The runs differ too much to say more: measure again while the machine does nothing else."
+_DOUBT = "The runs vary too much for a better estimate. Measure again while the machine is otherwise idle."
 #: Stands in code for the name of a VM size.
 SIZE = "{VM SIZE}"
-LINEAR_RULE = "the linear rule (Goyal et al., 2017, https://arxiv.org/abs/1706.02677)"
+LINEAR_RULE = "the linear scaling rule (Goyal et al., 2017, https://arxiv.org/abs/1706.02677)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +168,12 @@ class Finding:
             return cls._of_straggler(found, last, straggler, head, efficiency)
         if lost[worst] < _LEAST * step:
             return cls(head, "", efficiency >= _WELL, "", last.processes)
-        of = f"{milliseconds(lost[worst])} of {milliseconds(step)} ms a step"
+        of = f"{milliseconds(lost[worst])} of {milliseconds(step)} ms per step"
         reason = {
-            "communication": f"{of} go into communication.",
-            "waiting": f"{of} go into waiting for others, now for this rank and now for that.",
-            "own": f"{of} are own work that takes longer than with {plural(first.processes, 'process')}, "
-            "as where processes share cores.",
+            "communication": f"{of} are spent on communication.",
+            "waiting": f"{of} are spent waiting for other ranks, not always the same one.",
+            "own": f"{of} are additional computation compared with {plural(first.processes, 'process')}, for example "
+            "because processes share cores.",
         }[worst]
         return cls(head, reason, efficiency >= _WELL, worst, last.processes)
 
@@ -183,12 +183,13 @@ class Finding:
         better = Point(last.backend, last.processes, last.nodes, last.batch / max(step - straggler.seconds, 1e-9),
                        last.error, last.own, last.communication, last.waiting, last.batch, last.runs)  # fmt: skip
         share = f"{100 * found.efficiency(better):.0f} %"
-        of = f"{milliseconds(straggler.seconds)} of {milliseconds(step)} ms a step"
-        what = "what rank {} sends over its link" if straggler.cause == "link" else "waiting for rank {}"
+        of = f"{milliseconds(straggler.seconds)} of {milliseconds(step)} ms per step"
+        what = "sending data of rank {} over its link" if straggler.cause == "link" else "waiting for rank {}"
         return cls(
-            head, f"{of} go into {what.format(straggler.rank)}; without it: {share}.", efficiency >= _WELL,
+            head, f"{of} are spent {what.format(straggler.rank)}. Without that delay: {share}.", efficiency >= _WELL,
             "communication" if straggler.cause == "link" else "waiting", last.processes,
-            ScalingWithout(last.backend, last.processes, better.rate, f"{share} without rank {straggler.rank}'s delay"),
+            ScalingWithout(last.backend, last.processes, better.rate, f"{share} without the delay of rank "
+                f"{straggler.rank}"),
         )  # fmt: skip
 
 
@@ -213,15 +214,16 @@ def batch_of(found: Scaling, one: Point | Forecast) -> float | None:
 
 def note(found: Scaling, facts: Facts | None, mode: str) -> str:
     """Return what stands below the table."""
-    said = ["Own work, communication and waiting: ms a step, median of the ranks."]
+    said = ["Computation, communication and waiting are in ms per step, median of the ranks."]
     if mode == "strong":
-        said.append("No forecast: each process has less to do with each doubling, and no run has shown how fast it is "
-                    "then.")  # fmt: skip
+        said.append("No forecast: with a fixed total batch, each process has less work as processes are added, and "
+            "no run "
+            "has measured that.")  # fmt: skip
     if facts is not None and facts.learning_rate is not None and found.points and unit(found) == "samples":
         first = found.of(found.backends[0])[0]
-        given = f"lr: {facts.learning_rate:g} with {plural(first.processes, 'process')}"
-        own = "; the code multiplies it itself" if facts.scales_rate else ""
-        said.append(f"{given}, else by {LINEAR_RULE}{own}.")
+        given = f"Learning rate: {facts.learning_rate:g} with {plural(first.processes, 'process')}"
+        own = "; the code scales it" if facts.scales_rate else ""
+        said.append(f"{given}, otherwise by {LINEAR_RULE}{own}.")
     return " ".join(said)
 
 
@@ -232,7 +234,9 @@ def forecast_text(found: Scaling) -> str:
         return ""
     last = found_[-1]
     share, error = 100 * last.efficiency, epoch_price.spread(last)
-    said = f"Forecast for {count(last.processes)} on links as those measured: {share:.0f} % ± {error:.0f}."
+    said = (
+        f"Forecast for {count(last.processes)} processes on links like the measured ones: {share:.0f} % ± {error:.0f}."
+    )
     return _with_doubt(said, last)
 
 
@@ -250,8 +254,8 @@ def forecast_on(found: Scaling, size: VmSize | None) -> str:
         return ""
     link, forecast = one
     share, error = 100 * forecast.efficiency, epoch_price.spread(forecast)
-    over = link.text if link.latency_seconds else f"{link.text}, its latency left out"
-    said = f"Forecast for {count(processes)} on {size.name} ({over}): {share:.0f} % ± {error:.0f}."
+    over = link.text if link.latency_seconds else f"{link.text}, ignoring its latency"
+    said = f"Forecast for {count(processes)} processes on {size.name} ({over}): {share:.0f} % ± {error:.0f}."
     return _with_doubt(said, forecast)
 
 
@@ -259,7 +263,7 @@ def _rehearsal(found: Scaling, facts: Facts, size: VmSize | None) -> ScalingActi
     """Return the button that measures on links as slow as those of a size, where the forecast is for that size."""
     if size is None or not facts.rehearsal or not facts.state.ended or not forecast_on(found, size):
         return None
-    return ScalingAction("Rehearse on that network", facts.rehearsal.replace(SIZE, size.name))
+    return ScalingAction("Simulate that network", facts.rehearsal.replace(SIZE, size.name))
 
 
 def _words(found: Scaling, facts: Facts, mode: str) -> tuple[str, ...]:
@@ -269,9 +273,9 @@ def _words(found: Scaling, facts: Facts, mode: str) -> tuple[str, ...]:
     first = found.of(found.backends[0])[0] if found.points else None
     batch = ""
     if first is not None and mode == "weak":
-        batch = f"weak scaling: batch {count(round(first.batch / first.processes))} a process"
+        batch = f"weak scaling: batch of {count(round(first.batch / first.processes))} per process"
     elif first is not None and mode == "strong":
-        batch = f"strong scaling: batch {count(round(first.batch))} shared by all"
+        batch = f"strong scaling: total batch of {count(round(first.batch))}"
     counts = f"{listing(facts.processes)} processes" if facts.processes else ""
     return tuple(filter(None, (place, counts, listing(facts.backends), batch)))
 
@@ -281,8 +285,8 @@ def _summary(facts: Facts) -> str:
     if facts.state is State.RUNNING:
         return f"{facts.done} of {facts.size} measured, {runs}, {duration(facts.seconds)} so far"
     if facts.done < facts.size:
-        return f"{facts.done} of {facts.size} measured, {runs}, {duration(facts.seconds)} in all"
-    return f"{runs}, {duration(facts.seconds)} in all"
+        return f"{facts.done} of {facts.size} measured, {runs}, {duration(facts.seconds)} in total"
+    return f"{runs}, {duration(facts.seconds)} in total"
 
 
 def _ideal(found: Scaling) -> float | None:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 _COUNT = re.compile(r"\[(\d+)\]")
 #: Threads and frames beyond these say nothing more: a recursion, a pool.
 _MOST_THREADS, _MOST_FRAMES = 40, 60
-_WHY = {"asked": "", "stall": ", taken because of no progress", "hang": ", taken before the job was stopped as hung",
-        "time": ", taken when the job's time was over"}  # fmt: skip
+_WHY = {"asked": "", "stall": ", captured because of no progress", "hang": ", captured before the job was stopped as "
+"hung",
+        "time": ", captured at the time limit of the job"}  # fmt: skip
 #: Columns of characters: the least that one needs, and what is between two.
 _NARROWEST, _BETWEEN = 44, 3
 #: Threads beside the main one that text and HTML show of a rank.
@@ -126,7 +127,7 @@ def _head(taken: Taken) -> list[str]:
     alike: dict[str, list[int]] = {}
     for rank, why in sorted(taken.missing.items()):
         alike.setdefault(why, []).append(rank)
-    return lines + [f"{ranks(who).capitalize()} gave none: {why}" for why, who in alike.items()]
+    return lines + [f"{ranks(who).capitalize()} sent no stacks: {why}" for why, who in alike.items()]
 
 
 def _block(taken: Taken, group: Group) -> list[str]:
@@ -156,7 +157,7 @@ def _rank_states(members: Sequence[RankStacks]) -> str:
     states = ", ".join(dict.fromkeys(member.state for member in members if member.state))
     silent = min((member.silent for member in members if member.silent is not None), default=None)
     parts = [states, f"step {count(first.step)}" if first.step is not None else "",
-             f"silent for {duration(silent)}" if silent is not None else ""]  # fmt: skip
+             f"no progress for {duration(silent)}" if silent is not None else ""]  # fmt: skip
     return ", ".join(part for part in parts if part)
 
 

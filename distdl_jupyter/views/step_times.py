@@ -96,10 +96,10 @@ def _sentences(times: StepTimes) -> list[str]:
         return [times.why]
     steps = max(one.steps for one in times.ranks())
     rate = times.samples_per_second
-    said = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples a second")
+    said = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples per second")
     # Where a rank is slower than the others, the sentence about it says what that costs.
     if len(times.ranks()) > 1 and times.own_share is not None and times.straggler is None:
-        said += f", {100 * (1 - times.own_share):.0f} % of the time communication and waiting"
+        said += f", {100 * (1 - times.own_share):.0f} % of the time is communication and waiting"
     return [f"{said}.", _comparison(times)]
 
 
@@ -108,8 +108,8 @@ def _comparison(times: StepTimes) -> str:
     if times.straggler is not None:
         return str(times.straggler)
     if len(times.ranks()) > 1 and not times.has_enough_steps:
-        return "These are too few steps to tell whether a rank is slower than the others."
-    return f"No rank {'was' if times.ended else 'is'} slower than the others by more than chance."
+        return "Too few steps to tell whether one rank is slower than the others."
+    return f"No rank {'was' if times.ended else 'is'} significantly slower than the others."
 
 
 def _rows(times: StepTimes) -> list[tuple[str, ...]]:

@@ -41,9 +41,9 @@ def panel(study: Study) -> SweepPanel:
 def _words(study: Study) -> tuple[str, ...]:
     plan, spec = study.plan, study.spec
     each = humanize.processes(spec.node_count, spec.process_count_per_node)
-    early = "" if plan.pruner == "none" else f"stops bad ones early: {plan.pruner}"
-    return tuple(filter(None, (spec.compute_target, f"trials chosen by {plan.sampler}",
-                               f"{each} each, {plan.parallel} at a time", early)))  # fmt: skip
+    early = "" if plan.pruner == "none" else f"{plan.pruner} pruning"
+    return tuple(filter(None, (spec.compute_target, f"{plan.sampler} sampler",
+                               f"{each} per trial, {plan.parallel} at a time", early)))  # fmt: skip
 
 
 def _axis(name: str, one: space.Range | space.Choice) -> SweepAxis:
@@ -168,7 +168,7 @@ class SweepShown:
         study = self.study
         if kind not in ("curves", "parameters"):
             raise InvalidSpec(
-                f"There is no figure {kind!r} of a sweep; there are curves and parameters.",
+                f"Unknown figure {kind!r} of a sweep. Use one of: curves, parameters.",
                 code="figure-unknown",
                 field="kind",
             )

@@ -18,8 +18,8 @@ def asset(name: str) -> str:
     path = STATIC / name
     if not path.is_file():
         raise PluginUnavailable(
-            f"The panels' front end is not built ({name} is missing).",
+            f"The front end of the panels is not built ({name} is missing).",
             code="front-end-not-built",
-            hint="Run 'npm ci && npm run build' in the folder labextension, or 'make' at the top.",
+            hint="Run 'npm ci && npm run build' in the folder labextension, or 'make' in the repository.",
         )
     return path.read_text(encoding="utf-8") + "\n"  # one line without an end would be taken for a path

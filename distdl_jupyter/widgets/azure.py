@@ -22,7 +22,7 @@ class AzurePanel(PageWidget):
     _view_name = traitlets.Unicode("azure").tag(sync=True)
 
     def __repr__(self) -> str:
-        return "Sign in to Azure: run this cell to see who is signed in."
+        return "Sign in to Azure: run this cell to show the sign-in."
 
     @property
     def calls(self) -> Calls:

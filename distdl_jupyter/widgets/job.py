@@ -118,9 +118,9 @@ class JobPanel(PageWidget):
         taken = stacks.read(self.job.folder, number) if type(number) is int else None
         if taken is None:
             raise JobNotFound(
-                "These stacks are not there any more.",
+                "These stack traces no longer exist.",
                 code="widget-stacks-gone",
-                hint="Take them again while the ranks run.",
+                hint="Capture them again while the ranks are running.",
             )
         return shown_stacks(taken)
 
@@ -128,7 +128,7 @@ class JobPanel(PageWidget):
         found = profiles.read(self.job.folder, number) if type(number) is int else None
         if found is None:
             raise JobNotFound(
-                "This profile is not there any more.",
+                "This profile no longer exists.",
                 code="widget-profile-gone",
                 hint="Record another one while the job trains.",
             )
@@ -137,7 +137,7 @@ class JobPanel(PageWidget):
     def _picture(self, number: int) -> str:
         found = pictures.read(self.job.folder.path, number) if type(number) is int else None
         if found is None:
-            raise JobNotFound("This picture is not there any more.", code="widget-picture-gone")
+            raise JobNotFound("This image no longer exists.", code="widget-picture-gone")
         return address(*found)
 
 

@@ -153,9 +153,9 @@ def launcher(
     """
     if not callable(function):
         raise InvalidSpec(
-            f"launcher() takes the training function, not {type(function).__name__}.",
+            f"launcher() needs the training function, not {type(function).__name__}.",
             code="launcher-without-function",
             field="function",
-            hint="Write launcher(train).",
+            hint="Call launcher(train).",
         )
     return Launcher(function, args, kwargs, **defaults)

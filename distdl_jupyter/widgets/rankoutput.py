@@ -110,7 +110,7 @@ class CellOutput:
         """Return what is left to say of a cell that showed that it runs and then printed nothing."""
         if not self._fold.empty or failed is not None:
             return ""
-        return f"Ran {humanize.seconds_taken(time.monotonic() - self._begun)} on {named(self._fold.ranks)}."
+        return f"Ran for {humanize.seconds_taken(time.monotonic() - self._begun)} on {named(self._fold.ranks)}."
 
     def _draw_on(self) -> None:
         """Draw what changed, and once a second how long it takes already, until the end."""

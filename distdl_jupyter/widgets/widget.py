@@ -63,7 +63,7 @@ def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
     name = str(message.get("ask"))
     if name not in calls:
         unknown = DistDLError(
-            f"The kernel was asked for {name}, which it does not know.",
+            f"Unknown request {name}.",
             code="kernel-call-unknown",
             hint="Reload the page.",
         )
@@ -111,7 +111,7 @@ def _with_its_code(kind: type[W]) -> type[W]:
         from anywidget import AnyWidget
     except ImportError:
         raise PluginUnavailable(
-            "Widgets of distdl_jupyter need anywidget in this front end.",
+            "Widgets of distdl_jupyter need anywidget in this environment.",
             code="anywidget-missing",
             hint="Run pip install 'distdl-jupyter[anywidget]' and restart the kernel.",
         ) from None

@@ -97,6 +97,6 @@ def should_checkpoint() -> bool:
     _warning.listen()
     found = _warning.take()
     if found:
-        report.note("info", "The code was told to save a checkpoint now, because the job will be ended soon.",
+        report.note("info", "The code was asked to save a checkpoint because the job will stop soon.",
                     "should-checkpoint")  # fmt: skip
     return found

@@ -23,11 +23,11 @@ def data_path(name: str = "data") -> Path:
         return Path(found)
     if "DISTDL_JOB_ID" not in os.environ:
         raise LookupError(
-            f"data_path({name!r}) is known inside of a job only. Run the code with %%distributed or submit(), and "
-            f'name the source there: data={{"{name}": "blob://account/container/prefix"}}.'
+            f"data_path({name!r}) works only in a job. Run the code with %%distributed or submit(), and add the source "
+            f'there: data={{"{name}": "blob://account/container/prefix"}}.'
         )
     given = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
-    known = f"It has {', '.join(given)}." if given else "It has none."
+    known = f"The job has {', '.join(given)}." if given else "The job has none."
     raise LookupError(
-        f"This job has no data source {name!r}. {known} Sources are given by data= of submit(), or --data NAME=PLACE."
+        f"Unknown data source {name!r}. {known} Add sources with data= of submit(), or --data NAME=PLACE."
     )

@@ -62,7 +62,7 @@ def _enter(directory: str) -> None:
         os.chdir(directory)
     except OSError as error:
         raise payloads.CannotLoad(
-            f"The job's working directory {directory} cannot be entered on {os.uname().nodename}: {error.strerror}."
+            f"Cannot change to the job's working directory {directory} on {os.uname().nodename}: {error.strerror}."
         ) from error
 
 

@@ -127,7 +127,7 @@ def _cut(text_: str, longest: int) -> str:
     if len(text_) <= longest:
         return text_
     half = longest // 2
-    return f"{text_[:half]}\n[{len(text_) - 2 * half:,} characters left out]\n{text_[-half:]}"
+    return f"{text_[:half]}\n[{len(text_) - 2 * half:,} characters omitted]\n{text_[-half:]}"
 
 
 def text(error: BaseException, about: Describer) -> str:

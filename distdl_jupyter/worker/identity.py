@@ -58,7 +58,7 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
     """
     folder = Path(environment.get("DISTDL_JOB_DIR", ""))
     if not folder.is_absolute():
-        raise ValueError("DISTDL_JOB_DIR must be the absolute path of the job's folder: start ranks through a job.")
+        raise ValueError("DISTDL_JOB_DIR must be the absolute path of the job's folder. Start ranks through a job.")
     pipes = Path(environment["DISTDL_PIPES"]) if environment.get("DISTDL_PIPES") else None
     if "DISTDL_RANK" not in environment:
         environment.update(_derived(environment))
@@ -135,4 +135,4 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, but it takes a whole number.") from None
+        raise ValueError(f"{name} must be an integer, not {text!r}.") from None

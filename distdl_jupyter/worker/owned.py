@@ -23,19 +23,19 @@ def open_own(path: Path) -> IO[bytes]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise PermissionError(f"{path} is a symbolic link, which no job makes there: it is not opened") from None
+            raise PermissionError(f"{path} is a symbolic link, so it was not opened") from None
         raise
     reason = refusal(os.fstat(descriptor))
     if reason:
         os.close(descriptor)
-        raise PermissionError(f"{path} {reason}: it is not opened")
+        raise PermissionError(f"{path} {reason}, so it was not opened")
     return os.fdopen(descriptor, "rb")
 
 
 def refusal(seen: os.stat_result) -> str:
     """Return why a file of this kind is not trusted, "" when it is."""
     if not stat.S_ISREG(seen.st_mode):
-        return "is no regular file"
+        return "is not a regular file"
     return permissions.refusal(seen)
 
 

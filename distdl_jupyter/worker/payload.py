@@ -53,11 +53,11 @@ def read(folder: Path) -> Payload:
     except (OSError, ValueError) as error:
         raise CannotLoad(f"The job's payload {path} cannot be read: {error}.") from error
     if not isinstance(data, dict):
-        raise CannotLoad(f"The job's payload {path} is damaged: it holds no object.")
+        raise CannotLoad(f"The job's payload {path} is damaged: it contains no object.")
     if data.get("format") != FORMAT:
         raise CannotLoad(
-            f"The job's payload has the format {data.get('format')}, but this version of distdl-jupyter reads "
-            f"{FORMAT}: install the version that submitted the job."
+            f"The job's payload has format {data.get('format')}, but this version of distdl-jupyter reads format "
+            f"{FORMAT}. Install the version that submitted the job."
         )
     known = {name: data[name] for name in Payload._fields if data.get(name) is not None}
     for name in ("names", "path", "arguments"):
@@ -80,7 +80,7 @@ def extend_path(folder: Path, payload: Payload) -> None:
     else could have put a module or changed one.
     """
     if reason := permissions.tree_refusal(folder / "code"):
-        raise CannotLoad(f"The job's modules are not imported: {reason}.")
+        raise CannotLoad(f"The job's modules cannot be imported: {reason}.")
     installed = [entry for entry in payload.path if import_recorder.holds_packages(entry)]
     path = [entry for entry in payload.path if entry not in installed]
     own = [str(Path(payload.script).parent), *path] if payload.script else []
@@ -139,5 +139,5 @@ def _why(name: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         reason = f"the module {error.name} is not installed for {sys.executable} on {os.uname().nodename}"
     elif isinstance(error, EOFError):
-        reason = "the payload ends before it"
-    return f"The captured name {name!r} cannot be loaded in this rank: {reason}."
+        reason = "the payload ends early"
+    return f"The captured variable {name!r} cannot be loaded in this rank: {reason}."

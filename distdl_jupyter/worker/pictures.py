@@ -118,11 +118,11 @@ def _send(forms: list[bytes]) -> None:
     fitting = next((data for data in forms if len(data) <= LARGEST), None)
     if fitting is None:
         size = min(map(len, forms)) / 1e6
-        limit = f"a rank shows up to {LARGEST / 1e6:.0f} MB. A smaller size or a lower dpi helps."
-        print(f"[picture left out: it has {size:.1f} MB, and {limit}]")  # noqa: T201
+        limit = f"the limit is {LARGEST / 1000000.0:.0f} MB; use a smaller figure or a lower dpi"
+        print(f"[image omitted: it has {size:.1f} MB, but {limit}]")  # noqa: T201
         return
     _sent += 1
     if out is not None and _sent <= MOST:
         out.picture(fitting)
     elif _sent == MOST + 1:
-        print(f"[This rank has shown {MOST} pictures; later ones are left out.]")  # noqa: T201
+        print(f"[This rank has shown {MOST} images; later ones are omitted.]")  # noqa: T201

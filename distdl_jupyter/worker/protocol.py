@@ -57,7 +57,7 @@ def _decode(text: bytes) -> Report | None:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no strict JSON.")
+    raise ValueError(f"{constant} is not valid strict JSON.")
 
 
 _loads = json.JSONDecoder(parse_constant=_refuse).decode

@@ -144,7 +144,7 @@ def _printed(failure: dict[str, Any]) -> str:
     if not says_peer_is_gone(type_, message):
         return str(failure["traceback"])
     first_line = (message.strip().splitlines() or [""])[0]
-    return f"{type_}: {first_line[:200]} (Another rank ended first; its own lines say why.)\n"
+    return f"{type_}: {first_line[:200]} (Another rank failed first; see its log lines for the cause.)\n"
 
 
 def _interruption(failure: dict[str, Any]) -> str:

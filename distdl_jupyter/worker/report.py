@@ -110,8 +110,8 @@ def _note_start(name: str, step: float) -> None:
     _has_noted_start = True
     note(
         "info",
-        f"The steps of {name} start over at {step:g}, so its curve continues counting after the last step. "
-        "Log a step that counts over the whole job to choose the numbers yourself.",
+        f"The steps of {name} restarted at {step:g}, so its curve continues counting after the last step. To set the "
+        "numbers yourself, log a step that counts over the whole job.",
         "steps-start-over",
     )
 
@@ -124,10 +124,10 @@ def _finite(name: str, value: Any) -> float:
     try:
         number = scalar.to_json(name, value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r:.80}, but it takes a number.") from None
+        raise TypeError(f"{name} must be a number, not {value!r:.80}.") from None
     if not isinstance(number, str):
         return number
-    raise ValueError(f"{name} is {number}, but it takes a finite number.")
+    raise ValueError(f"{name} must be a finite number, not {number}.")
 
 
 def _print(step: float, values: dict[str, scalar.Number]) -> None:

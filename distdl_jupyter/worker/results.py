@@ -29,7 +29,10 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     try:
         _write(target, data)
     except OSError as error:
-        return 0, f"The value of rank {rank} cannot be written to {target}: {error.strerror}. Only its text comes back."
+        return (
+            0,
+            f"The value of rank {rank} cannot be written to {target}: {error.strerror}. Only its text is returned.",
+        )
     return len(data), ""
 
 
@@ -62,8 +65,8 @@ def _pickled(value: Any) -> bytes:
 def _refusal(rank: int, value: Any, error: Exception) -> str:
     why = f"{type(error).__name__}: {error}".splitlines()[0][:200].rstrip(".")
     return (
-        f"The value of rank {rank} is {type(value).__name__}, which cannot be pickled ({why}), so only its text comes "
-        "back: end the cell with plain data, arrays or a state_dict."
+        f"The value of rank {rank} is {type(value).__name__}, which cannot be pickled ({why}), so only its text is "
+        "returned. End the cell with plain data, arrays or a state_dict."
     )
 
 

@@ -41,7 +41,7 @@ def _plain(name: str, value: Any) -> float:
         value = _element(name, value)
     if isinstance(value, numbers.Real):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    raise TypeError(f"The metric {name!r} is {_article(value)}, but a metric is one number.")
+    raise TypeError(f"The metric {name!r} is {_article(value)}, but a metric must be one number.")
 
 
 def _element(name: str, value: Any) -> Any:
@@ -51,8 +51,8 @@ def _element(name: str, value: Any) -> Any:
     if any(size != 1 for size in sizes):
         shape = f" {TIMES} ".join(map(str, sizes))
         raise TypeError(
-            f"The metric {name!r} has the shape {shape}, but a metric is one number: log its mean, or its elements "
-            "under a name each."
+            f"The metric {name!r} has the shape {shape}, but a metric must be one number. Log its mean, or log each "
+            "element under its own name."
         )
     for method in ("item", "numpy"):
         if callable(getattr(value, method, None)):
@@ -64,7 +64,7 @@ def _taken(name: str, value: Any, method: str) -> Any:
     try:
         inner = getattr(value, method)()
     except Exception as error:
-        raise TypeError(f"The metric {name!r} is {_article(value)} without a value yet: {error}") from error
+        raise TypeError(f"The metric {name!r} is {_article(value)} that has no value yet: {error}") from error
     return inner.item() if method == "numpy" else inner
 
 

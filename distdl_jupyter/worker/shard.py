@@ -49,7 +49,7 @@ class Shard(Sequence[dict[str, Any]]):
         #: How many rows the table has.
         self.total: int = manifest["rows"]
         if self.total < size:
-            raise ValueError(f"{name} has {self.total} rows, but each of {size} ranks needs one.")
+            raise ValueError(f"{name} has {self.total} rows, but each of the {size} ranks needs at least one.")
         #: The numbers of this rank's rows.
         self.rows = range(rank * self.total // size, (rank + 1) * self.total // size)
         # Not more than the smallest rank has rows: an empty batch has no mean.
@@ -105,7 +105,7 @@ class Shard(Sequence[dict[str, Any]]):
                 found = file.read_row_group(piece.group, columns=columns, use_threads=False)
             found = found.slice(piece.first, piece.last - piece.first)
             if found.num_rows != piece.last - piece.first:
-                raise ValueError(f"{piece.file} of {self._name} has other rows than when it was written.")
+                raise ValueError(f"{piece.file} of {self._name} has changed since it was written.")
             if self._seed is not None:
                 order = list(range(found.num_rows))
                 random.Random(f"{self._seed} {piece.file} {piece.group}").shuffle(order)  # noqa: S311
@@ -140,17 +140,17 @@ def shard(
     """
     folder = data_path(name)
     if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size!r}, but it takes a whole number from 1.")
+        raise ValueError(f"batch_size must be an integer of at least 1, not {batch_size!r}.")
     try:
         import pyarrow.parquet  # noqa: F401
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'shard() reads Parquet with pyarrow, which is not installed on this node: add pip_packages=["pyarrow"].'
+            'shard() reads Parquet with pyarrow, which is not installed on this node. Add pip_packages=["pyarrow"].'
         ) from error
     number = int(os.environ.get("DISTDL_RANK", "0")) if rank is None else rank
     of = int(os.environ.get("DISTDL_WORLD_SIZE", "1")) if size is None else size
     if not 0 <= number < of:
-        raise ValueError(f"There is no rank {number} among {of}.")
+        raise ValueError(f"Unknown rank {number}: there are {of} ranks.")
     return Shard(folder, name, batch_size, columns=columns, seed=seed, rank=number, size=of)
 
 
@@ -159,8 +159,8 @@ def _manifest(folder: Path, name: str) -> dict[str, Any]:
         return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
-            f"{name} is no DataFrame: shard() reads what was given as data={{{name!r}: dataframe}}. "
-            f"Read other files from data_path({name!r})."
+            f"{name} is not a DataFrame. shard() reads DataFrames passed as data={{{name!r}: dataframe}}. Read other "
+            f"files from data_path({name!r})."
         ) from None
 
 

@@ -102,7 +102,7 @@ class StepRecorder:
         self.on = False
         out = channel.current()
         if out is not None:
-            text = f"The time of steps is not measured any more: {type(error).__name__} was raised ({error!s:.200})."
+            text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
             out.note("warning", text, "hook")
 
     @_harmless

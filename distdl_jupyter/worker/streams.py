@@ -73,7 +73,7 @@ def _replace(fd: int, path: Path) -> None:
     try:
         pipe = _open_for_writing(path)
     except OSError as error:
-        os.write(2, f"The rank keeps its inherited stream {fd}, because {path} cannot be opened: {error}.\n".encode())
+        os.write(2, f"The rank uses its inherited stream {fd} because {path} cannot be opened: {error}.\n".encode())
         return
     os.dup2(pipe, fd)
     os.close(pipe)

@@ -169,5 +169,5 @@ def test_a_search_in_the_code_itself_is_noticed(code: str, tool: str) -> None:
     found = [one for one in advise(Request(process_count_per_node=2, code=code), ()) if one.code == "settings-search"]
     assert bool(found) is bool(tool)
     if tool:
-        assert found[0].reason.startswith(f"This code searches over settings by itself ({tool}).")
+        assert found[0].reason.startswith(f"This code already runs a hyperparameter search ({tool}).")
     assert not advise(Request(code=code), ())

@@ -66,7 +66,7 @@ def test_az_is_asked_for_the_tenant_of_the_settings(az):
     [
         ("ERROR: Please run 'az login' to setup account.\n", "Nobody is logged in with az. Run az login in a terminal"),
         ("ERROR: AADSTS70043: The refresh token has expired.\n", "The sign-in has expired (AADSTS70043). Sign in"),
-        ("ERROR: AADSTS50076: Due to a configuration change\n", "Azure asks for a second factor"),
+        ("ERROR: AADSTS50076: Due to a configuration change\n", "Azure asks for per second factor"),
     ],
 )
 def test_az_that_refuses(az, said, sentence):
@@ -194,7 +194,7 @@ def test_the_command_line_signs_in_lists_subscriptions_and_signs_out(signed_in):
     assert listed[1].split() == ["Lab", "s-1", "Enabled"]
     assert listed[2].split() == ["*", "Teaching", "s-2", "Enabled"]
     assert settings.read().subscription_id == "s-2"
-    assert "The account sees no subscription 'x'" in distdl("subscriptions", "--use", "x", code=2)
+    assert "The account has no access to a subscription 'x'" in distdl("subscriptions", "--use", "x", code=2)
     assert distdl("sign-out") == "Signed out of Azure.\n"
     said = distdl("status", code=1)
     assert "Not signed in to Azure." in said
@@ -208,7 +208,7 @@ def test_the_command_line_shows_a_code_and_waits(azure):
     process = subprocess.Popen([sys.executable, "-m", "distdl_jupyter.cli", "azure", "sign-in", "--credential",
                                 "device_code"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
     with process:
-        assert process.stderr.readline() == "Waiting for the sign-in.\n"
+        assert process.stderr.readline() == "Waiting for sign-in to complete.\n"
         line = process.stderr.readline()
         code = next(iter(azure.login.codes.values()))
         assert f"enter the code {code.user_code}" in line

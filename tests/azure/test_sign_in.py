@@ -376,7 +376,7 @@ def test_what_belongs_to_another_user_or_may_be_written_by_others_is_not_used(pe
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: 12345)
         for use in (stored.read, partial(stored.cache, allow_file=True), stored.forget):
-            with pytest.raises(NotSignedIn, match="belongs to the user with number"):
+            with pytest.raises(NotSignedIn, match="belongs to another user"):
                 use()
 
 

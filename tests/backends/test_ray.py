@@ -151,7 +151,7 @@ def test_somebody_elses_folder_is_not_used(tmp_path):
     if os.getuid() != 0:
         pytest.skip("only root can give a folder to somebody else")
     os.chown(folder, 12345, 12345)
-    with pytest.raises(PermissionError, match="belongs to somebody else"):
+    with pytest.raises(PermissionError, match="belongs to another user"):
         ray_cluster._own_folder(folder)
 
 

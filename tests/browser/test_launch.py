@@ -528,6 +528,6 @@ def test_a_secret_is_typed_hidden_and_stays_out_of_the_notebook_and_a_form_whose
     # Without its kernel the form says that nobody answers.
     book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     form.get_by_role("button", name="Add cluster").click()
-    expect(form.locator(".dd-named")).to_contain_text("No answer from the kernel yet")
+    expect(form.locator(".dd-named")).to_contain_text("No response from the kernel yet")
     form.get_by_role("form", name="Add cluster").get_by_role("button", name="Close").click()
     expect(form.get_by_role("button", name="Add cluster")).to_be_focused()

@@ -91,7 +91,9 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     form.get_by_role("button", name="Create", exact=True).click()
     question = form.locator(".dd-question")
     expect(question).to_contain_text("At most 2 nodes of Standard_NC4as_T4_v3, westeurope.")
-    expect(question).to_contain_text("A node costs 0.50 USD per hour while it is up (Retail Prices API, westeurope, ")
+    expect(question).to_contain_text(
+        "A node costs 0.50 USD per hour while it is running (Retail Prices API, westeurope, "
+    )
     book.picture("machines-cost", side)
     question.get_by_role("button", name="Create").click()
     expect(summary).to_have_text("0 of 2 nodes up")
@@ -114,8 +116,8 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     gpu.hover()
     gpu.get_by_role("button", name="Scale").click()
     gpu.get_by_label("Nodes at most").fill("3")
-    gpu.get_by_label("Nodes that stay up").fill("1")
-    expect(gpu).to_contain_text("1 node stays up and costs money all the time, also without a job.")
+    gpu.get_by_label("Nodes kept running").fill("1")
+    expect(gpu).to_contain_text("1 node keeps running and costs money all the time, even without a job.")
     gpu.locator(".dd-scale-form").get_by_role("button", name="Scale").click()
     gpu.get_by_role("button", name="Keep them up").click()
     expect(summary).to_have_text("2 of 3 nodes up, 2 GPUs")

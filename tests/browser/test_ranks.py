@@ -81,7 +81,7 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.picture("ranks-live")
     book.page.get_by_title("Interrupt the kernel").click()
     expect(output(book, 3)).to_contain_text("Interrupted on ranks 0-2.", timeout=TIMEOUT * 1000)
-    expect(output(book, 3)).to_contain_text("the ranks wait for the next one")
+    expect(output(book, 3)).to_contain_text("The cell was interrupted. The ranks are idle")
     book.kernel_idle()
 
     book.run(4)
@@ -94,8 +94,8 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     book.kernel_idle()
     book.run(5)
-    expect(output(book, 5)).to_contain_text("3 ranks are alive from before")
-    expect(output(book, 5)).to_contain_text("They wait for a cell; the last was In [5].")
+    expect(output(book, 5)).to_contain_text("3 ranks are running, started earlier")
+    expect(output(book, 5)).to_contain_text("They are idle; the last cell was In [5].")
     book.run(6)
     expect(output(book, 6).locator(".dd-rankvalues")).to_have_text(re.compile(r"1\s*10\s*2\s*20"))
 

@@ -58,7 +58,7 @@ def test_the_job_page_shows_each_rank_and_names_the_one_that_runs_out_of_memory(
     story = told("running")
     write_samples(story.folder.resources, 85, until=time.time())
     page = shared_page.open_job(story.id)
-    warning = page.get_by_role("status").filter(has_text="Rank 3 on gpu2 runs out of memory in about")
+    warning = page.get_by_role("status").filter(has_text="Rank 3 on gpu2 will run out of memory in about")
     expect(warning).to_be_visible()
     rows = page.get_by_role("table").locator("tbody tr")
     expect(rows.nth(3)).to_contain_text("14 GB")

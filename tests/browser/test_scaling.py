@@ -54,7 +54,7 @@ def test_a_study_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     expect(panel).to_have_count(1)
     expect(panel.locator(".dd-scalefinding")).to_contain_text("2 processes reach")
     expect(panel.locator(".dd-scalefinding")).to_contain_text("waiting for rank 1; without it:")
-    expect(panel.locator(".dd-dots")).to_contain_text("weak scaling: batch 8 a process")
+    expect(panel.locator(".dd-dots")).to_contain_text("weak scaling: batch of 8 per process")
     figure = panel.get_by_role("img")
     for text in ("measured", "forecast", "ideal", "without rank 1's delay"):
         expect(figure.get_by_text(text)).to_be_visible()

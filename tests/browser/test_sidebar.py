@@ -152,9 +152,9 @@ def test_old_jobs_are_shown_with_their_size_before_they_are_deleted(
     days, newest = form.get_by_label("Ended more days ago than"), form.get_by_label("Always keep the newest")
     expect(days).to_be_focused()
     expect(form.get_by_role("status")).to_have_text("No job is to be deleted.")
-    expect(form).to_contain_text("Kept: 1 running or waiting and 3 among the newest")
+    expect(form).to_contain_text("Kept: 1 running or queued and 3 among the newest")
     newest.fill("0")
-    expect(form).to_contain_text("Kept: 1 running or waiting and 3 younger")
+    expect(form).to_contain_text("Kept: 1 running or queued and 3 younger")
     days.fill("0")
     newest.fill("2")
     expect(form.get_by_role("status")).to_have_text(re.compile(r"2 jobs, \d.* kB"))
@@ -379,7 +379,7 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
             form.get_by_label("Address of a webhook"),
             form.get_by_role("button", name="Send a test message"),
         )
-        expect(form).to_contain_text("They go nowhere yet.")
+        expect(form).to_contain_text("Notifications are off.")
         expect(address).to_be_focused()
         expect(test).to_be_disabled()
         address.fill("file:///etc/passwd")
@@ -388,7 +388,7 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
         address.fill(f"{endpoint.address}/secret-path")
         form.get_by_label("Stalls").uncheck()
         test.click()
-        expect(form.get_by_role("status")).to_have_text("A message was sent.")
+        expect(form.get_by_role("status")).to_have_text("Test message sent")
         expect(form).to_contain_text("They go to 127.0.0.1.")
         expect(address).to_have_value("")
         assert json.loads(endpoint.posts[0][2])["text"] == "Messages about your jobs will be sent here."
@@ -404,7 +404,7 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
         expect(form.get_by_label("Failures")).to_be_checked()
         assert "secret-path" not in page.content()
         form.get_by_role("button", name="Forget address").click()
-        expect(form).to_contain_text("They go nowhere yet.")
+        expect(form).to_contain_text("Notifications are off.")
         form.get_by_role("button", name="Close").click()
     finally:
         endpoint.close()

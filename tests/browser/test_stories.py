@@ -166,7 +166,7 @@ def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Calla
     book.save()
     lab.stop()
     ends(lab, "alone")
-    banner = Sidebar(book.page).root.get_by_text("Server does not answer")
+    banner = Sidebar(book.page).root.get_by_text("Server not responding")
     wait_for(lambda: state_of(folder) == "completed", what="the end of the job")
     lab.start()
     book.open_desk(book.name, reset=False)

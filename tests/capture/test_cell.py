@@ -152,8 +152,8 @@ def test_cuda_streams_generators_and_files_are_named_all_at_once(notebook):
     with pytest.raises(InvalidSpec) as caught:
         notebook.capture("use(), g, lock")
     assert str(caught.value) == (
-        "lock cannot be sent to the ranks: it is a lock. Create it inside the cell. "
-        "g cannot be sent to the ranks: it is a generator. Make a list of it, or create it inside the cell."
+        "lock cannot be sent to the ranks: it is a lock. Create it inside the cell. g cannot be sent to the ranks: it "
+        "is a generator. Convert it to a list, or create it inside the cell."
     )
 
 

@@ -16,11 +16,11 @@ from distdl_jupyter.core.errors import InvalidSpec
         ("%%time\nf()", 2, "`%%time`, is an IPython magic"),
         ("y = %env HOME", 2, "`y = %env HOME`, is an IPython magic"),
         ("torch.save?", 2, "`torch.save?`, asks IPython for help"),
-        ("x = 1\nget_ipython().run_line_magic('pwd', '')", 3, "get_ipython(), which no rank has"),
-        ("x = 1\nawait f()", 3, "awaits outside a function"),
+        ("x = 1\nget_ipython().run_line_magic('pwd', '')", 3, "which does not exist on ranks"),
+        ("x = 1\nawait f()", 3, "of the cell uses await outside a function"),
         ("\n\n!ls", 4, "`!ls`, is a shell command"),
-        ("async for x in y: pass", 2, "awaits outside a function"),
-        ("a = [\n  x async for x in y]", 3, "awaits outside a function"),
+        ("async for x in y: pass", 2, "of the cell uses await outside a function"),
+        ("a = [\n  x async for x in y]", 3, "of the cell uses await outside a function"),
     ],
 )
 def test_what_ranks_cannot_run_is_named_with_its_line(code, line, word):

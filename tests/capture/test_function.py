@@ -86,7 +86,11 @@ def test_a_function_changes_its_own_globals(notebook, rank):
 
 def test_arguments_that_do_not_fit_are_refused(notebook):
     notebook.run("def train(epochs, *, lr): pass")
-    with pytest.raises(InvalidSpec, match=r"train\(epochs, \*, lr\) cannot be called this way: missing a required"):
+    with pytest.raises(
+        InvalidSpec,
+        match=r"train\(epochs, \*, lr\) cannot be called with these arguments: missing a "
+        "required",
+    ):
         capture_function(notebook["train"], (1,))
     with pytest.raises(InvalidSpec, match="unexpected keyword argument 'rate'"):
         capture_function(notebook["train"], (1,), {"lr": 1, "rate": 2})
@@ -112,7 +116,9 @@ def test_what_cannot_be_pickled_is_named_wherever_it_is(notebook):
     ):
         capture_function(notebook["uses"])
     with pytest.raises(
-        InvalidSpec, match=r"^db cannot be sent to the ranks: it is a Connection\. Connect inside the function"
+        InvalidSpec,
+        match=r"^db cannot be sent to the ranks: it is a Connection\. Open the connection inside the "
+        "function",
     ):
         capture_function(notebook["inner"])
     with pytest.raises(InvalidSpec, match=r"^a\['hooks'\]\[0\]\._cond\._lock cannot be sent"):

@@ -29,7 +29,10 @@ def test_a_module_and_what_it_imports_travel(notebook, rank, written):
     write("other.py", "raise SystemExit\n")
     notebook.run("import shards")
     draft = notebook.capture("shards.part()")
-    assert labels(draft) == {"shards.py": "module beside the notebook", "deeper.py": "module beside the notebook"}
+    assert labels(draft) == {
+        "shards.py": "module in the notebook's folder",
+        "deeper.py": "module in the notebook's folder",
+    }
     assert sorted(p.name for p in written(draft).code.iterdir()) == ["deeper.py", "shards.py"]
     assert rank(draft).value == 5
 
@@ -69,7 +72,7 @@ def test_a_package_travels_whole_but_for_large_data(notebook, rank, written):
     write("mylib/.git/config", "no")
     write("mylib/__pycache__/x.pyc", "no")
     draft = notebook.capture("import mylib.inner.deep\nmylib.inner.deep.X")
-    assert labels(draft) == {"mylib/": "package beside the notebook"}
+    assert labels(draft) == {"mylib/": "package in the notebook's folder"}
     assert [str(p) for p in draft.modules[0].left_out] == ["mylib/inner/big.bin"]
     folder = written(draft)
     assert sorted(str(p.relative_to(folder.code)) for p in folder.code.rglob("*") if p.is_file()) == [
@@ -82,7 +85,7 @@ def test_a_package_without_init_travels(notebook, rank):
     write("plainlib/one.py", "X = 4\n")
     notebook.run("import plainlib.one")
     draft = notebook.capture("plainlib.one.X")
-    assert labels(draft) == {"plainlib/": "package beside the notebook"}
+    assert labels(draft) == {"plainlib/": "package in the notebook's folder"}
     assert rank(draft).value == 4
 
 

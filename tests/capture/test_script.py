@@ -36,7 +36,7 @@ def test_a_script_runs_in_place_with_its_arguments(project, rank):
     assert draft.name == "train"
     assert {one.name: one.detail for one in draft.captured} == {
         "train.py": "script, run in place",
-        "shards.py": "module beside the script",
+        "shards.py": "module in the script's folder",
     }
     done = rank(draft)
     assert f"in {project} ['--epochs', '3', '--amp', '--fast', '--sizes', '64', '128'] 5 __main__" in done.out
@@ -72,9 +72,9 @@ def test_secret_arguments_are_masked(project, params, shown):
 @pytest.mark.parametrize(
     ("script", "folder", "params", "words"),
     [
-        ("no.py", "jobs", {}, r"No script 'no.py' is in .*jobs\. There are shards.py, train.py\."),
+        ("no.py", "jobs", {}, r"Unknown script 'no.py' in .*jobs\. Use one of: shards.py, train.py\."),
         ("train.py", "missing", {}, "source_directory '.*missing' is no folder"),
-        ("train.py", "jobs", "--x 3", "script_params is str, but it takes a dict"),
+        ("train.py", "jobs", "--x 3", "script_params must be a dict, not str"),
         ("bad.py", "jobs", {}, r"Line 2 of bad.py is no Python"),
         ("bytes.py", "jobs", {}, r"bytes.py is no text in UTF-8"),
     ],

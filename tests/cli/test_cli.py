@@ -116,17 +116,17 @@ def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):
     path = tmp_path / "quick.py"
     path.write_text("import sys\nprint(sys.argv[1:])\n")
     done = distdl("submit", "-f", path, "-p", "2")
-    assert f"-p behind {path} is its own argument: options of distdl submit stand before the script." in done.stderr
+    assert f"-p after {path} is passed to the script. Put options of distdl submit before the script." in done.stderr
     assert "['-p', '2']" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["-m", "pkg.train"], "takes a script's file and no module. Write: distdl submit -p 2 pkg/train.py"),
-        (["python", "-m", "train"], "takes a script's file and no module. Write: distdl submit -p 2 train.py"),
+        (["-m", "pkg.train"], "needs the file of a script, not a module. Run: distdl submit -p 2 pkg/train.py"),
+        (["python", "-m", "train"], "needs the file of a script, not a module. Run: distdl submit -p 2 train.py"),
         (["torchrun", "--nproc-per-node", "4", "digits.py"],
-         "torchrun has no place in it. Write: distdl submit -p 2 -b torch digits.py"),
+         "torchrun has no place in it. Run: distdl submit -p 2 -b torch digits.py"),
         (["horovodrun", "-np", "4", "python", "a/b.py"], "distdl submit -p 2 -b horovod-gloo a/b.py"),
     ],
 )  # fmt: skip
@@ -213,13 +213,13 @@ def test_options_of_the_job_and_of_the_backend_are_taken(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["logs", "nope"], "No job 'nope' is here. 'distdl ls' lists the jobs."),
+        (["logs", "nope"], "Unknown job 'nope'. List the jobs with 'distdl ls'."),
         (["submit", "missing.py"], "missing.py"),
         (["submit", "-b", "horovdo", "-p", "2", "train.py"], "Did you mean horovod"),
-        (["submit", "-p", "0", "train.py"], "takes a whole number from 1"),
+        (["submit", "-p", "0", "train.py"], "must be an integer of at least 1, not"),
         (["submit", "-o", "elastic=1", "-b", "horovod-gloo", "train.py"], "elastic"),
         (["submit", "-o", "colour=red", "train.py"], "colour"),
-        (["rm", "../../etc"], "No job"),
+        (["rm", "../../etc"], "Unknown job"),
     ],
 )
 def test_a_bad_request_is_one_sentence_with_a_remedy(words, sentence, script):
@@ -243,7 +243,7 @@ def test_without_an_id_the_newest_job_is_read_and_none_is_stopped(script):
     assert distdl("logs", "-f").stdout == distdl("logs", "-f", newest).stdout
     assert "the following arguments are required: id" in distdl("stop", code=2).stderr
     for command in ("logs", "stop"):
-        assert "No job '' is here." in distdl(command, "", code=2).stderr
+        assert "Unknown job ''." in distdl(command, "", code=2).stderr
 
 
 def test_a_closed_pipe_is_no_error(script):

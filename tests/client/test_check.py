@@ -72,7 +72,7 @@ def test_each_mistake_is_found_as_what_it_is(distdl_home, mistake, backend):
     assert [one.code for one in found.findings] == FOUND[mistake], str(found)
     assert found.steps == 3
     if mistake == "":
-        assert "in 3 steps (the same)" in found.compared[-1]
+        assert "in 3 steps (identical)" in found.compared[-1]
     if mistake == "dropout":
         assert any("draws random numbers" in one for one in found.left_out)
 
@@ -162,7 +162,7 @@ def test_a_function_that_fails_or_trains_nothing_says_so(distdl_home):
     with pytest.raises(JobFailed, match="no such file of data"):
         check(scaled.fails, backend="torch")
     found = check(scaled.returns, backend="torch")
-    assert str(found) == "Nothing could be compared.\nNo step of an optimizer was seen, so there is nothing to compare."
+    assert str(found) == "Nothing could be compared.\nNo optimizer step was recorded, so there is nothing to compare."
 
 
 @pytest.mark.full
@@ -174,7 +174,7 @@ def test_a_script_and_a_job_are_checked_from_a_terminal(distdl_home, tmp_path, c
     assert main(["check", "-p", "2", "--json", str(tmp_path / "train.py")]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "gradients-summed"
     assert main(["check", jobs()[1].id]) == 1
-    assert "Gradients are summed over the ranks" in capsys.readouterr().out
+    assert "Gradients are summed across ranks" in capsys.readouterr().out
     assert len(jobs()) == 4
 
 
@@ -206,7 +206,7 @@ def test_keras_that_averages_nothing_is_found_by_its_gradients(distdl_home, back
     if backend == "torch":  # a Horovod for TensorFlow is seldom built
         right = check(keras, (True,), **given)
         assert not right.findings
-        assert "in 3 steps (the same)" in right.compared[-1], str(right)
+        assert "in 3 steps (identical)" in right.compared[-1], str(right)
 
 
 def departed(job):

@@ -240,6 +240,6 @@ def test_job_that_trains_nothing_has_an_empty_table_and_says_why():
     assert (times.rows, times.straggler, times.samples_per_second) == ([], None, None)
     assert len(times.to_pandas()) == 0
     assert str(times) == (
-        "No step has been measured: a step ends where an optimizer of torch steps after a backward pass, or one of "
-        "Keras is applied, and none has."
+        "No step has been measured: a step ends with an optimizer step after a backward pass (torch), or an optimizer "
+        "update (Keras), and none has."
     )

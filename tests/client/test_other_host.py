@@ -37,7 +37,7 @@ def test_it_runs_as_far_as_anybody_here_knows(folder):
     written = folder.events.read_bytes()
     view = client.attach(folder.id).view()
     assert (view.state, view.elsewhere.host) == (State.RUNNING, "login1")
-    remedy = f"Log in to login1 to see to it. If that host is gone for good: distdl lost {folder.id[-5:]}."
+    remedy = f"Check it on login1. If that host is gone for good, run: distdl lost {folder.id[-5:]}"
     assert card(view, time.time()).notice.text == f"Its supervisor runs on login1, last heard 3 min ago. {remedy}"
     assert view.to_json()["elsewhere"]["host"] == "login1"
     (row,) = [one.row for one in Listing().all()]
@@ -111,7 +111,7 @@ def test_it_is_lost_when_a_user_says_that_its_host_is_gone(folder):
 def test_a_job_of_this_host_cannot_be_declared_lost():
     folder = finished.job(state=State.RUNNING)
     lock = JobLock.acquire(folder.lock)
-    with pytest.raises(JobStillRunning, match=r"Its supervisor lives"):
+    with pytest.raises(JobStillRunning, match=r"Its supervisor is running"):
         client.attach(folder.id).declare_lost()
     lock.release()
 

@@ -84,14 +84,14 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     (tmp_path / "first").touch()
     runs(third)
     assert second.state is State.QUEUED
-    with pytest.raises(JobNotRunning, match="waits for nothing any more"):
+    with pytest.raises(JobNotRunning, match="is not waiting: it is"):
         prioritize(third.id)
     add_cluster("spare", "local")
     moved = second.move("spare", cores=None)
-    assert (second.state, second.view().reason) == (State.CANCELED, "It was moved to spare.")
+    assert (second.state, second.view().reason) == (State.CANCELED, "The job was moved to spare.")
     runs(moved)
     assert (moved.spec.compute_target, moved.name) == ("spare", "second")
-    with pytest.raises(JobNotRunning, match="waits for nothing any more"):
+    with pytest.raises(JobNotRunning, match="is not waiting: it is"):
         moved.move("local")
     (tmp_path / "second").touch()
     assert moved.wait(60).state is State.COMPLETED
@@ -107,9 +107,9 @@ def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_n
     third = begin(tmp_path, "third", cores=None, after=[first.id, second.id[-5:]])
     assert third.spec.after == (first.id, second.id)
     view = waits(second)
-    with pytest.raises(InvalidSpec, match="it takes a whole number from -1000000 to 1,000,000"):
+    with pytest.raises(InvalidSpec, match="must be an integer from -1000000 to 1,000,000"):
         prioritize(second.id, 10**400)
-    assert view.why == f"waiting until first ({first.id[-5:]}) has completed"
+    assert view.why == f"waiting for first ({first.id[-5:]}) to complete"
     assert [one.why for one in queue().waiting if one.id == second.id] == [view.why]
     (tmp_path / "third").touch()
     (tmp_path / "first").touch()
@@ -121,7 +121,7 @@ def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_n
     assert third.result(60) >= second.result(60) >= first.result(60)
     view = after_bad.wait(60).view()
     assert view.state is State.CANCELED
-    assert view.reason == f"bad ({bad.id[-5:]}), after which it was to start, has failed."
+    assert view.reason == f"This job starts after bad ({bad.id[-5:]}), which failed."
     assert len(jobs()) == 5
 
 
@@ -159,7 +159,7 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
     (tmp_path / "later").touch()
 
     waiting.folder.payload.chmod(0o666)
-    with pytest.raises(JobNotFound, match="may be written by others"):
+    with pytest.raises(JobNotFound, match="is writable by others"):
         waiting.move("spare")
     assert waiting.state is State.QUEUED
     waiting.folder.payload.chmod(0o600)
@@ -187,12 +187,12 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
     [
         ({"cores": 10_000}, "but this machine has"),
         ({"gpus": 1}, "gpus needs 1 GPU for each of 1 process, but this machine has 0"),
-        ({"gpus": -1}, "gpus is -1, but it takes a whole number from 0"),
+        ({"gpus": -1}, "gpus must be an integer from 0"),
         ({"gpus": 1, "use_gpu": False}, "gpus is 1, but use_gpu is False"),
-        ({"cores": 0}, "it takes a whole number from 1"),
-        ({"cores": True}, "it takes a whole number from 1"),
-        ({"memory": "much"}, "memory is 'much', but it takes a size"),
-        ({"memory": "90000 TB"}, "memory needs"),
+        ({"cores": 0}, "must be an integer of at least 1, not"),
+        ({"cores": True}, "must be an integer of at least 1, not"),
+        ({"memory": "much"}, "memory must be a size, not 'much'"),
+        ({"memory": "90000 TB"}, "memory asks for"),
         ({"priority": 0.5}, "priority is 0.5"),
         ({"after": "nothing"}, "after: "),
     ],

@@ -74,9 +74,9 @@ def test_a_server_with_other_packages_refuses_no_backend_of_the_jobs_own_python(
 def test_options_that_are_wrong_are_refused_before_anything_is_made(job, monkeypatch, distdl_home):
     monkeypatch.setenv("API_TOKEN", "s3cret-word")
     for options, says in (
-        ({"node_count": 0}, "whole number from 1"),
+        ({"node_count": 0}, "must be an integer of at least 1, not"),
         ({"max_restarts": -1}, "max_restarts"),
-        ({"nodes": 2}, "is no option"),
+        ({"nodes": 2}, "Unknown option"),
         ({"compute_target": "nowhere"}, "nowhere"),
         ({"process_count_per_node": 2}, "runs one process"),
     ):

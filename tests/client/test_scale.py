@@ -45,14 +45,14 @@ def test_what_cannot_be_run_is_said_before_anything_is_started(distdl_home, give
 
 
 def test_a_function_that_trains_nothing_or_fails_is_told(distdl_home):
-    with pytest.raises(InvalidSpec, match="too few steps to be measured"):
+    with pytest.raises(InvalidSpec, match="made too few steps to measure"):
         scale(scaled.returns, [1], backends="plain")
     assert (scaling().facts.state, scaling().panel.summary[:17]) == (State.FAILED, "0 of 1 measured, ")
     assert "too few steps" in scaling().facts.problem
     with pytest.raises(JobFailed, match="no such file of data"):
         scale(scaled.fails, [1], backends="plain")
     assert scaling().facts.state is State.FAILED
-    with pytest.raises(JobNotFound, match="There is no scaling study xxxxx"):
+    with pytest.raises(JobNotFound, match="Unknown scaling study xxxxx"):
         scaling("xxxxx")
 
 

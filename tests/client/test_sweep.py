@@ -74,8 +74,9 @@ def trial_numbers():
         ({"parameters": {"lr": 0.1}}, "lr is 0.1, which is no range and no list"),
         ({"parameters": {"rate": [1, 2]}}, "got an unexpected keyword argument 'rate'|cannot be called this way"),
         ({"trials": 0}, "trials is 0"), ({"parallel": -1}, "parallel is -1"), ({"sampler": "x"}, "sampler is 'x'"),
-        ({"pruner": 3}, "pruner is 3"), ({"metric": ""}, "metric takes the name"), ({"prune_after": -1}, "at least 0"),
-        ({"sampler": "grid"}, "The sampler grid takes lists"), ({"nodez": 2}, "nodez"),
+        ({"pruner": 3}, "pruner is 3"), ({"metric": ""}, "metric must be the name of a metric that "
+            "the"), ({"prune_after": -1}, "at least 0"),
+        ({"sampler": "grid"}, "The sampler grid needs lists or integers"), ({"nodez": 2}, "nodez"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_swept_is_said_before_anything_is_started(distdl_home, given, says):
@@ -124,7 +125,7 @@ def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
     assert (again.panel.done, again.panel.size, again.panel.best) == (4, 4, best.number)
     assert {row.group.id for row in client.rows()} == {found.id}
     assert {row.group.value for row in client.rows()} == {one.value for one in study.trials}
-    with pytest.raises(JobNotRunning, match="there is nothing to stop"):
+    with pytest.raises(JobNotRunning, match="so it cannot be stopped"):
         found.stop()
     with pytest.raises(JobNotRunning, match=r"resume\(trials=8\)"):
         found.resume()
@@ -149,7 +150,7 @@ def test_a_metric_that_is_never_reported_ends_the_sweep_with_the_remedy(distdl_h
 def test_where_no_trial_came_to_a_number_none_is_the_best(distdl_home):
     found = sweep(swept.diverges, LR, trials=1).wait(60)
     assert found.state is State.COMPLETED
-    with pytest.raises(ResultUnavailable, match="No trial came to a number as its loss"):
+    with pytest.raises(ResultUnavailable, match="No trial reported a numeric loss"):
         found.best  # noqa: B018
 
 
@@ -215,8 +216,10 @@ def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
     (row,) = studies.folded(client.rows())
     assert (row.id, row.name, row.state, row.done, row.total) == (found.id, "Sweep of digits", "lost", 0, 2)
     assert row.says == f"{found.study.problem} {found.study.hint}"
-    assert row.says.startswith("What drives the sweep died 4 times in a row.")
-    with pytest.raises(JobFailed, match=f'supervisor.log may say why. Go on with sweep."{found.id[-5:]}".*resume'):
+    assert row.says.startswith("The process that controls the sweep died 4 times in a row.")
+    with pytest.raises(
+        JobFailed, match=f'See .*supervisor.log for the cause. Continue with sweep."{found.id[-5:]}".*resume'
+    ):
         found.wait(5)
     assert not jobs()[0].state.ended
     assert found.resume().wait(120).state is State.COMPLETED
@@ -410,8 +413,8 @@ def test_a_script_is_swept_from_a_terminal(distdl_home, tmp_path, capsys):
     job = client.attach(capsys.readouterr().out.strip()).wait(60)
     assert (job.name, job.state, job.spec.script_arguments) == ("final", State.COMPLETED, words)
     for wrong, says in [
-        (["--param", "lr", script], "names no values"), (["--param", "depth=1,2", script], "has no flag --depth"),
-        ([script], "takes a script and what its flags may be"), (["--stop", found.id], "there is nothing to stop"),
+        (["--param", "lr", script], "has no values"), (["--param", "depth=1,2", script], "has no flag --depth"),
+        ([script], "distdl sweep needs a script and the values"), (["--stop", found.id], "so it cannot be stopped"),
     ]:  # fmt: skip
         assert main(["sweep", *wrong]) == 2
         assert says in capsys.readouterr().err

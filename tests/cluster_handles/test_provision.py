@@ -69,7 +69,7 @@ def test_what_is_wanted_is_checked_by_its_declaration(forge):
     with pytest.raises(InvalidSpec, match="'sizes' is no option of machines of a cluster of type forge") as caught:
         lab.create(sizes="small")
     assert caught.value.field == "sizes"
-    with pytest.raises(InvalidSpec, match="max_nodes is 'many', but it takes a whole number"):
+    with pytest.raises(InvalidSpec, match="max_nodes must be an integer, not 'many'"):
         lab.create(size="small", max_nodes="many")
     with pytest.raises(InvalidSpec, match="min_nodes is 3, but there may be 2 nodes at most"):
         lab.scale(2, min_nodes=3)
@@ -129,8 +129,8 @@ def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):
 
 def test_what_machines_would_cost_is_said_in_sentences():
     made = Machines(exists=False, max_nodes=4, cost_per_hour=0.5, currency="USD", price_source="the smith")
-    assert views.cost_forecast(made) == "A node costs 0.50 USD/h while it is up, 4 nodes 2.00 USD/h (the smith)."
+    assert views.cost_forecast(made) == "A node costs 0.50 USD/h while it is running, 4 nodes 2.00 USD/h (the smith)."
     unknown = Machines(exists=False, max_nodes=1, min_nodes=1)
     assert views.cost_forecast(unknown) == (
-        "What a node costs is unknown. 1 node stays up and costs money all the time, also without a job."
+        "The price of a node is unknown. 1 node keeps running and costs money all the time, even without a job."
     )

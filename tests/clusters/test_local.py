@@ -58,7 +58,7 @@ def test_more_ranks_than_the_machine_takes_are_refused_before_the_start(monkeypa
     with pytest.raises(InvalidSpec) as refused:
         cluster.preview(spec, registry.check_options("clusters", "local", {}))
     assert str(refused.value) == (
-        "5,000 processes are too many for 2 cores: one machine starts 64 at most. Use fewer processes, or set "
+        "5,000 processes are too many for 2 cores. The limit of one machine is 64. Use fewer processes, or set "
         "oversubscribe=True."
     )
     allowed = registry.check_options("clusters", "local", {"oversubscribe": True})
@@ -80,8 +80,9 @@ def test_limit_of_open_files_is_told_before_any_rank_is_started(monkeypatch):
     with pytest.raises(LaunchFailed) as refused:
         cluster.place(JobSpec(id="i", name="n", process_count_per_node=2), 0, None, context)
     assert str(refused.value) == (
-        "2 processes would take 4 open files, and no more than 3 can be had. A process may open too few files here: "
-        "raise 'ulimit -n'."
+        "2 processes need about 4 open files, but only 3 are available. The limit of open files per process is "
+        "reached. "
+        "Raise it with 'ulimit -n'."
     )
 
 

@@ -195,7 +195,7 @@ def test_a_run_outside_of_a_job_prints_what_it_logs(capsys, monkeypatch):
     run.log("loss", 0.25)
     assert capsys.readouterr().out == "step 0  loss 0.25\n"
     assert run.id.startswith("OfflineRun_")
-    with pytest.raises(LookupError, match="inside of a job only"):
+    with pytest.raises(LookupError, match="works only in a job"):
         Run.get_context(allow_offline=False)
 
 

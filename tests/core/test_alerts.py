@@ -47,7 +47,7 @@ def test_what_is_no_rule_is_refused_with_an_example(value):
 def test_a_rule_is_about_the_mean_over_ranks_and_told_once():
     events = [metric(0, 1, acc=0.95), metric(1, 1, acc=0.5), metric(1, 2, acc=0.9), metric(0, 3, acc=0.99)]
     first = told(events[1:], ["acc > 0.9"])
-    assert first == [Alert("rule", "acc > 0.9: acc is 0.945 at step 3.")]
+    assert first == [Alert("rule", "acc > 0.9: mean acc is 0.945 at step 3.")]
 
 
 def test_a_metric_that_is_no_number_is_told_once_with_rank_and_step():
@@ -63,14 +63,14 @@ def test_a_stall_and_the_end_are_told():
         {"type": "stall", "since": None, "ranks": [], "text": ""},
         {"type": "state", "state": "completed", "reason": ""},
     ]
-    end = Alert("end", "It has completed. loss is 0.250 at step 5.")
+    end = Alert("end", "The job completed. loss is 0.250 at step 5.")
     assert told(events) == [Alert("stall", "No progress for 1 min."), end]
 
 
 @pytest.mark.parametrize(
     ("state", "reason", "alert"),
     [("failed", "Rank 1 failed first.", Alert("failure", "Rank 1 failed first.")),
-     ("lost", "", Alert("failure", "It failed.")), ("canceled", "", Alert("end", "It was canceled."))],
+     ("lost", "", Alert("failure", "The job failed.")), ("canceled", "", Alert("end", "The job was canceled."))],
 )  # fmt: skip
 def test_other_ends(state, reason, alert):
     assert told([{"type": "state", "state": state, "reason": reason}]) == [alert]
@@ -78,7 +78,7 @@ def test_other_ends(state, reason, alert):
 
 def test_a_second_supervisor_repeats_nothing():
     watch, view = AlertWatch(["acc > 0.9"]), JobView.of(SPEC)
-    watch.skip({"type": "note", "code": "alert-rule", "text": "acc > 0.9: acc is 0.945 at step 3."})
+    watch.skip({"type": "note", "code": "alert-rule", "text": "acc > 0.9: mean acc is 0.945 at step 3."})
     watch.skip({"type": "note", "code": "alert-nan", "text": "loss is nan on rank 1 at step 7."})
     event = {"v": 1, "t": 2.0, **metric(0, 9, acc=1.0, loss=float("nan"))}
     view.apply(event)

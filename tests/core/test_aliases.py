@@ -24,7 +24,7 @@ def test_a_total_is_divided_by_the_nodes(word):
 
 
 def test_a_total_that_does_not_divide_is_refused():
-    with pytest.raises(InvalidSpec, match="7 processes cannot be divided equally among 2 nodes"):
+    with pytest.raises(InvalidSpec, match="7 processes cannot be divided evenly among 2 nodes"):
         resolve({"np": 7, "node_count": 2}, ALLOWED)
 
 
@@ -41,7 +41,7 @@ def test_local_mode_means_local():
 
 def test_two_names_for_one_thing_may_agree_but_not_differ():
     assert resolve({"nnodes": 2, "num_nodes": 2}, ALLOWED) == {"node_count": 2}
-    with pytest.raises(InvalidSpec, match="nnodes and num_nodes mean the same and differ"):
+    with pytest.raises(InvalidSpec, match="nnodes and num_nodes are the same option, but their values differ"):
         resolve({"nnodes": 2, "num_nodes": 3}, ALLOWED)
 
 

@@ -60,7 +60,7 @@ def test_a_sum_names_factor_and_line():
     summed = [rank(n, step(s, (6, 8))) for n, s in enumerate(("ab", "cd"))]
     (found,) = compare(summed, ONE).findings
     assert (found.code, found.level, found.step, found.size) == ("gradients-summed", "error", 0, 1.0)
-    assert "2 times those of one process" in found.text
+    assert "2 times those of a single process" in found.text
     assert "/= dist.get_world_size()" in found.example
     assert "op=hvd.Average" in compare([{**one, "horovod": True} for one in summed], ONE).findings[0].example
 
@@ -111,7 +111,7 @@ def test_ranks_that_depart_by_their_rates_are_told_by_these():
 def test_the_same_samples_are_found_by_content_and_by_what_a_pass_has():
     (found,) = compare([RIGHT[0], rank(1, step("ab", (3, 4)))], None).findings
     assert (found.code, found.step) == ("same-samples", 0)
-    assert "2 of the 2" in found.text
+    assert "2 of 2 samples" in found.text
 
 
 def reads(found, *, ranks=RIGHT, **about):
@@ -223,7 +223,7 @@ def test_a_step_with_other_samples_is_not_compared_with_one_process():
     one = rank(0, step("abcd", (3, 4)), step("efxy", (7, 1)))
     found = compare(ranks, one)
     assert not found.findings
-    assert "in 1 step (the same)" in found.compared[-1]
+    assert "in 1 step (identical)" in found.compared[-1]
 
 
 def test_the_same_random_numbers_on_all_ranks_are_information():
@@ -264,13 +264,14 @@ def test_batch_statistics_are_usual_and_other_differences_are_not():
     [
         (RIGHT, rank(0, step("abcd", (1, 1), random=True)), "draws random numbers"),
         (RIGHT, rank(0, step("abce", (1, 1))), "other samples"),
-        (RIGHT, rank(0, step("abcd", (1, 1), weights=(1.0, 1.0))), "began with other weights"),
+        (RIGHT, rank(0, step("abcd", (1, 1), weights=(1.0, 1.0))), "the single process started with other weights"),
         ([RIGHT[0], rank(1, step("c", (3, 4)))], ONE, "batches of different sizes"),
         (RIGHT, rank(0), "made no step"),
-        (RIGHT, {**ONE, "replay_problem": "the batches cannot be put together"}, "cannot be put together"),
-        ([{**one, "sharded": "DeepSpeed's ZeRO"} for one in RIGHT], ONE, "divided among the ranks"),
+        (RIGHT, {**ONE, "replay_problem": "the batches cannot be put together"}, "the batches of the ranks cannot be "
+            "combined"),
+        ([{**one, "sharded": "DeepSpeed's ZeRO"} for one in RIGHT], ONE, "are sharded across ranks"),
         ([RIGHT[0], {**RIGHT[1], "shapes": {"0": [[2], [1]]}}], ONE, "pipeline or tensor parallel"),
-        ([rank(0), rank(1)], ONE, "No step of an optimizer was seen"),
+        ([rank(0), rank(1)], ONE, "No optimizer step was recorded"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_said_and_no_finding(ranks, one, why):

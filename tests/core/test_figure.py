@@ -123,7 +123,7 @@ def test_a_training_that_ends_in_nan_says_so_at_its_end():
 def test_log_needs_positive_values_and_says_so():
     made = figure(book_of([(0, 1.0, -1.0), (0, 2.0, -2.0)]), "loss", log=True)
     assert made["layout"]["yaxis"]["type"] == "linear"
-    assert "Log shows values above 0 only." in [note["text"] for note in made["layout"]["annotations"]]
+    assert "The log scale shows only values above 0." in [note["text"] for note in made["layout"]["annotations"]]
     mixed = figure(book_of([(0, 1.0, -1.0), (0, 2.0, 2.0)]), "loss", log=True)
     assert mixed["layout"]["yaxis"]["type"] == "log"
     assert named(mixed, "mean")["y"] == [None, 2.0]

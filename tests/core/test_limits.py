@@ -12,7 +12,7 @@ def test_crowd_is_refused_above_eight_ranks_per_core_and_never_below_sixty_four(
     assert limits.crowd(128, 16) is None
     short = limits.crowd(129, 16)
     assert (short.level, short.says) == (
-        "error", "129 processes are too many for 16 cores: one machine starts 128 at most",
+        "error", "129 processes are too many for 16 cores. The limit of one machine is 128",
     )  # fmt: skip
     assert short.remedy == "Use fewer processes, or set oversubscribe=True."
 
@@ -23,22 +23,22 @@ def test_crowd_is_taken_where_it_is_asked_for(allowed):
     assert limits.crowd(5000, 2) is not None
 
 
-TASKS = "600 processes would take 1,200 processes and threads, and no more than 7 can be had"
+TASKS = "600 processes need about 1,200 processes and threads, but only 7 are available"
 
 
 @pytest.mark.parametrize(
     ("room", "level", "says"),
     [
-        ({"files": 1199}, "error", "600 processes would take 1,200 open files, and no more than 1,199 can be had"),
+        ({"files": 1199}, "error", "600 processes need about 1,200 open files, but only 1,199 are available"),
         ({"processes": 7}, "error", TASKS),
         ({"tasks": 7}, "error", TASKS),
         (
             {"memory": GIGABYTE}, "error",
-            "600 processes would take 6.0 GB of memory at least, and no more than 1.0 GB can be had",
+            "600 processes need at least 6.0 GB of memory, but only 1.0 GB is available",
         ),
         (
             {"memory": 30 * GIGABYTE}, "warning",
-            "No more than 50 MB of memory can be had for each process, and torch alone takes some 200 MB",
+            "Only 50 MB of memory is available for each process, and torch alone needs about 200 MB",
         ),
     ],
 )  # fmt: skip

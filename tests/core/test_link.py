@@ -32,7 +32,7 @@ def test_the_source_of_rate_and_latency_is_said():
 
 @pytest.mark.parametrize("text", ["", "0mbit", "5", "1gbit,fast", "1gbit,1ms,1ms", "1.2.3gbit"])
 def test_what_is_no_link_is_refused_with_an_example(text):
-    with pytest.raises(InvalidSpec, match="is no link") as caught:
+    with pytest.raises(InvalidSpec, match="is not a valid link") as caught:
         link.words(text)
     assert "NC64as_T4_v3,0.2ms" in caught.value.hint
 

@@ -89,7 +89,7 @@ def test_another_host_was_heard_when_it_last_wrote_anything(path, tmp_path):
     assert holder.is_silent
     assert holder.says() == "Its supervisor runs on login1, last heard 3 min ago."
     assert holder.remedy("20260101-000000-k3f9") == (
-        "Log in to login1 to see to it. If that host is gone for good: distdl lost k3f9.")  # fmt: skip
+        "Check it on login1. If that host is gone for good, run: distdl lost k3f9")  # fmt: skip
 
 
 def test_a_supervisor_that_takes_requests_gives_a_sign_now_and_then(path, tmp_path):
@@ -168,16 +168,16 @@ def test_a_data_directory_without_locks_is_refused_with_its_file_system(distdl_h
     assert done.returncode == 0, done.stderr
     said = done.stdout
     assert (
-        f"{distdl_home / 'jobs'} is on a file system where files cannot be locked ({disk.file_system(distdl_home)})"
+        f"{distdl_home / 'jobs'} is on a file system that does not support file locks ({disk.file_system(distdl_home)})"
         in said
     )
-    assert "Let DISTDL_HOME name a folder on a local disk" in said
+    assert "Set DISTDL_HOME to a folder on a local disk, or mount that" in said
     assert list((distdl_home / "jobs").iterdir()) == []
 
 
 def test_locks_that_keep_nobody_out_are_found(path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    with pytest.raises(DiskRefused, match=r"cannot be locked .*DISTDL_HOME"):
+    with pytest.raises(DiskRefused, match=r"does not support file locks .*DISTDL_HOME"):
         locks.prove(path)
 
 

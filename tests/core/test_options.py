@@ -30,14 +30,14 @@ def test_what_is_as_by_default_is_left_out():
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"node_count": 0}, "node_count is 0, but it takes a whole number from 1."),
-        ({"node_count": "auto"}, "node_count is 'auto', but it takes a whole number from 1."),
-        ({"process_count_per_node": 200_000}, "process_count_per_node is 200,000, but the most is 100,000."),
-        ({"max_restarts": 1001}, "max_restarts is 1001, but it takes a whole number from 0 to 1000."),
-        ({"stop_grace_seconds": 0}, "stop_grace_seconds is 0, but it takes a number above zero."),
-        ({"use_gpu": "yes"}, "use_gpu is 'yes', but it takes True, False or None (automatic)."),
-        ({"environment_variables": {"A=B": "1"}}, "'A=B' cannot be the name of an environment variable."),
-        ({"name": "a\nb"}, "A job's name has 1 to 120 printable characters."),
+        ({"node_count": 0}, "node_count must be an integer of at least 1, not 0."),
+        ({"node_count": "auto"}, "node_count must be an integer of at least 1, not 'auto'."),
+        ({"process_count_per_node": 200_000}, "process_count_per_node must be at most 100,000, not 200,000."),
+        ({"max_restarts": 1001}, "max_restarts must be an integer from 0 to 1000, not 1001."),
+        ({"stop_grace_seconds": 0}, "stop_grace_seconds must be a number above 0, not 0."),
+        ({"use_gpu": "yes"}, "use_gpu must be True, False or None (automatic), not 'yes'."),
+        ({"environment_variables": {"A=B": "1"}}, "'A=B' is not a valid name of an environment variable."),
+        ({"name": "a\nb"}, "The name of a job must have 1 to 120 printable characters."),
     ],
 )
 def test_a_value_that_an_option_does_not_take_is_named_with_what_it_takes(given, sentence):

@@ -41,7 +41,7 @@ def test_what_is_no_list_of_packages_is_refused(given):
 @pytest.mark.parametrize("address", ["https://me:hunter22@example.org/simple", "https://token@example.org/simple"])
 def test_no_password_is_kept_with_a_job(address, tmp_path):
     said = refused(packages.check_packages, [f"tool @ {address}/tool.whl"], "pip_packages")
-    assert "example.org holds a password" in said
+    assert "example.org contains a password" in said
     assert "hunter22" not in said
     (tmp_path / "requirements.txt").write_text(f"--extra-index-url {address}\nsix\n")
     assert "hunter22" not in refused(packages.requirements, "requirements.txt", tmp_path)
@@ -49,14 +49,14 @@ def test_no_password_is_kept_with_a_job(address, tmp_path):
 
 def test_an_address_that_is_none_is_refused_without_being_quoted():
     said = refused(packages.check_packages, ["tool @ https://me:hunter22@[example/tool.whl"], "pip_packages")
-    assert "pip_packages has an address that cannot be read" in said
+    assert "pip_packages contains an address that cannot be read" in said
     assert "hunter22" not in said
 
 
 def test_no_token_of_a_conda_channel_is_kept_with_a_job():
     channel = "https://conda.anaconda.org/t/ab-12345678-aaaa/lab"
     said = refused(packages.check_packages, [f"{channel}::torch"], "conda_packages")
-    assert "conda.anaconda.org holds a password" in said
+    assert "conda.anaconda.org contains a password" in said
     assert "12345678" not in said
     assert packages.check_packages(["https://conda.anaconda.org/lab::torch"], "conda_packages")
 
@@ -91,9 +91,9 @@ def test_a_script_states_its_own_packages(tmp_path):
     )
     assert packages.requirements("train.py", tmp_path) == "six==1.17.0\n"
     script.write_text(script.read_text().replace(f">={here}", "<3"))
-    assert f"asks for Python <3, and this one is {here}" in refused(packages.requirements, "train.py", tmp_path)
+    assert f"requires Python <3, but this is Python {here}" in refused(packages.requirements, "train.py", tmp_path)
     script.write_text("import six\n")
-    assert "train.py states no dependencies" in refused(packages.requirements, "train.py", tmp_path)
+    assert "train.py has no inline dependencies" in refused(packages.requirements, "train.py", tmp_path)
     script.write_text("# /// script\n# dependencies = [\n# ///\n")
     assert "cannot be read" in refused(packages.requirements, "train.py", tmp_path)
 
@@ -101,13 +101,13 @@ def test_a_script_states_its_own_packages(tmp_path):
 @pytest.mark.parametrize("line", ["-e .", "./wheels/tool.whl", "/opt/tool.whl", "file:///opt/tool.whl", "~/tool"])
 def test_what_lies_on_this_machine_alone_is_refused(line, tmp_path):
     (tmp_path / "requirements.txt").write_text(f"six\n{line}\n")
-    assert "other machines do not have" in refused(packages.requirements, "requirements.txt", tmp_path)
+    assert "does not exist on other machines" in refused(packages.requirements, "requirements.txt", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "Pipfile.lock", "environment.yml"])
 def test_what_only_another_tool_reads_is_refused(name, tmp_path):
     (tmp_path / name).write_text("version = 1\n")
-    assert f"takes no {name}" in refused(packages.requirements, name, tmp_path)
+    assert f"cannot be {name}" in refused(packages.requirements, name, tmp_path)
 
 
 def test_other_files_that_cannot_be_used_are_refused(tmp_path):
@@ -115,5 +115,5 @@ def test_other_files_that_cannot_be_used_are_refused(tmp_path):
     (tmp_path / "requirements.txt").write_text("-c constraints.txt\n")
     assert "constraints" in refused(packages.requirements, "requirements.txt", tmp_path)
     (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe\x00")
-    assert "it is no text" in refused(packages.requirements, "requirements.txt", tmp_path)
+    assert "it is not a text file" in refused(packages.requirements, "requirements.txt", tmp_path)
     assert "longer than 1 MB" in refused(packages.requirements, "six\n" * 300_000, tmp_path)

@@ -112,7 +112,7 @@ def test_first_and_last_part_are_read_with_one_line_between_that_counts_what_is_
     (said,) = [line for line in lines_of(found) if line.text.startswith("…")]
     kilobytes = f"{(end - begin) / 1000:.0f} kB"
     assert (said.rank, said.stream) == (None, "sys")
-    assert said.text == f"… 100 lines ({kilobytes}) left out here; raise max_log_bytes to keep more"
+    assert said.text == f"… 100 lines ({kilobytes}) omitted; raise max_log_bytes to keep more"
 
 
 def test_view_is_that_of_the_writer_whether_log_lines_are_folded_or_counted(long):

@@ -68,18 +68,16 @@ def test_a_torn_end_is_read_when_it_is_whole_and_unknown_frames_are_passed_over(
 def test_memory_that_is_nearly_full_names_the_rank_that_uses_most():
     _, marks = fold([sample(t, {2: [1.0, GB], 3: [1.0, 14 * GB]}, memory=15.4 * GB) for t in range(3)])
     assert [(mark.kind, mark.rank, mark.host) for mark in marks] == [("memory", 3, "gpu2")]
-    assert marks[0].text == (
-        "The memory on gpu2 is 96 % full, 600 MB of 16 GB are left: rank 3 uses most of it, 14 GB."
-    )
+    assert marks[0].text == ("The memory on gpu2 is 96 % full (600 MB of 16 GB free). Rank 3 uses the most, 14 GB.")
 
 
 def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows():
     grows = [sample(t, {2: [1.0, 2 * GB], 3: [1.0, (1 + t / 10) * GB]}, memory=(4 + t / 10) * GB) for t in range(40)]
     _, marks = fold(grows)
     assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
-    assert marks[0].text.startswith("Rank 3 on gpu2 runs out of memory in about 1 min 21 s if it grows on like this: ")
+    assert marks[0].text.startswith("Rank 3 on gpu2 will run out of memory in about 1 min 21 s if it keeps growing by ")
     others = [sample(t, {3: [1.0, (1 + t / 40) * GB]}, memory=(9 + t / 10) * GB) for t in range(40)]
-    text = "The memory on gpu2 is full in about 31 s if others than this job take it on like this: "
+    text = "The memory on gpu2 will be full in about 31 s if processes outside this job keep growing by "
     assert fold(others)[1][0].text.startswith(text)
     assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t / 10) * GB) for t in range(40)])[1] == [], "much is left"
     held = [sample(40 + t, {3: [1.0, 5 * GB]}, memory=8 * GB) for t in range(60)]

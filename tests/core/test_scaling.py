@@ -106,9 +106,9 @@ def test_what_travels_behind_the_backward_pass_is_no_part_of_the_step():
 
 def test_a_forecast_for_a_link_takes_gradients_and_whole_nodes():
     link = Link(1e9, 0.0, "as you said")
-    with pytest.raises(InvalidSpec, match="bytes of the gradients were not seen"):
+    with pytest.raises(InvalidSpec, match="The gradient size was not recorded in these runs, so"):
         Scaling("train", [made(n) for n in (1, 2)]).forecast(4, link=link)
-    with pytest.raises(InvalidSpec, match="cannot be divided equally among 3 nodes"):
+    with pytest.raises(InvalidSpec, match="cannot be divided evenly among 3 nodes"):
         on_one_machine().forecast(4, nodes=3, link=link)
 
 
@@ -150,7 +150,9 @@ def test_runs_that_differ_have_the_error_of_their_difference():
 def test_it_is_shown_as_text_html_table_and_figure():
     shown = displayable(Scaling("train", [made(n, spread=0.02 if n > 1 else 0.0) for n in (1, 2, 4)]))
     lines = str(shown).splitlines()
-    assert lines[0].startswith("4 processes reach 61 % of ideal. 20.0 of 65.7 ms a step go into waiting for others")
+    assert lines[0].startswith(
+        "4 processes reach 61 % of ideal. 20.0 of 65.7 ms per step are spent waiting for other ranks"
+    )
     assert len(lines) == 1 + 1 + 5 + 2
     assert "about" in lines[-3]
     assert "<table>" in shown._repr_html_()

@@ -19,10 +19,10 @@ def test_a_folder_that_others_could_enter_is_closed_to_them(tmp_path):
 
 def test_what_is_somebody_else_s_or_no_folder_is_refused(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(DistDLError, match="belongs to somebody else"):
+    with pytest.raises(DistDLError, match="belongs to another user"):
         sockets.secured(tmp_path / "link")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(DistDLError, match="belongs to somebody else"):
+    with pytest.raises(DistDLError, match="belongs to another user"):
         sockets.secured(tmp_path)
 
 

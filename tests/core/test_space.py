@@ -43,11 +43,12 @@ def test_what_stands_on_a_line_is_understood(text, found):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "takes a dict"), ({"lr": 0.1}, "no range and no list"), ({"lr": []}, "has 0 values"),
-        ({"lr": [object()]}, "has object among"), ({"lr": object()}, "no distribution that a sweep knows"),
-        ({"lr": [float("nan")]}, "has nan among"),
-        ({"amp": [True, 2, 1]}, "amp has True and 1 among its values, which Optuna takes for one and the same. Give"),
-        ({"width": [64, 64.0]}, "width has 64 and 64.0 among"),
+        ({}, "must be a dict from names"), ({"lr": 0.1}, "must be a range or a list of values, "
+        "not"), ({"lr": []}, "must have 1 to 100 values, not 0"),
+        ({"lr": [object()]}, "has a value of type object"), ({"lr": object()}, "has the unsupported type object"),
+        ({"lr": [float("nan")]}, "has the value nan"),
+        ({"amp": [True, 2, 1]}, "amp has the values True and 1, which Optuna treats as the same value. Use"),
+        ({"width": [64, 64.0]}, "width has the values 64 and 64.0"),
     ],
 )  # fmt: skip
 def test_what_is_no_space_is_refused(given, says):

@@ -113,7 +113,7 @@ def test_ranks_that_wait_in_different_operations_wait_for_nobody_in_particular()
 def test_a_rank_that_gave_none_differs():
     one = stacks.taken(1, file_of([ALLREDUCE], missing={"1": "Its process is stopped."}), PAYLOAD)
     assert one.differ == (1,)
-    assert one.sentence == "rank 1 gave no stacks, while rank 0 waits for it in hvd.allreduce (In [7], line 4)"
+    assert one.sentence == "rank 1 sent no stacks, while rank 0 waits for it in hvd.allreduce (In [7], line 4)"
     assert stacks.taken(1, file_of([], missing={"0": "x"}), {}).groups() == ()
 
 

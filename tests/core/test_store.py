@@ -56,7 +56,7 @@ def test_jobs_are_listed_newest_first_and_found_by_their_last_part(store):
 def test_an_ambiguous_last_part_names_the_candidates(store):
     make(store, "20260101-000000-aaaa")
     make(store, "20260102-000000-aaaa")
-    with pytest.raises(JobNotFound, match="2 jobs end in 'aaaa'"):
+    with pytest.raises(JobNotFound, match="2 jobs have an id that ends in 'aaaa'"):
         store.find("aaaa")
 
 

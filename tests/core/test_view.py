@@ -162,7 +162,7 @@ def test_a_rank_that_ends_with_code_0_and_without_its_result_has_failed():
     ranks = [rank(0, error=ECHO, at=1.0, ended=1.1, code=1), rank(1, ended=1.05, code=0)]
     failure = first_failure(ranks)
     assert (failure.rank, failure.kind) == (1, "exit")
-    assert failure.what == "ended with code 0 before its code was done"
+    assert failure.what == "ended with code 0 before its code was finished"
     assert "os._exit()" in failure.evidence
     assert [other["rank"] for other in failure.others] == [0]
 
@@ -203,8 +203,8 @@ def test_different_steps_are_not_claimed_where_nothing_says_so(last, step):
     failure = first_failure([waiting(0, 10.2, step=step, values=values), finished(1, 10.0, step=last)])
     shown = f" (step {last})" if last else ""
     assert failure.what == (
-        f"Rank 1 had finished 0.2 s earlier{shown} while rank 0 still waited for it: the ranks did not make the same "
-        "steps or collective calls"
+        f"Rank 1 had finished 0.2 s earlier{shown} while rank 0 was still waiting for it: the ranks did not make the "
+        "same steps or collective calls"
     )
     assert "same shape" in failure.evidence
 

@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_for_a_while(disk, tmp_path, injected):
         disks.fill(disk)
         said = wait_for(lambda: notes(job).get("disk-full"), what="the note that the disk is full")
         assert "No space left on device" in said
-        assert "Free some room" in said
+        assert "Free space on that disk, or" in said
         training.goes_on()
         disks.free(disk)
         wait_for(lambda: notes(job).get("disk-room"), what="the note that there is room")
@@ -448,7 +448,7 @@ def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
             refused = server.ask("POST", path, json=body)
             assert refused.status_code == 507, refused.text
             assert refused.json()["type"] == "DiskRefused"
-            assert "Free some room" in refused.json()["hint"]
+            assert "Free space on that disk, or" in refused.json()["hint"]
         disks.free(disk)
         again = server.post(f"/jobs/{id_}/rerun")["id"]
         server.until_ended(again)

@@ -71,7 +71,7 @@ def test_a_job_of_a_host_that_is_gone(other_host):  # noqa: F811 - the fixture
     jobs.kill_supervisor(job)
     be_silent(3 * 3600, job.folder.lock, job.folder.events, job.folder.log)
     written = job.folder.events.read_bytes()
-    remedy = f"Log in to {HERE} to see to it. If that host is gone for good: distdl lost {job.id.rsplit('-')[-1]}."
+    remedy = f"Check it on {HERE}. If that host is gone for good, run: distdl lost {job.id.rsplit('-')[-1]}"
     shown, refused, lost = other_host.distdl(["show", job.id], ["stop", job.id], ["lost", job.id])
     assert f"{job.id}  running" in shown
     assert f"Its supervisor runs on {HERE}, last heard 3 h ago. {remedy}" in shown

@@ -49,8 +49,10 @@ after = client.submit(train, (7,)).result(timeout=100)
 print(json.dumps({"refused": refused, "ended": ended, "after": after, "known": len(known)}))
 """
 
-_FILES = "A process may open too few files here: raise 'ulimit -n'."
-_PROCESSES = "You may run too few processes here: wait until some have ended, or raise 'ulimit -u'."
+_FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
+_PROCESSES = (
+    "The limit of processes for your user is reached. Wait until some have ended, or raise it with 'ulimit -u'."
+)
 _CAN = "+dac_override,+dac_read_search"
 
 

@@ -252,11 +252,11 @@ def test_last_words_of_a_job_that_printed_too_much():
     texts = [line.text for line in job.logs(0)]
     assert texts[0] == "the first words"
     assert {"step 59999 of a training that prints too much", "the last words"} <= set(texts)
-    (said,) = [line.text for line in job.logs() if "left out here" in line.text]
+    (said,) = [line.text for line in job.logs() if "omitted; raise max_log_bytes to keep more" in line.text]
     missing = int(said.split()[1].replace(",", ""))
     assert missing == 60_002 - len(texts)
     assert sum(len(text.encode()) + 1 for text in texts) < 1_600_000
-    with pytest.raises(JobFailed, match="It printed: the last words"):
+    with pytest.raises(JobFailed, match="Its output was: the last words"):
         job.result()
     assert [row.text for row in rows(job)][-5:].count("the last words") == 1
     assert job.view().lines >= 60_002

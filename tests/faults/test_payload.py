@@ -35,7 +35,7 @@ def as_a_notebook(code, **more):
 
 
 REFUSED = {
-    "generator": ("thing = (n for n in range(3))", "Make a list of it"),
+    "generator": ("thing = (n for n in range(3))", "Convert it to a list, or create it inside the"),
     "TextIOWrapper": ("thing = open('/dev/null', 'w')", "Open the file inside"),
     "socket": ("import socket; thing = socket.socket()", "Connect inside"),
     "lock": ("import threading; thing = {'a': [threading.Lock()]}", "Create it inside"),
@@ -127,7 +127,7 @@ def test_values_larger_than_the_disk(distdl_home):
     try:
         done = as_a_notebook(LARGE.replace("SIZE", "20_000_000"))
         assert done.stdout.startswith("DiskRefused"), done.stdout + done.stderr
-        assert "Free some room" in done.stdout
+        assert "Free space on that disk, or" in done.stdout
         assert JobStore().ids() == []
     finally:
         disks.unmount(distdl_home)

@@ -150,7 +150,7 @@ def test_a_rank_that_leaves_with_code_0_before_its_end(backend):
     job = jobs.start(backend, leaves_early, (backend, victim), max_restarts=1 if backend == "plain" else 0)
     with pytest.raises(JobFailed) as caught:
         job.result(timeout=120)
-    failed_first(job, caught.value, victim, "ended with code 0 before its code was done")
+    failed_first(job, caught.value, victim, "ended with code 0 before its code was finished")
     assert "os._exit()" in str(caught.value)
     assert "the last words" in str(caught.value)
     assert caught.value.exit_code == 0

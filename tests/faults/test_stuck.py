@@ -370,9 +370,9 @@ def nothing():
 def test_asking_when_nobody_runs():
     job = client.submit(nothing)
     job.wait(60)
-    with pytest.raises(JobNotRunning, match="has ended \\(completed\\), so there are no stacks to take"):
+    with pytest.raises(JobNotRunning, match="has ended \\(completed\\), so it has no stack traces to capture"):
         job.stacks()
-    with pytest.raises(JobNotRunning, match="no stacks are kept of it"):
+    with pytest.raises(JobNotRunning, match="has no stack traces"):
         job.stacks(kept=True)
 
 

@@ -106,7 +106,7 @@ def test_one_look_is_enough():
     assert attach(job.id).state is State.LOST
     shown = distdl("show", job.id)
     assert f"{job.id}  lost" in shown
-    assert ": its end was not seen" in shown
+    assert ": end not recorded" in shown
     assert "running" not in distdl("ls")
 
 

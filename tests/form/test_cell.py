@@ -82,7 +82,7 @@ def test_a_named_cluster_can_be_chosen(tmp_path: Any, monkeypatch: pytest.Monkey
     assert form["problems"] == {}
     assert "--compute-target mini" in form["magic"]
     gone = asked("1", chosen={"compute_target": "none"})
-    assert "'none' is no cluster" in gone["problems"]["compute_target"]
+    assert "Unknown cluster 'none'" in gone["problems"]["compute_target"]
 
 
 def test_a_process_of_another_python_answers_the_same() -> None:
@@ -112,8 +112,9 @@ def test_a_sweep_is_read_from_the_line_and_written_into_it() -> None:
 
 @pytest.mark.parametrize(
     ("varied", "says"),
-    [("lr", "A sweep says first what is varied."), ("lr=0.1", "lr=0.1 leaves nothing to choose."),
-     ("lr=uniform(0,1) width", "width cannot be read.")],
+    [("lr", "A sweep needs at least one parameter."), ("lr=0.1", "lr=0.1 has only one value, so there is nothing to "
+    "vary."),
+     ("lr=uniform(0,1) width", "Cannot parse width.")],
 )  # fmt: skip
 def test_what_cannot_be_varied_is_said_beside_its_field(varied: str, says: str) -> None:
     chosen = {**asked("x = 1\n", KernelContext({}))["chosen"], "sweep": varied}

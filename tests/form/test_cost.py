@@ -62,7 +62,7 @@ def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [
-        (Rented(bills=True), "No VM size is chosen, so the price is not known."),
+        (Rented(bills=True), "The price is unknown because no VM size is"),
         (Rented(bills=True, size=A100, interruptible=True), cost.NOT_USUAL),
         (Rented(bills=True, size=A100), "No region of Azure is set, and prices differ from region to region."),
     ],

@@ -84,12 +84,12 @@ def test_what_cannot_be_read_stays_in_its_row_and_out_of_the_line() -> None:
     assert shown["data"] == typed
     beside = [one["text"] for one in shown["data_now"]["sources"]]
     assert beside == [
-        "'Acct' is no name of a storage account.",
-        "'my data' cannot be the name of a data source.",
+        "'Acct' is not a valid storage account name.",
+        "'my data' is not a valid name of a data source.",
         "",
-        "It is not said where empty is.",
+        "empty has no address.",
     ]
-    assert shown["data_now"]["outputs"]["text"] == "'./out' is no place in Azure Blob."
+    assert shown["data_now"]["outputs"]["text"] == "'./out' is not a valid Azure Blob address."
     assert "blob://account/container/prefix" in shown["data_now"]["outputs"]["remedy"]
     assert shown["checks"]["errors"] == 4
     assert "--data" not in shown["magic"]
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_stays_in_its_row_and_out_of_the_line() -> None:
 def test_of_two_rows_with_one_name_the_second_is_refused(labels: Path) -> None:
     model = form(data=[f"labels={labels}", f"LABELS={labels}"])
     assert said(model, 0)["level"] == "ok"
-    assert said(model, 1)["text"] == "Another row is named LABELS too."
+    assert said(model, 1)["text"] == "Another row also has the name LABELS."
     assert model.submit() is None
     assert model.status["level"] == "error"
 
@@ -120,7 +120,7 @@ def test_a_signature_is_refused_and_kept_nowhere(place: str) -> None:
 def test_a_launcher_takes_every_form_of_data(labels: Path) -> None:
     assert form(data={"labels": str(labels)}).data == form(data=f"labels={labels}").data == [row("labels", str(labels))]
     assert form(data=str(labels)).data == [row("data", str(labels))]
-    with pytest.raises(InvalidSpec, match="takes a dict of names and places"):
+    with pytest.raises(InvalidSpec, match="data must be a dict of names and addresses, not"):
         form(data=5)
 
 
@@ -148,7 +148,7 @@ def test_local_paths_begin_in_the_folder_where_the_job_works(labels: Path, monke
 
 def test_what_cannot_be_used_is_said_with_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    assert said(form(data=str(tmp_path / "none")))["text"] == f"{tmp_path / 'none'} holds no files."
+    assert said(form(data=str(tmp_path / "none")))["text"] == f"{tmp_path / 'none'} contains no files."
     lone = tmp_path / "lone.npz"
     lone.write_bytes(b"1234")
     assert said(form(data=f"shared:{lone}"))["text"] == "1 file, 4 B"
@@ -168,7 +168,7 @@ def test_a_cluster_that_brings_no_data_keeps_the_rows(labels: Path, monkeypatch:
     monkeypatch.setattr(LocalCluster, "stages", False)
     model = form(data={"labels": str(labels)})
     assert model.data == [row("labels", str(labels))]
-    assert model.data_now["reason"].startswith("Local brings no data to its nodes. Leave data out")
+    assert model.data_now["reason"].startswith("Local cannot copy data to its nodes. Remove data")
     assert model.checks["level"] == "error"
     monkeypatch.setattr(LocalCluster, "mounts", True)
     model.look()

@@ -30,7 +30,7 @@ def target(model: Page) -> dict[str, Any]:
 def test_files_and_bytes_are_told_and_a_nodes_part(container: Any) -> None:
     assert said(form(data=container.place("cifar")))["text"] == "4 files, 4.0 kB"
     model = form(data=container.place("cifar") + "?shard", node_count=2)
-    assert said(model)["text"] == "4 files, 4.0 kB; a node takes 2.0 kB at most"
+    assert said(model)["text"] == "4 files, 4.0 kB; a node stores at most 2.0 kB"
 
 
 def test_what_is_not_there_stands_beside_its_row_and_is_asked_again(container: Any) -> None:
@@ -44,7 +44,7 @@ def test_what_is_not_there_stands_beside_its_row_and_is_asked_again(container: A
     model.outputs = container.place("results")
     model.refresh()
     assert said(model)["text"] == "1 file, 1 B"
-    assert target(model)["text"] == "The container is there"
+    assert target(model)["text"] == "The container exists"
 
 
 class Usage(NamedTuple):

@@ -89,7 +89,7 @@ def test_what_cannot_be_added_is_refused_with_its_field_and_changes_nothing() ->
     assert refused.value.field == "hosts"
     told = answer("clusters.add", name="no name", kind="local", options={})
     assert told["error"]["field"] == "name"
-    assert told["error"]["hint"].startswith("Take 1 to 40 letters")
+    assert told["error"]["hint"].startswith("Use 1 to 40 letters, digits, dots, dashes")
     assert cluster_configs.named() == []
     naming.add("mine", "local", {})
     with pytest.raises(ClusterRefused, match="is there already"):

@@ -320,4 +320,4 @@ def test_a_sweep_of_a_function_is_the_call_that_does_it() -> None:
     form.choose(sweep="depth=1,2")
     assert "unexpected keyword argument 'depth'" in form.problems["args"]
     form.choose(sweep="lr=0.1")
-    assert form.problems["sweep"].startswith("lr=0.1 leaves nothing to choose.")
+    assert form.problems["sweep"].startswith("lr=0.1 has only one value, so there is nothing to vary.")

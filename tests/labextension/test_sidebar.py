@@ -268,7 +268,7 @@ def test_what_is_typed_becomes_a_value_or_a_sentence(node):
     assert node(parse, ["0", "integer", {"type": "integer", "minimum": 1}]) == "Type 1 or more."
     assert node(parse, ["8", "integer", {"type": "integer", "maximum": 8}]) == 8
     assert node(parse, ["9", "integer", {"type": "integer", "maximum": 8}]) == "Type 8 or less."
-    assert node(parse, ["2.5", "integer", {"type": "integer"}]) == "Type a whole number."
+    assert node(parse, ["2.5", "integer", {"type": "integer"}]) == "Enter an integer."
     assert node(parse, ["a, b\nc", "list", {"type": "array"}]) == ["a", "b", "c"]
     assert node(parse, ["A=1\nB=x=y", "pairs", {"type": "object"}]) == {"A": "1", "B": "x=y"}
     assert node(parse, ["nothing", "pairs", {"type": "object"}]) == "Type NAME=VALUE, one on a line."

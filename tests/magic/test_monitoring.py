@@ -23,5 +23,5 @@ def test_it_is_off_until_the_user_wants_it(configuration, kernel):
     assert kernel.ok("%dist_config monitoring enabled=true").text.startswith("enabled = True\n")
     assert json.loads(configuration.read_text()) == {"enabled": True}
     refused = kernel.run("%dist_config monitoring connection_string=InstrumentationKey=x").error
-    assert refused.startswith("InvalidSpec: 'connection_string' is no setting for monitoring.")
+    assert refused.startswith("InvalidSpec: Unknown setting 'connection_string' for monitoring.")
     assert "a-secret" not in kernel.ok("%dist_config monitoring").text

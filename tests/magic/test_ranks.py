@@ -26,7 +26,9 @@ def started(kernel):
 def start(kernel):
     ran = kernel.ok("%dist_ranks start -p 3 -b torch")
     assert ran.text.startswith("3 ranks are ready after ")
-    assert ran.text.endswith("torch.distributed.init_process_group() in a cell lets them meet, once.\n")
+    assert ran.text.endswith(
+        "Call torch.distributed.init_process_group() once in a cell to initialize communication.\n"
+    )
 
 
 def end():
@@ -61,8 +63,8 @@ def plain(ran):
 
 def test_without_ranks_one_sentence_says_how_to_start_them(shared_kernel):
     error = shared_kernel.run("%%ranks\n1").error
-    assert error == "JobNotFound: No ranks are alive. %dist_ranks start -p 2 starts two."
-    assert "No ranks are alive" in shared_kernel.ok("%dist_ranks").value["text/plain"]
+    assert error == "JobNotFound: No ranks are running. Start two with: %dist_ranks start -p 2"
+    assert "No ranks are running" in shared_kernel.ok("%dist_ranks").value["text/plain"]
     assert "it can start, stop, restart" in shared_kernel.run("%dist_ranks begin").error
     assert "runs a cell on them" not in shared_kernel.ok("%dist_ranks?").text
     assert "%%ranks 0,2" in shared_kernel.ok("%%ranks?").pager
@@ -112,11 +114,11 @@ def test_a_failure_names_rank_cell_and_line_and_stops_the_notebook(shared):
     assert f'File "{cell[1]} in quickstart.ipynb", line 4, in <module>' in plain(ran)
     assert "➜" in ran.shown[-1]["text/html"]
     ran = shared.run("%%ranks\nnowhere")
-    assert ran.error.startswith("CellFailed: All 3 ranks failed alike: NameError")
+    assert ran.error.startswith("CellFailed: All 3 ranks failed with the same error: NameError")
     for cell, words in (("!ls", "is a shell command"), ("%time 1", "is an IPython magic"), ("1 +", "no Python")):
         assert words in shared.run(f"%%ranks\n{cell}").error
-    assert "There is no rank 5: the ranks are 0 to 2." in shared.run("%%ranks 5\n1").error
-    assert "names no ranks" in shared.run("%%ranks all\n1").error
+    assert "Unknown rank 5. The ranks are 0 to 2." in shared.run("%%ranks 5\n1").error
+    assert "is not a valid list of ranks. " in shared.run("%%ranks all\n1").error
     assert shared.ok("%%ranks\nrank == rank").value["text/plain"] == "[0-2] True"
 
 
@@ -131,7 +133,7 @@ def test_the_stop_button_reaches_the_code_on_the_ranks(shared):
     ran = shared.run(
         "%%ranks\nimport time\nkept = 7\nprint('up', flush=True)\nwhile True: time.sleep(0.1)", during=during
     )
-    assert ran.error.startswith("Interrupted: The cell was interrupted; the ranks wait for the next one.")
+    assert ran.error.startswith("Interrupted: The cell was interrupted. The ranks are idle again.")
     assert ran.traceback.startswith("KeyboardInterrupt")
     assert plain(ran).splitlines() == ["[0-2] up", "Interrupted on ranks 0-2."]
     assert shared.ok("%%ranks\nkept").value["text/plain"] == "[0-2] 7"
@@ -160,10 +162,10 @@ def test_ranks_outlive_the_kernel(started):
     started.client.wait_for_ready(timeout=120)
     started.ok("%load_ext distdl_jupyter")
     told = started.ok("%dist_ranks").value["text/plain"]
-    assert told.startswith("3 ranks are alive from before, for ")
-    assert "They wait for a cell; the last was In [3]." in told
+    assert told.startswith("3 ranks are running, started earlier, for ")
+    assert "They are idle; the last cell was In [3]." in told
     ran = started.ok("%%ranks\nkept")
-    assert ran.text.startswith("Using 3 ranks alive from before (")
+    assert ran.text.startswith("Using 3 ranks started earlier (")
     assert ran.value["text/plain"] == "[0] 0\n[1] 10\n[2] 20"
     assert started.ok("%%ranks\n1").text == "", "it is said once"
     assert "alive already" in started.run("%dist_ranks start -p 2").error
@@ -184,7 +186,7 @@ def test_a_rank_that_dies_ends_them_with_its_reason(started):
     wait_for(lambda: jobs()[0].state is State.FAILED)
     told = started.ok("%dist_ranks").value["text/plain"]
     assert "ended by SIGKILL" in told
-    assert "No ranks are alive." in told
+    assert "No ranks are running" in told
     assert "ended by SIGKILL" in started.run("%%ranks\n1").traceback
     assert "2 ranks are ready" in started.ok("%dist_ranks start -p 2 -b torch").text
     assert started.ok("%%ranks\nrank").value["text/plain"] == "[0] 0\n[1] 1"

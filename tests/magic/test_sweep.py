@@ -19,7 +19,7 @@ def test_what_is_varied_stands_before_the_flags():
 
 
 @pytest.mark.parametrize(("line", "says"), [
-    ("--trials 5", "says first what is varied"), ("lr=3", "leaves nothing to choose"),
+    ("--trials 5", "A sweep needs at least one parameter."), ("lr=3", "has only one value"),
     ("lr=1,2 width", "stands alone"), ("lr=1,2 --trails 3", "--trials"),
 ])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_refused(line, says):

@@ -102,13 +102,13 @@ def test_parameters_and_tags_hold_no_secret():
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ConnectionError(f"http://u:{SECRET}@h"), "MLflow at h was not reached."),
+        (ConnectionError(f"http://u:{SECRET}@h"), "MLflow at h cannot be reached."),
         (
             RuntimeError(f"failed with error code 401 {SECRET}"),
-            "does not accept the user's name, password or token (401).",
+            "rejected the user name, password or token (401).",
         ),
-        (RuntimeError(f"failed with error code 500 {SECRET}"), "MLflow at h answered 500."),
-        (ValueError(SECRET), "MLflow at h did not take it (ValueError)."),
+        (RuntimeError(f"failed with error code 500 {SECRET}"), "MLflow at h responded with 500."),
+        (ValueError(SECRET), "MLflow at h rejected the request (ValueError)."),
     ],
 )
 def test_what_a_library_raises_is_a_sentence_without_its_words(error, said):
@@ -138,7 +138,7 @@ def test_a_missing_package_is_one_sentence_with_its_extra():
         "except trackers.CannotTrack as error:\n    print(error)\n"
     )
     said = subprocess.run([sys.executable, "-c", code, "wandb"], capture_output=True, text=True, timeout=60)
-    assert said.stdout == "Weights & Biases needs a package: pip install 'distdl-jupyter[wandb]'.\n"
+    assert said.stdout == "Weights & Biases needs a package: pip install 'distdl-jupyter[wandb]'\n"
 
 
 # jobs -----------------------------------------------------------------------------------------
@@ -359,10 +359,10 @@ def test_a_server_that_is_down_at_first_and_in_the_middle_misses_nothing(server,
     job = tracked(until=go_on)
     wait_for(lambda: [note for note in job.view().notes if note["code"] == "tracking"], timeout=120)
     (note,) = [note for note in job.view().notes if note["code"] == "tracking"]
-    assert (note["level"], note["text"]) == ("warning", f"MLflow at 127.0.0.1:{server.port} was not reached.")
+    assert (note["level"], note["text"]) == ("warning", f"MLflow at 127.0.0.1:{server.port} cannot be reached.")
     server.start()
     wait_for(lambda: len([note for note in job.view().notes if note["code"] == "tracking"]) == 2, timeout=120)
-    assert job.view().notes[-1]["text"] == "MLflow has taken what it had missed."
+    assert job.view().notes[-1]["text"] == "MLflow is up to date again."
     server.stop()
     go_on.touch()
     assert job.wait(60).state is State.COMPLETED, "the job waits for no tracker"
@@ -407,7 +407,11 @@ def test_the_deaths_of_tracker_and_supervisor_make_no_second_run(server, tmp_pat
     wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].events > 0, timeout=120)
     (process,) = tracker_processes(job)
     process.kill()
-    wait_for(lambda: [one for one in tracker_processes(job) if one.pid != process.pid], timeout=60, what="another one")
+    wait_for(
+        lambda: [one for one in tracker_processes(job) if one.pid != process.pid],
+        timeout=60,
+        what="another one",
+    )
     wait_for(lambda: len(server.history(job)) == 20, timeout=60)
     supervisor = psutil.Process(job.view().ranks[0].pid).parent()
     supervisor.kill()
@@ -444,7 +448,7 @@ def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, 
     assert job.wait(120).state is State.COMPLETED
     wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].trouble, timeout=60)
     said = records(job)["mlflow"].trouble
-    assert said == f"MLflow at 127.0.0.1:{server.port} does not accept the user's name, password or token (401)."
+    assert said == f"MLflow at 127.0.0.1:{server.port} rejected the user name, password or token (401)."
     assert_no_secret(job)
     refusing.shutdown()
     refusing.server_close()

@@ -101,7 +101,7 @@ def test_a_webhook_is_set_tried_and_taken_back_without_its_address_anywhere(endp
         notifications(test=True)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{endpoint.address}/secret-path\n"))
     assert cli.main(["notify", "--set", "--for", "failure", "--test"]) == 0
-    assert capsys.readouterr().out == "Messages go to 127.0.0.1, for failure.\nA message was sent.\n"
+    assert capsys.readouterr().out == "Messages are sent to 127.0.0.1, for failure.\nTest message sent.\n"
     assert json.loads(endpoint.posts[0][2])["text"] == webhook.HELLO.text
     assert repr(notifications()) == "Notifications(host='127.0.0.1', notify='failure')"
     monkeypatch.setattr(webhook, "_WAITS", (0.0,))
@@ -113,7 +113,7 @@ def test_a_webhook_is_set_tried_and_taken_back_without_its_address_anywhere(endp
     assert "secret-path" not in said
     broken.close()
     assert cli.main(["notify", "--off"]) == 0
-    assert capsys.readouterr().out == "Messages go to nowhere, for failure.\n"
+    assert capsys.readouterr().out == "Messages are sent to nowhere, for failure.\n"
 
 
 def test_settings_are_checked_kept_privately_and_shown_without_the_address(endpoint, capsys):
@@ -151,8 +151,8 @@ def test_a_job_says_what_happens_while_it_runs_and_how_it_ends(endpoint):
     texts = {one["kind"]: one["text"] for one in messages}
     assert texts == {
         "nan": "loss is nan on rank 0 at step 1.",
-        "rule": "loss < 0.1: loss is 0.050 at step 3.",
-        "end": "It has completed. loss is 0.010 at step 4.",
+        "rule": "loss < 0.1: mean loss is 0.050 at step 3.",
+        "end": "The job completed. loss is 0.010 at step 4.",
     }
     codes = [note["code"] for note in job.view().notes]
     assert [code for code in codes if code.startswith("alert-")] == ["alert-nan", "alert-rule"]
@@ -194,7 +194,7 @@ def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint
     (said,) = messages(endpoint, 1)
     assert (said["job"], said["kind"]) == (found.id, "failure")
     assert said["title"] == f"Sweep of digits ({found.id[-5:]}): failed"
-    assert said["text"].startswith("What drives the sweep has failed: OverflowError: Range exceeds valid bounds. ")
+    assert said["text"].startswith("What drives the sweep failed: OverflowError: Range exceeds valid bounds. ")
     assert said["text"].endswith(f"distdl sweep --resume {found.id[-5:]} goes on.")
     assert not jobs()
     (row,) = studies.folded(client.rows())

@@ -85,7 +85,7 @@ def test_the_quickstart_passes_all_checks():
     draft = capture_cell(cell.partition("\n")[2], {**arrays, "DigitsCNN": object})
     report = preflight.report(draft, asked("horovod-gloo", 2))
     assert report.summary() == "All 6 checks passed"
-    assert [f.text for f in report.findings] == ["Each step sees 32 \N{MULTIPLICATION SIGN} 2 = 64 samples."]
+    assert [f.text for f in report.findings] == ["Each step uses 32 × 2 = 64 samples."]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_files_of_a_package_that_stay_behind(tmp_path, monkeypatch):
     finding = found("import lib", "plain", 1)["left-out-file"]
     assert (finding.level, finding.text) == (
         "info",
-        "lib/ travels without its large files a.bin, b.bin and c.bin and 1 more.",
+        "lib/ is sent without its large files a.bin, b.bin and c.bin and 1 more.",
     )
 
 

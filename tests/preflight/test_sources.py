@@ -26,19 +26,19 @@ def test_the_code_asks_for_what_is_given():
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({"test": "shared:/a"}, "Line 2 of Cell [7] asks for the data source 'train', but the job has only test."),
-        ({}, "Line 2 of Cell [7] asks for the data source 'train', but the job has none."),
+        ({"test": "shared:/a"}, "Line 2 of Cell [7] uses the data source 'train', but the job has only test."),
+        ({}, "Line 2 of Cell [7] uses the data source 'train', but the job has none."),
     ],
 )
 def test_a_source_that_is_not_given(data, says):
     finding = found(READS, data)["data-not-given"]
     assert finding.text == says
-    assert finding.remedy == "Name it with --data train=PLACE, or data={'train': PLACE}."
+    assert finding.remedy == "Add it with --data train=PLACE, or data={'train': PLACE}."
 
 
 def test_a_mount_is_a_warning():
     finding = found("1", {"train": "blob://account/data?mode=mount"})["data-mounted"]
-    assert finding.text == "train is mounted: every epoch reads over the network."
+    assert finding.text == "train is mounted, so every epoch reads over the network."
 
 
 def test_code_without_data_has_no_row():

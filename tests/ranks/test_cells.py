@@ -22,7 +22,7 @@ def test_some_ranks_only(shared, told):
     assert [done.rank for done in told.dones()] == [1]
 
 
-@pytest.mark.parametrize(("on", "sentence"), [([2], "There is no rank 2"), ([], "No rank was named")])
+@pytest.mark.parametrize(("on", "sentence"), [([2], "Unknown rank 2"), ([], "No rank was given")])
 def test_ranks_that_are_not_there_are_refused(shared, on, sentence):
     with pytest.raises(InvalidSpec, match=f"{sentence}: this session has ranks 0 to 1"):
         shared.run("1", on=on)
@@ -82,7 +82,7 @@ def test_a_value_that_cannot_travel_out_comes_as_text_with_the_reason(shared, to
     assert isinstance(value, ranks.Unsent)
     assert value.repr.startswith("<unlocked _thread.lock")
     assert "cannot be pickled" in value.why
-    assert "end the cell with plain data" in value.why
+    assert "so only its text is returned. End the cell" in value.why
     assert told.dones()[0].unsent == value.why
 
 
@@ -107,7 +107,7 @@ def test_a_value_that_cannot_be_opened_here_says_so(shared):
     value = shared.run(code, on=[0]).values[0]
     assert isinstance(value, ranks.Unsent)
     assert value.repr == "bad"
-    assert "cannot be opened here (ValueError" in value.why
+    assert "cannot be loaded here (ValueError" in value.why
 
 
 def test_a_value_is_shown_in_the_forms_that_it_has(shared, told):
@@ -208,7 +208,7 @@ def test_the_ranks_go_on_after_errors_and_exits(shared):
 
 def test_input_is_refused_with_a_sentence(shared):
     error = shared.run("input('name? ')", on=[0]).errors[0]
-    assert error["message"] == "A rank has no keyboard, so input() cannot ask: write the value into the cell."
+    assert error["message"] == "input() does not work on ranks"
 
 
 def test_a_cell_may_await_and_keeps_its_loop(shared):

@@ -138,9 +138,9 @@ def test_a_kernel_that_is_killed_leaves_the_cell_running_and_the_next_one_finds_
         kernel.kill()
         kernel.wait()
         kernel.stdout.close()
-    with pytest.raises(ranks.RanksBusy, match=r"busy with In \[4\], which a kernel started that is gone"):
+    with pytest.raises(ranks.RanksBusy, match=r"busy with In \[4\], started by a kernel that is gone"):
         wait_for(lambda: found.run("1"))
-    assert found.state().reason == "The ranks are busy with In [4], which a kernel started that is gone."
+    assert found.state().reason == "The ranks are busy with In [4], started by a kernel that is gone."
     go.touch()
     wait_for(lambda: found.state() == "idle")
     assert dict(found.run("done").values) == {0: "whole", 1: "whole"}
@@ -206,7 +206,7 @@ def test_current_is_the_newest_that_lives(started):
 
 def test_a_job_is_no_session():
     job = client.submit(print).wait()
-    with pytest.raises(JobNotFound, match="is no session of ranks"):
+    with pytest.raises(JobNotFound, match="is not a session of ranks"):
         ranks.current(only=job.id)
 
 
@@ -239,6 +239,6 @@ def test_ranks_elsewhere_are_refused(monkeypatch, tmp_path):
     )
     with pytest.raises(InvalidSpec, match="Ranks on cloud cannot be asked from here, so none can stay there"):
         ranks.start(process_count_per_node=2, target="cloud")
-    with pytest.raises(InvalidSpec, match="idle_timeout_seconds is for ranks that stay"):
+    with pytest.raises(InvalidSpec, match="idle_timeout_seconds applies only to a"):
         client.submit(print, idle_timeout=3)
     assert client.jobs() == []

@@ -134,8 +134,9 @@ def test_ranks_that_nobody_asks_end_by_themselves(started, lab):
     assert session.job.wait(30).state.value == "canceled"
     with pytest.raises(JobNotRunning) as caught:
         session.run("1")
-    assert str(caught.value) == ("The ranks were ended after 3 s without a cell, their idle_timeout_seconds. "
-                                 "Start new ones with %dist_ranks start, or ranks.start().")  # fmt: skip
+    assert str(caught.value) == ("The ranks were stopped after 3 s without a cell (idle_timeout_seconds). Start new "
+        "ones with %dist_ranks "
+        "start, or ranks.start().")  # fmt: skip
     lab.until_nothing_is_left()
 
 
@@ -178,7 +179,7 @@ def test_one_allocation_of_slurm_runs_cell_after_cell_whatever_becomes_of_superv
     assert len(slurm.run("squeue", "-h", "-o", "%i").stdout.split()) == 1
     # In the middle of a cell: the kernel hears of it, the cell goes on.
     threading.Timer(1, lambda: os.kill(supervisor_of(session.job), signal.SIGKILL)).start()
-    with pytest.raises(JobNotRunning, match="another one has taken its place: what this cell gives is not known here"):
+    with pytest.raises(JobNotRunning, match="The supervisor of the ranks was replaced, so"):
         session.run("import time; time.sleep(20); x = 'went on'")
     assert session.state() == "busy"
     wait_for(lambda: session.state() == "idle")

@@ -22,9 +22,9 @@ def test_one_of_many_and_those_that_lost_it():
 
 def test_all_alike():
     found = failures(dict.fromkeys(range(3), KEY), range(3))
-    assert found.sentence() == "All 3 ranks failed alike: KeyError: 'label', in Cell [7], line 3."
+    assert found.sentence() == "All 3 ranks failed with the same error: KeyError: 'label', in Cell [7], line 3."
     assert found.rest() == []
-    assert failures({0: KEY, 1: KEY}, range(2)).who == "Both ranks failed alike"
+    assert failures({0: KEY, 1: KEY}, range(2)).who == "Both ranks failed with the same error"
     ended = {**KEY, "message": "There is none."}
     assert failures({0: ended}, [0]).sentence() == "Rank 0 failed: KeyError: There is none, in Cell [7], line 3."
 

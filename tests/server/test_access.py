@@ -195,7 +195,7 @@ def test_a_body_has_a_limit_however_it_comes(root):
         for content in (big, iter([big[:2000], big[2000:]])):
             answer = server.ask("POST", "/jobs", content=content)
             assert answer.status_code == 413, answer.text
-            assert answer.json()["message"] == "A request takes at most 1,000 bytes."
+            assert answer.json()["message"] == "The request body must not exceed 1,000 bytes."
         with httpx.Client(base_url=server.url, timeout=60) as stranger:
             assert stranger.post(f"{API}/jobs", content=iter([big] * 50)).status_code == 403
         assert server.get("/jobs")["total"] == 0

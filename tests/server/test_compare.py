@@ -48,7 +48,7 @@ def test_what_the_jobs_ran_with_is_compared_and_can_be_had(server, jobs):
 
 
 def test_what_is_wrong_with_a_comparison_is_said(server, jobs):
-    assert server.get("/compare", status=400)["message"] == "ids takes 1 to 12 different jobs."
+    assert server.get("/compare", status=400)["message"] == "ids must be 1 to 12 different jobs."
     assert server.get("/compare", status=400, ids=",".join(f"{n}" for n in range(13)))["field"] == "ids"
     assert server.get("/compare", status=404, ids=f"{jobs[0]},../etc")["type"] == "JobNotFound"
     refused = server.get("/compare", status=400, ids=jobs[0], against="moon")

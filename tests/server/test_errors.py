@@ -47,7 +47,7 @@ def test_an_error_is_told_with_its_field_and_its_launchers_words():
 def test_what_nobody_expected_tells_nothing_of_the_inside():
     found = error_body(ZeroDivisionError("password=hunter2 in /etc/secret"), 500)
     assert "hunter2" not in f"{found}"
-    assert (found.type, found.hint) == ("InternalServerError", "Its log says why.")
+    assert (found.type, found.hint) == ("InternalServerError", "See the server log for the cause.")
 
 
 def test_status_of_web_errors():
@@ -66,12 +66,12 @@ def test_status_of_web_errors():
         (b'{"code": 3}', "code takes a text."),
         (b"{}", "code is missing."),
         (b'{"code": "1", "options": [1]}', "options takes an object."),
-        (b'{"code": "1", "cod": 2}', "'cod' is no field of this request. Did you mean code?"),
+        (b'{"code": "1", "cod": 2}', "Unknown request field 'cod'. Did you mean code?"),
         (b'{"code": "  "}', "There is no code to run."),
-        (b'{"code": "1 +"}', "Line 1 is no Python: invalid syntax."),
-        (b'{"code": "a\\u0000b"}', "Line 1 is no Python: source code string cannot contain null bytes."),
-        (b'{"code": "!ls"}', "Line 1 of the cell, `!ls`, is a shell command, but each rank runs plain Python."),
-        (b'{"code": "1", "options": {"node_count": 0}}', "node_count is 0, but it takes a whole number from 1."),
+        (b'{"code": "1 +"}', "Line 1 is not valid Python: invalid syntax."),
+        (b'{"code": "a\\u0000b"}', "Line 1 is not valid Python: source code string cannot contain null bytes."),
+        (b'{"code": "!ls"}', "Line 1 of the cell, `!ls`, is a shell command, but the ranks run plain Python."),
+        (b'{"code": "1", "options": {"node_count": 0}}', "node_count must be an integer of at least 1, not 0."),
         (b'{"code": "1", "options": {"nodes": 2}}', None),
         (b'{"code": "1", "options": {"environment_variables": {"A": "x\\u0000y"}}}', None),
     ],
@@ -89,7 +89,7 @@ def test_a_wrong_request_is_answered_with_one_sentence(server, body, message):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"limit": "many"}, "limit takes a whole number."),
+        ({"limit": "many"}, "limit takes an integer."),
         ({"limit": "0"}, "limit takes a number from 1 to 1,000."),
         ({"limit": "1001"}, "limit takes a number from 1 to 1,000."),
         ({"offset": "-1"}, "offset takes a number from 0 to 1,000,000."),
@@ -106,7 +106,7 @@ def test_a_wrong_query_is_answered_with_one_sentence(server, query, message):
 def test_a_query_that_is_no_text_is_refused(server):
     answer = server.client.get(f"{API}/jobs?q=%ff%fe")
     assert answer.status_code == 400
-    assert answer.json()["message"] == "The query string is no text in UTF-8."
+    assert answer.json()["message"] == "The query string is not valid UTF-8"
 
 
 def test_a_verb_that_an_address_does_not_have_names_those_that_it_has(server):
@@ -124,7 +124,7 @@ def test_what_breaks_inside_is_logged_and_not_told(server, monkeypatch, caplog):
     answer = server.ask("GET", "/jobs")
     assert answer.status_code == 500
     assert "hunter2" not in answer.text
-    assert json.loads(answer.text)["message"] == "The server failed to answer this."
+    assert json.loads(answer.text)["message"] == "The server failed to handle this request"
     assert "hunter2" in caplog.text
 
 
@@ -136,5 +136,6 @@ def test_pages_are_told_where_the_documentation_is(root, monkeypatch, capsys, ad
     monkeypatch.setenv("DISTDL_DOCS", address)
     with serve(root) as server:
         assert server.app.web_app.settings["page_config_data"]["distdlDocs"] == told
-    refused = f"DISTDL_DOCS is '{address}', but it takes the address of the documentation. It begins with https:// or"
+    refused = f"DISTDL_DOCS must be the address of the documentation, not '{address}'. Use an address that begins "
+    "with https:// or"
     assert (refused in capsys.readouterr().err) == (not told)

@@ -123,7 +123,7 @@ def test_another_kernels_python_answers_for_its_own_environment(server, tmp_path
     own = server.post("/form", {"code": CELL}, 200)
     assert server.post("/form", {"code": CELL, "kernel_name": "other"}, 200) == own
     refused = server.post("/form", {"code": CELL, "kernel_name": "bare"}, 424)
-    assert "has no distdl_jupyter" in refused["message"]
+    assert "does not have this version" in refused["message"]
     assert "pip install" in refused["hint"]
     assert server.post("/form", {"code": CELL, "kernel_name": "none"}, 400)["field"] == "kernel_name"
 
@@ -188,7 +188,7 @@ def test_code_has_a_limit(server):
     for path in ("/form", "/jobs"):
         refused = server.post(path, {"code": long_code(400_000)}, 400)
         assert refused["field"] == "code"
-        assert "bytes long, and this server takes at most 300,000." in refused["message"]
+        assert "bytes, but the limit of this server is 300,000." in refused["message"]
 
 
 @pytest.mark.fault("handlers", "a long text is read in a process of its own, which ends when the page goes")
@@ -219,7 +219,7 @@ def ask_shortly(server, code, seconds=4.0):
 
 def test_a_process_that_takes_too_long_is_ended(root):
     with serve(root, traits={"form_seconds": 1.0}) as server:
-        assert "did not answer within 1 s" in server.post("/form", {"code": long_code(290_000)}, 502)["message"]
+        assert "did not respond within 1 s" in server.post("/form", {"code": long_code(290_000)}, 502)["message"]
         assert not readers(root)
 
 

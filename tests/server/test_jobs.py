@@ -158,15 +158,13 @@ def test_a_kernel_without_this_package_is_refused_with_the_remedy(server, tmp_pa
     bare.chmod(0o755)
     kernelspec(tmp_path, "bare", [str(bare), "-f", "{connection_file}"])
     refused = server.post("/jobs", {"code": "1", "kernel_name": "bare"}, status=424)
-    assert refused["message"] == "The Python of the kernel bare has no distdl_jupyter of this version."
-    assert refused["hint"] == f"Run '{bare} -m pip install --upgrade distdl-jupyter'."
+    assert refused["message"] == "The Python of the kernel bare does not have this version of distdl_jupyter."
+    assert refused["hint"] == f"Run: {bare} -m pip install --upgrade distdl-jupyter"
 
 
 def test_a_kernel_that_is_not_there_or_no_python_is_refused(server, tmp_path):
     kernelspec(tmp_path, "julia", ["julia", "{connection_file}"], language="julia")
-    assert (
-        "does not start a Python" in server.post("/jobs", {"code": "1", "kernel_name": "julia"}, status=400)["message"]
-    )
+    assert "does not use a Python" in server.post("/jobs", {"code": "1", "kernel_name": "julia"}, status=400)["message"]
     refused = server.post("/jobs", {"code": "1", "kernel_name": "../julia"}, status=400)
     assert refused["field"] == "kernel_name"
     assert "there are: julia" in refused["message"]
@@ -250,7 +248,7 @@ for _ in range(4):
     found = server.get(f"/jobs/{idle}/time")
     assert (found["ranks"], found["steps"]) == ([], [])
     assert found["says"] == [
-        "No step has been measured: a step ends where an optimizer of torch steps after a backward pass, or one of "
-        "Keras is applied, and none has."
+        "No step has been measured: a step ends with an optimizer step after a backward pass (torch), or an optimizer "
+        "update (Keras), and none has."
     ]
     server.get("/jobs/20200101-000000-aaaaa/time", 404)

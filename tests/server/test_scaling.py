@@ -50,5 +50,5 @@ def test_a_study_whose_code_cannot_be_read_says_why_it_does_not_go_on(server, di
     wait_for(lambda: server.get(at)["state"] == "canceled", what="the end of the study")
     refused = server.ask("POST", f"{at}/resume")
     assert refused.status_code == 502
-    assert "may be written by others" in refused.json()["message"]
+    assert "is writable by others" in refused.json()["message"]
     assert len(jobs()) == 1

@@ -43,7 +43,7 @@ def test_a_cluster_that_brings_no_data_refuses_it(monkeypatch):
 
 
 def test_the_same_name_twice_is_refused():
-    with pytest.raises(InvalidSpec, match="Two data sources are named train"):
+    with pytest.raises(InvalidSpec, match="Two data sources have the name train"):
         spec_of("--data train=shared:/a --data TRAIN=shared:/b")
 
 

@@ -40,7 +40,7 @@ def check(found):
     assert found["rows"] == found["again"] == 104
     assert found["steps"] == [7, 7]
     assert found["log"][0].startswith("train: 104 rows of a DataFrame in ")
-    assert found["log"][-1] == "train: 2 ranks read 52 rows each, together all 104 rows, none of them twice."
+    assert found["log"][-1] == "train: 2 ranks read 52 rows each, 104 rows in total, each row once."
     assert found["folders"] == [1, True, []], "kept for the job that reads it too, then deleted"
     assert found["after"] == []
 
@@ -182,10 +182,14 @@ def report(first, rows):
 @pytest.mark.parametrize(
     ("reports", "text", "complete"),
     [
-        ([(5, 5), (0, 5)], "train: 2 ranks read 5 rows each, together all 10 rows, none of them twice.", True),
-        ([(0, 4), (4, 6)], "train: 2 ranks read 4 or 6 rows each, together all 10 rows, none of them twice.", True),
-        ([(0, 5), (0, 5)], "train: 2 ranks read 5 rows each, which are not all 10 rows once.", False),
-        ([(0, 5), (5, 4)], "train: 2 ranks read 4 or 5 rows each, which are not all 10 rows once.", False),
+        ([(5, 5), (0, 5)], "train: 2 ranks read 5 rows each, 10 rows in total, each row once.", True),
+        ([(0, 4), (4, 6)], "train: 2 ranks read 4 or 6 rows each, 10 rows in total, each row once.", True),
+        ([(0, 5), (0, 5)], "train: 2 ranks read 5 rows each, which does not cover each of the 10 rows once.", False),
+        (
+            [(0, 5), (5, 4)],
+            "train: 2 ranks read 4 or 5 rows each, which does not cover each of the 10 rows once.",
+            False,
+        ),
     ],
 )
 def test_log_says_whether_all_rows_were_read_once(reports, text, complete):

@@ -157,10 +157,10 @@ def test_an_expired_signature_is_renewed_on_the_way(home, cifar, blob, blob_prox
 def test_what_cannot_be_is_refused_before_anything_starts(home, tmp_path):
     for options, says in (
         ({"data": {"train": "./nowhere"}}, "which is not here"),
-        ({"data": {"train": f"{tmp_path}"}, "outputs": "./here"}, "is no place in Azure Blob"),
-        ({"data": "train=blob://devstoreaccount1/data?mode=mount"}, "mounts no data source"),
-        ({"data": {"train": "shared:/data?shard"}}, "which only sources in a store have"),
-        ({"data": "blob://devstoreaccount1/data?sig=abc"}, "takes no shared access signature"),
+        ({"data": {"train": f"{tmp_path}"}, "outputs": "./here"}, "is not a valid Azure Blob address."),
+        ({"data": "train=blob://devstoreaccount1/data?mode=mount"}, "does not support mode=mount, which"),
+        ({"data": {"train": "shared:/data?shard"}}, "which works only with object storage"),
+        ({"data": "blob://devstoreaccount1/data?sig=abc"}, "must not contain a shared access signature"),
     ):
         with pytest.raises(InvalidSpec, match=says):
             submit(**options)

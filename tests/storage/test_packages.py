@@ -162,7 +162,7 @@ def test_a_module_that_no_package_brings_is_missed_before_the_ranks_start(wheels
 
 
 def test_what_cannot_be_installed_is_said_when_the_job_is_submitted(wheels, home):
-    with pytest.raises(InvalidSpec, match="takes names of packages"):
+    with pytest.raises(InvalidSpec, match="must list package names, not"):
         submit(wheels, pip_packages=["-e ."])
     with pytest.raises(InvalidSpec, match=r"requirements: .*missing\.txt cannot be read"):
         submit(wheels, requirements="missing.txt")

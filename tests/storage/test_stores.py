@@ -308,15 +308,15 @@ def test_a_file_without_a_version_is_refused(web):
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        ("https://host/folder/", "a web server lists none"),
-        ("https://host", "a web server lists none"),
-        ("https://user:word@host/x", "takes no user and no password"),
-        ("https://host/x?shard", "https:// is one file"),
-        ("https://host/x?X-Amz-Signature=abc", "takes no shared access signature"),
+        ("https://host/folder/", "does not name a file, and web servers do not list files."),
+        ("https://host", "does not name a file, and web servers do not list files."),
+        ("https://user:word@host/x", ":// address must not contain a user or a password, because"),
+        ("https://host/x?shard", "shard, but an https:// address is a single file."),
+        ("https://host/x?X-Amz-Signature=abc", "must not contain a shared access signature"),
         ("https://account.blob.core.windows.net/c/x", "blob://account/c/x"),
-        ("s3://Bucket/x", "is no name of a bucket"),
-        ("gs:///x", "is no name of a bucket"),
-        ("http://host/x", "is no place that data can be taken from"),
+        ("s3://Bucket/x", "is not a valid bucket name"),
+        ("gs:///x", "is not a valid bucket name"),
+        ("http://host/x", "is not a valid data address."),
     ],
 )
 def test_places_that_cannot_be_are_refused_by_their_words(place, says):

@@ -102,8 +102,8 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(begin):
     assert [rank.evidence for rank in recorder.view.ranks] == [f"Rank {n} cannot be ended (state D)." for n in (0, 1)]
     notes = [note["text"] for note in recorder.view.notes if note["code"] == "unkillable"]
     assert notes[1] == (
-        "Rank 1 cannot be ended (state D): process 102 waits in the kernel, as for a disk, a network folder or a "
-        "device, and ends when that answers."
+        "Rank 1 cannot be ended (state D): process 102 is blocked in the kernel, for example by a disk, a network "
+        "folder or a device, and ends when that responds."
     )
     made.end_leftovers()
     assert clock.now - 1000 < 10

@@ -93,7 +93,7 @@ def test_a_queued_job_outlives_its_supervisor_and_can_still_be_canceled():
     job = on("never", reason="pending: Priority")
     wait_for(lambda: job.view().handle, what="the handle")
     kill_supervisor(job)
-    wait_for(lambda: "The job was found again after its supervisor had died." in notes(job), what="another supervisor")
+    wait_for(lambda: "The job continues after its supervisor was" in notes(job), what="another supervisor")
     assert job.state is State.QUEUED
     job.cancel()
     assert job.wait(60).state is State.CANCELED
@@ -110,7 +110,7 @@ def test_a_job_of_a_host_that_is_gone_gets_a_supervisor_here_when_that_is_said()
         os.utime(file, (time.time() - 200, time.time() - 200))
     wait_for(lambda: job.view().elsewhere, what="a look at its lock")
     job.declare_lost()
-    wait_for(lambda: "The job was found again after its supervisor had died." in notes(job), what="another supervisor")
+    wait_for(lambda: "The job continues after its supervisor was" in notes(job), what="another supervisor")
     assert job.view().elsewhere is None
     job.cancel()
     assert job.wait(60).state is State.CANCELED
@@ -133,14 +133,16 @@ def test_a_queued_job_that_is_forgotten_while_nobody_looks_is_lost():
     (job.folder.path / "queued").unlink()
     job.wait(60)
     assert job.state is State.LOST
-    assert "No process of it is left." in job.view().reason
+    assert "No process of the job is left" in job.view().reason
 
 
 def test_a_start_that_takes_longer_than_the_job_may_is_given_up():
     job = on("slow", seconds=1.5, max_run_duration_seconds=1)
     job.wait(60)
     assert job.state is State.FAILED
-    assert job.view().reason == "The job was stopped after 1 s, its max_run_duration_seconds; raise it to run longer."
+    assert (
+        job.view().reason == "The job was stopped after 1 s (max_run_duration_seconds). Raise this limit to run longer."
+    )
     assert "handle" not in types(job), "no rank was started"
 
 
@@ -259,7 +261,7 @@ def test_a_cluster_that_cannot_look_for_a_lost_job_says_so():
     job.wait(60)
     assert job.state is State.LOST
     reason = job.view().reason
-    assert "Its ranks could not be looked for: node-b does not answer. Look at it yourself: ssh node-b ps." in reason
+    assert "Its ranks could not be checked: node-b does not answer. Look at it yourself: ssh node-b ps." in reason
 
 
 @pytest.mark.full

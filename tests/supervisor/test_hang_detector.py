@@ -82,8 +82,7 @@ def test_a_hang_is_ended_with_the_limit_and_who_stands_where(job):
     assert job.detector.hang == "", "stacks come first"
     job.detector.tick()
     assert job.detector.hang == (
-        "The job was stopped, because no rank made progress for 30 s, its hang_timeout_seconds: "
-        "rank 1 waits in allreduce."
+        "The job was stopped because no rank made progress for 30 s (hang_timeout_seconds): rank 1 waits in allreduce."
     )
 
 

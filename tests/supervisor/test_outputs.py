@@ -47,7 +47,7 @@ def test_a_cancel_stops_what_is_sent_and_says_that_it_is_not_whole(deliver):
         return sent()
 
     (said,) = deliver(work, canceled=lambda: True)
-    assert said.startswith("The outputs were not sent to ")
+    assert said.startswith("The outputs were not sent completely to")
     assert "because you stopped it" in said
 
 
@@ -56,4 +56,4 @@ def test_what_cannot_be_sent_is_a_warning_with_the_place_where_it_stays(deliver,
         raise OSError("no route to host")
 
     (said,) = deliver(work)
-    assert said == f"The outputs were not sent: no route to host The files stay in {tmp_path}."
+    assert said == f"The outputs were not sent: no route to host The files are still in {tmp_path}."

@@ -134,7 +134,7 @@ def test_a_job_keeps_100_pictures_and_says_once_that_it_has_shown_more(folder):
     assert len(recorder.view.pictures) == len(list((folder.path / "pictures").iterdir())) == 100
     recorder.close()
     said = [event["text"] for event in all_written(folder) if event.get("stream") == "sys"]
-    assert said == ["The job has shown 100 pictures; later ones are left out."]
+    assert said == ["The job has shown 100 images; later ones are omitted."]
 
 
 def test_a_folder_that_takes_no_pictures_is_told_and_the_job_goes_on(folder):
@@ -144,7 +144,7 @@ def test_a_folder_that_takes_no_pictures_is_told_and_the_job_goes_on(folder):
         take(recorder, 0, *parts(png(width, 1)))
     recorder.close()
     said = [event["text"] for event in all_written(folder) if event["type"] == "log"]
-    assert said == ["Pictures cannot be kept: File exists."]
+    assert said == ["Images cannot be stored: File exists."]
 
 
 def test_a_file_is_read_as_a_picture_only_when_it_is_one(tmp_path):

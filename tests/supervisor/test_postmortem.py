@@ -95,7 +95,7 @@ def test_an_exit_shows_the_sentence_that_was_printed_before_it(folder):
     say(folder, *USAGE)
     say(folder, "loss 0.1", stream="out")
     error = postmortem.error_of(folder, exited())
-    assert error["hint"] == "It printed: train.py: error: the following arguments are required: --lr."
+    assert error["hint"] == "Its output was: train.py: error: the following arguments are required: --lr."
     assert error["traceback"].splitlines() == ["SystemExit: 2", "The last error lines:", *USAGE]
 
 

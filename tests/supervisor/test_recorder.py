@@ -66,7 +66,7 @@ def test_log_beyond_its_limit_keeps_the_first_and_the_last_lines_and_says_so_onc
     recorder.close()
     every = [line for text in texts for line in text]
     kept = [line for text in logs(folder) for line in text.split("\n")]
-    notices = [line for line in kept if line.endswith("left out here; raise max_log_bytes to keep more")]
+    notices = [line for line in kept if line.endswith("omitted; raise max_log_bytes to keep more")]
     missing = len(every) - len(kept) + len(notices)
     assert len(notices) == (missing > 0)
     first = kept.index(notices[0]) if notices else len(kept)

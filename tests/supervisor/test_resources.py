@@ -90,6 +90,6 @@ def test_memory_near_its_limit_is_noted_once_while_the_job_runs(folder, monkeypa
     (note,) = recorder.view.notes
     assert (note["code"], note["text"]) == (
         "memory-limit",
-        "The memory on gpu0 is 97 % full, 500 MB of 16 GB are left: rank 0 uses most of it, 7.8 GB.",
+        "The memory on gpu0 is 97 % full (500 MB of 16 GB free). Rank 0 uses the most, 7.8 GB.",
     )
     assert note["text"] in [event["text"] for event in all_written(folder) if event["type"] == "log"]

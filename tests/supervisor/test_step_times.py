@@ -45,4 +45,4 @@ def test_disk_that_refuses_is_told_once_and_the_job_goes_on(folder):
     for _ in range(2):
         recorder.take(Stream(-1, 0, "out"), [RankReport(GOOD)])
     recorder.close()
-    assert folder.log.read_text().count("The time of steps cannot be kept: Is a directory.") == 1
+    assert folder.log.read_text().count("Step times cannot be stored: Is a directory.") == 1

@@ -76,10 +76,10 @@ def test_a_failure_is_told_in_order(seen):
     failure = failure_card(view)
     assert (failure.rank, failure.what, failure.place) == (2, "KeyError: 'label'", "node-b (pid 48213, GPU 0)")
     assert [entry.text for entry in failure.timeline] == [
-        "4 ranks met and started training",
+        "4 ranks connected and started training",
         "Rank 2 raised KeyError",
-        "Ranks 0 and 1 lost rank 2",
-        "Rank 3 ended by SIGTERM; no process left",
+        "Ranks 0 and 1 lost the connection to rank 2",
+        "Rank 3 ended by SIGTERM; all processes have ended",
     ]
     assert [entry.bad for entry in failure.timeline] == [False, True, False, False]
     times = [entry.t for entry in failure.timeline]
@@ -152,9 +152,9 @@ def test_a_rank_that_left_early_is_told_with_its_remedy():
         {"type": "state", "state": "failed"},
     )
     failure = failure_card(view)
-    assert (failure.rank, failure.what) == (1, "ended with code 0 before its code was done")
+    assert (failure.rank, failure.what) == (1, "ended with code 0 before its code was finished")
     assert "os._exit()" in failure.hint
-    assert [moment.text for moment in failure.timeline] == ["Rank 1 ended with code 0 before its code was done"]
+    assert [moment.text for moment in failure.timeline] == ["Rank 1 ended with code 0 before its code was finished"]
 
 
 def test_a_crash_is_shown_at_its_line():

@@ -81,8 +81,8 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
 def test_one_host_is_named_and_a_shared_error_counts_once():
     assert clusters.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
     assert clusters.check_summary(each("Network", "error", "none")) == "1 error."
-    assert clusters.check_summary(each("Network", "ok", "one")) == "All is well."
-    assert clusters.check_table([]) == "Nothing was looked at."
+    assert clusters.check_summary(each("Network", "ok", "one")) == "No problems found."
+    assert clusters.check_table([]) == "Nothing was checked"
 
 
 def test_red_is_an_error_and_no_warning():

@@ -69,7 +69,7 @@ def test_a_job_that_never_had_nodes_cost_nothing():
 def test_the_spec_names_price_and_source_and_keeps_them():
     spec, _ = priced()
     row = next(row for row in spec_rows(spec) if row.field == "price_per_hour")
-    assert row.value == f"3.67 USD for a node and hour ({SOURCE})"
+    assert row.value == f"3.67 USD per node and hour ({SOURCE})"
     again = JobSpec.from_json(spec.to_json())
     assert (again.price_per_hour, again.currency, again.price_source) == (3.675, "USD", SOURCE)
 

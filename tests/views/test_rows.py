@@ -80,11 +80,12 @@ def test_clusters_have_a_column_of_costs_when_one_costs_something():
 @pytest.mark.parametrize(
     ("fewest", "most", "price", "says"),
     [
-        (0, 1, 1.5, "A node costs 1.50 USD/h while it is up (list)."),
-        (0, 3, 1.5, "A node costs 1.50 USD/h while it is up, 3 nodes 4.50 USD/h (list)."),
-        (0, 3, None, "What a node costs is unknown."),
-        (1, 1, 1.5, "A node costs 1.50 USD/h while it is up (list). "
-                    "1 node stays up and costs money all the time, also without a job."),
+        (0, 1, 1.5, "A node costs 1.50 USD/h while it is running (list)."),
+        (0, 3, 1.5, "A node costs 1.50 USD/h while it is running, 3 nodes 4.50 USD/h (list)."),
+        (0, 3, None, "The price of a node is unknown"),
+        (1, 1, 1.5, "A node costs 1.50 USD/h while it is running (list). 1 node keeps running and costs money all "
+            "the time, "
+            "even without a job."),
     ],
 )  # fmt: skip
 def test_what_machines_will_cost_is_told_in_sentences(fewest, most, price, says):
@@ -96,7 +97,7 @@ def test_what_machines_will_cost_is_told_in_sentences(fewest, most, price, says)
 
 def test_what_is_only_for_information_stands_without_its_remedy():
     shown = clusters.check_table([Check("", "GPUs", "info", "jobs ask for none", "Set gpus_per_node to 4.")], 80)
-    assert shown.splitlines() == ["·   GPUs  jobs ask for none", "", "All is well."]
+    assert shown.splitlines() == ["·   GPUs  jobs ask for none", "", "No problems found."]
 
 
 def test_what_a_page_asks_of_the_sign_in_is_done(monkeypatch):

@@ -32,14 +32,14 @@ def slow(**more):
 def test_a_straggler_is_named_with_what_would_be_reached_without_it():
     shown = panel(*slow())
     assert shown.headline == "4 processes reach 66 % of ideal."
-    assert shown.reason == "19.0 of 62.0 ms a step go into waiting for rank 3; without it: 95 %."
+    assert shown.reason == "19.0 of 62.0 ms per step are spent waiting for rank 3. Without that delay: 95 %."
     assert shown.without is not None
-    assert (shown.without.processes, shown.without.text) == (4, "95 % without rank 3's delay")
+    assert (shown.without.processes, shown.without.text) == (4, "95 % without the delay of rank 3")
     assert not shown.well
     assert [(row.processes, row.measured, row.slow) for row in shown.rows] == [
         (1, True, ""), (2, True, ""), (4, True, "waiting"), (8, False, ""), (16, False, ""),
     ]  # fmt: skip
-    assert shown.words == ("local", "1, 2 and 4 processes", "torch", "weak scaling: batch 32 a process")
+    assert shown.words == ("local", "1, 2 and 4 processes", "torch", "weak scaling: batch of 32 per process")
     assert shown.summary == "6 short runs, 40 s in all"
 
 
@@ -53,29 +53,29 @@ def test_nothing_is_warned_of_where_all_is_well():
 def test_forecast_for_a_size_says_that_a_latency_is_left_out():
     points = [replace(made(n), gradients=1e6, backward=0.01) for n in (1, 2)]
     shown = panel(Scaling("digits", points), replace(FACTS, vm_size="Standard_NC64as_T4_v3"))
-    assert " on NC64as_T4_v3 (32 Gb/s, its latency left out): " in shown.detail
+    assert " on NC64as_T4_v3 (32 Gb/s, ignoring its latency): " in shown.detail
 
 
 @pytest.mark.parametrize("noise", [0.05, 2.0])
 def test_a_forecast_whose_error_is_larger_than_itself_asks_for_a_quiet_machine(noise):
     points = [replace(one, error=noise * one.rate) for one in map(made, (1, 2))]
     said = panel(Scaling("digits", points), FACTS).detail
-    assert said.startswith("Forecast for 8 on links as those measured: ")
-    assert ("measure again while the machine does nothing else" in said) is (noise > 1)
+    assert said.startswith("Forecast for 8 processes on links like the measured ones: ")
+    assert ("vary too much for a better estimate" in said) is (noise > 1)
 
 
 def test_own_work_that_grows_is_told_from_communication():
     shown = panel(Scaling("digits", [made(1), made(2, own=0.08)]), FACTS)
-    assert shown.reason.startswith("39.0 of 82.0 ms a step are own work that takes longer than with 1 process")
+    assert shown.reason.startswith("39.0 of 82.0 ms per step are additional computation compared with 1 process")
     shown = panel(Scaling("digits", [made(1), made(2, communication=0.02)]), FACTS)
-    assert shown.reason == "20.0 of 61.0 ms a step go into communication."
+    assert shown.reason == "20.0 of 61.0 ms per step are spent on communication."
 
 
 def test_a_batch_that_all_share_is_strong_scaling_and_has_no_forecast():
     points = [made(1), *(made(n, batch=32 / n) for n in (2, 4))]
     shown = panel(Scaling("digits", points), replace(FACTS, learning_rate=0.01))
     assert shown.mode == "strong"
-    assert shown.words[-1] == "strong scaling: batch 32 shared by all"
+    assert shown.words[-1] == "strong scaling: total batch of 32"
     assert all(row.measured for row in shown.rows)
     assert "No forecast" in shown.note
     assert {row.learning_rate for row in shown.rows} == {0.01}
@@ -84,7 +84,7 @@ def test_a_batch_that_all_share_is_strong_scaling_and_has_no_forecast():
 def test_the_learning_rate_grows_with_the_batch_and_is_never_invented():
     shown = panel(*slow(learning_rate=0.01))
     assert [row.learning_rate for row in shown.rows] == [pytest.approx(0.01 * n) for n in (1, 2, 4, 8, 16)]
-    assert "lr: 0.01 with 1 process, else by the linear rule (Goyal et al., 2017" in shown.note
+    assert "Learning rate: 0.01 with 1 process, otherwise by the linear rule (Goyal et al., 2017" in shown.note
     assert {row.learning_rate for row in panel(*slow()).rows} == {None}
     uncounted = Scaling("digits", [replace(made(n), counts_samples=False) for n in (1, 2)])
     shown = panel(uncounted, replace(FACTS, learning_rate=0.01))
@@ -128,4 +128,4 @@ def test_the_page_that_a_notebook_keeps_holds_all_and_runs_nothing():
     picture = base64.b64decode(re.search(r"base64,([^\"]+)", page).group(1))
     drawn = ET.fromstring(picture)
     words = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"measured", "forecast", "ideal", "processes", "66 %", "95 % without rank 3's delay"} <= set(words)
+    assert {"measured", "forecast", "ideal", "processes", "66 %", "95 % without the delay of rank 3"} <= set(words)

@@ -135,17 +135,17 @@ def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut():
     shown = text(of(WAITS, STANDS, WAITS), 100)
     assert all(len(line) <= 100 for line in shown.splitlines())
     (titles,) = [line for line in shown.splitlines() if line.startswith("Rank 1: ")]
-    assert titles.startswith("Rank 1: sleeping, step 5, silent for 1 min 1 s")
+    assert titles.startswith("Rank 1: sleeping, step 5, no progress for 1 min 1 s")
     assert "Ranks 0 and 2: sleeping" in titles
     (calls,) = [line for line in shown.splitlines() if "· " in line]
     assert "in <module>" in calls
     narrow = text(of(WAITS, STANDS), 40)
-    assert "Rank 0: sleeping, step 5, silent for 1 …" in narrow
+    assert "Rank 0: sleeping, step 5, no progress for 1 …" in narrow
     assert "    step(a)" in narrow
 
 
 def test_as_html_the_ranks_that_differ_are_bold_and_everything_is_escaped():
     shown = html(of(WAITS, STANDS, WAITS))
-    assert "<b>Rank 1: sleeping, step 5, silent for 1 min 1 s</b>" in shown
-    assert "<div>Ranks 0 and 2: sleeping, step 5, silent for 1 min 1 s</div>" in shown
+    assert "<b>Rank 1: sleeping, step 5, no progress for 1 min 1 s</b>" in shown
+    assert "<div>Ranks 0 and 2: sleeping, step 5, no progress for 1 min 1 s</div>" in shown
     assert "in &lt;module&gt;" in shown

@@ -44,9 +44,9 @@ def test_a_completed_job_has_seven_steps_with_times():
     assert [step.begun for step in steps] == [99.6, None, 101.0, None, 103.0, 105.0, 116.0]
     assert [step.detail for step in steps] == [
         "1 name, 2 kB",
-        "the job names no data source",
+        "no data source",
         "nothing to copy",
-        "none is named: ranks run in this environment, Python 3.11.7",
+        "none specified: ranks use this environment, Python 3.11.7",
         "4 of 4 processes",
         "2 × 2 = 4 processes",
         "4 values, 1 kB",
@@ -76,8 +76,8 @@ def test_data_is_named_and_its_bytes_are_counted():
     staged = {"node": 0, "host": "a", "source": "faces", "done": 5_000_000, "total": 9_000_000, "files": 1, "of": 2,
               "cached": 1_000_000}  # fmt: skip
     steps = told(4, spec, [(102.0, "staging", staged)])
-    assert (steps[1].state, steps[1].detail) == ("done", "there already: blob://acct/train/faces")
-    assert steps[2].detail == "5.0 MB of 9.0 MB, 1.0 MB of it there already"
+    assert (steps[1].state, steps[1].detail) == ("done", "already there: blob://acct/train/faces")
+    assert steps[2].detail == "5.0 MB of 9.0 MB, 1.0 MB already there"
 
 
 def test_the_step_in_which_a_job_failed():
@@ -99,4 +99,4 @@ def test_an_image_is_named():
     import dataclasses
 
     spec = dataclasses.replace(SPEC, cluster_options={"environment": "train:3"})
-    assert told(1, spec)[3].detail == "there already: train:3"
+    assert told(1, spec)[3].detail == "already there: train:3"

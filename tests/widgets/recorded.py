@@ -254,7 +254,9 @@ def tell(kind: str, store: JobStore | None = None) -> Recording:
         story = begin(90, store)
         story.set_up()
         story.train(640)
-        story.event("state", 5, state="lost", reason="The supervisor ended without a result. No process of it is left.")
+        story.event(
+            "state", 5, state="lost", reason="The supervisor ended without a result. No process of the job is left."
+        )
     else:
         story = begin(744 * 0.0622 + BEGUN_AFTER, store)
         story.set_up()

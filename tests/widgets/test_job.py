@@ -176,7 +176,7 @@ def test_what_a_page_asks_for_is_answered_in_a_thread(tell, shown, monkeypatch):
     (said,) = [one for one in sent if one["type"] == "answer"]
     assert said["id"] == "a-1"
     assert "nothing to cancel" in said["error"]["message"]
-    assert "which it does not know" in answer(page.shown.calls, {"ask": "dance"})["error"]["message"]
+    assert "Unknown request" in answer(page.shown.calls, {"ask": "dance"})["error"]["message"]
     assert "TypeError" in answer(page.shown.calls, {"ask": "log", "given": {"nonsense": 1}})["error"]["message"]
 
 

@@ -192,10 +192,10 @@ HINTS = {
         "class T: pass\nself = T()\nself.parts = {'a': 1}\nkey = 'b'\nself.parts[key]",
         "The only key of `self.parts` is a.",
     ),
-    "an index": ("labels = [1, 2, 3]\ni = 3\nlabels[i]", "`labels` has 3 elements and the index is 3."),
+    "an index": ("labels = [1, 2, 3]\ni = 3\nlabels[i]", "`labels` has 3 elements, but the index is 3."),
     "an array's index": (
         "import numpy as np\nx = np.zeros((5, 2))\nx[7]",
-        "`x` has 5 elements and the index is 7.",
+        "`x` has 5 elements, but the index is 7.",
     ),
     "a layer": (
         "import torch\nfc = torch.nn.Linear(128, 10)\nx = torch.ones(32, 64)\nfc(x)",
@@ -232,34 +232,35 @@ HINTS = {
     ),
     "torch's init": (
         "import torch.distributed as dist\nimport torch\ndist.all_reduce(torch.ones(1))",
-        "Call torch.distributed.init_process_group() at the top of the cell, before any other distributed call.",
+        "Call torch.distributed.init_process_group() Call hvd.init() at the top of the cell, before any other "
+        "Horovod call. distributed call.",
     ),
     "Horovod's init": (
         "import horovod.torch as hvd\nhvd.rank()",
-        "Call hvd.init() at the top of the cell, before any other call of Horovod.",
+        "Call hvd.init() at the top of the cell, before any other Horovod call.",
     ),
     "a port that is taken": (
         "import socket\nwith socket.create_server(('127.0.0.1', 0)) as a:\n    socket.create_server(a.getsockname())",
-        "Another process of this host has the port: leave MASTER_PORT and init_method as the job sets them, which has "
-        "found a free one, and let a server of your own take port 0.",
+        "Another process on this host uses the port. Keep MASTER_PORT and init_method as set by the job, which found "
+        "a free port, and use port 0 for your own server.",
     ),
     "NCCL without a GPU": (
         'raise RuntimeError("Distributed package doesn\'t have NCCL built in")',
-        "NCCL needs a GPU for every rank and a torch that is built with it: call init_process_group() without naming a "
-        'backend, or with "gloo".',
+        "NCCL needs a GPU for every rank and a torch build with NCCL. Call init_process_group() without a backend, or "
+        'with "gloo".',
     ),
     "CUDA without a GPU": (
         "raise AssertionError('Torch not compiled with CUDA enabled')",
-        'This rank has no GPU that torch can use: take device = "cuda" if torch.cuda.is_available() else "cpu", or a '
-        "compute_target with GPUs and a torch that is built for them.",
+        'This rank has no GPU that torch can use. Set device = "cuda" if torch.cuda.is_available() else "cpu", or use '
+        "a compute_target with GPUs and a torch build with CUDA.",
     ),
     "a strategy that comes too late": (
         "raise RuntimeError('Collective ops must be configured at program startup')",
-        "Call tf.distribute.MultiWorkerMirroredStrategy() before anything else of TensorFlow, once in a process.",
+        "Call tf.distribute.MultiWorkerMirroredStrategy() once per process, before any other TensorFlow call.",
     ),
     "fit of Keras 3 under a strategy": (
         "raise ValueError('Attempt to convert a value (PerReplica:{ ...}) with an unsupported type')",
-        "Keras 3 does not train under MultiWorkerMirroredStrategy: run pip install tf-keras, and put "
+        "Keras 3 does not support MultiWorkerMirroredStrategy. Run pip install tf-keras, and set "
         'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.',
     ),
     "a data loader": (
@@ -270,17 +271,17 @@ HINTS = {
                 def __getitem__(self, n): return {}['label']
             next(iter(torch.utils.data.DataLoader(Broken(), num_workers=1)))
         """),
-        "It was raised in a worker process of the DataLoader: KeyError: 'label'",
+        "It was raised in a DataLoader worker process: KeyError: 'label'",
     ),
     "a limit of open files, which the report itself meets": (
         "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
         "files = [open('/dev/null') for _ in range(100)]",
-        "A process may have 64 files open: close files after reading them, raise the limit with 'ulimit -n' where the "
-        'job is submitted, or call torch.multiprocessing.set_sharing_strategy("file_system").',
+        "The limit of open files per process is 64. Close files after reading them, raise the limit with 'ulimit -n' "
+        'where the job is submitted, or call torch.multiprocessing.set_sharing_strategy("file_system").',
     ),
     "shared memory": (
         "raise RuntimeError('unable to allocate shared memory(shm) for file: No space left on device (28)')",
-        "The host has no shared memory left (/dev/shm): use fewer workers in the DataLoader, or make it larger.",
+        "The host has no shared memory left (/dev/shm). Use fewer DataLoader workers, or make /dev/shm larger.",
     ),
     "nothing known": ("raise ValueError('x')", ""),
     "another key error": ("d = {'a': 1}\ndef f(): raise KeyError('zz')\nd['a'], f()", ""),

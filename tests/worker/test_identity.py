@@ -55,15 +55,15 @@ def test_a_rank_without_a_folder_says_so_and_does_not_start(folder):
     ended = ranks.run(folder, env=env)
     assert ended.code == 64
     assert ended.err == (
-        "This rank cannot start: DISTDL_JOB_DIR must be the absolute path of the job's folder: start "
-        "ranks through a job.\n"
+        "This rank cannot start: DISTDL_JOB_DIR must be the absolute path of the job's folder. Start ranks through a "
+        "job.\n"
     )
 
 
 def test_a_rank_that_is_no_number_says_so(folder):
     ended = ranks.run(folder, DISTDL_RANK="one")
     assert ended.code == 64
-    assert "DISTDL_RANK is 'one', but it takes a whole number." in ended.err
+    assert "DISTDL_RANK must be an integer, not 'one'." in ended.err
 
 
 def test_mpi_s_rank_arrives_in_the_training_code(folder):

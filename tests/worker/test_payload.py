@@ -94,7 +94,7 @@ def test_a_value_that_refuses_to_be_rebuilt_is_told(folder):
     (folder.path / "payload.pkl").write_bytes(pickle.dumps(Picky()))
     ended = ranks.run(folder, PYTHONPATH=str(__import__("pathlib").Path(__file__).parents[2]))
     assert ended.error["message"] == (
-        "The captured name 'tool' cannot be loaded in this rank: OSError: the licence server is not here."
+        "The captured variable 'tool' cannot be loaded in this rank: OSError: the licence server is not here."
     )
 
 
@@ -102,7 +102,7 @@ def test_a_payload_that_ends_early_is_told(folder):
     folder.cell("1", values={"a": 1, "b": 2})
     (folder.path / "payload.pkl").write_bytes(pickle.dumps(1))
     assert ranks.run(folder).error["message"] == (
-        "The captured name 'b' cannot be loaded in this rank: the payload ends before it."
+        "The captured variable 'b' cannot be loaded in this rank: the payload ends early."
     )
 
 

@@ -89,8 +89,8 @@ for _ in range(110):
     assert len(received(ended)) == 100
     assert received(ended)[0] == values["photo"]
     assert ended.out.splitlines() == [
-        "[picture left out: it has 2.1 MB, and a rank shows up to 2 MB. A smaller size or a lower dpi helps.]",
-        "[This rank has shown 100 pictures; later ones are left out.]",
+        "[image omitted: it has 2.1 MB, but the limit is 2 MB; use a smaller figure or a lower dpi]",
+        "[This rank has shown 100 images; later ones are omitted.]",
     ]
 
 

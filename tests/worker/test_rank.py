@@ -185,7 +185,7 @@ def test_a_value_that_cannot_be_pickled_is_told_and_its_text_comes_back(folder):
     assert note["level"] == "warning"
     assert note["text"] == (
         "The value of rank 0 is dict, which cannot be pickled (TypeError: cannot pickle '_thread.lock' object), so "
-        "only its text comes back: end the cell with plain data, arrays or a state_dict."
+        "only its text is returned. End the cell with plain data, arrays or a state_dict."
     )
     assert list((folder.path / "results").iterdir()) == []
 
@@ -267,4 +267,4 @@ def test_a_missing_working_directory_is_named(folder):
     payload.write_text(payload.read_text().replace(f'"{folder.path}"', '"/nowhere"'))
     ended = ranks.run(folder)
     assert ended.code == 1
-    assert ended.error["message"].startswith("The job's working directory /nowhere cannot be entered on ")
+    assert ended.error["message"].startswith("Cannot change to the job's working directory /nowhere on ")

@@ -39,14 +39,15 @@ def test_calls_without_a_step_are_counted_by_each_rank(folder):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("log(loss='0.1')", "The metric 'loss' is a str, but a metric is one number."),
-        ("log(loss=None)", "The metric 'loss' is None, but a metric is one number."),
-        ("log(accuracy=[1])", "The metric 'accuracy' is a list, but a metric is one number."),
-        ("log(loss=1j)", "The metric 'loss' is a complex, but a metric is one number."),
-        ("log(loss=torch.ones(2, 3))", "The metric 'loss' has the shape 2 \N{MULTIPLICATION SIGN} 3, but a metric is "
-                                       "one number: log its mean, or its elements under a name each."),
-        ("log(step='a', loss=1)", "step is 'a', but it takes a number."),
-        ("progress('half')", "done is 'half', but it takes a number."),
+        ("log(loss='0.1')", "The metric 'loss' is a str, but a metric must be one number."),
+        ("log(loss=None)", "The metric 'loss' is None, but a metric must be one number."),
+        ("log(accuracy=[1])", "The metric 'accuracy' is a list, but a metric must be one number."),
+        ("log(loss=1j)", "The metric 'loss' is a complex, but a metric must be one number."),
+        ("log(loss=torch.ones(2, 3))", "The metric 'loss' has the shape 2 × 3, but a metric must be one number. Log "
+            "its mean, or log each "
+            "element under its own name."),
+        ("log(step='a', loss=1)", "step must be a number, not 'a'."),
+        ("progress('half')", "done must be a number, not 'half'."),
     ],
 )  # fmt: skip
 def test_what_is_no_number_is_refused_by_name(call, message):
@@ -62,7 +63,7 @@ def test_what_is_no_number_is_refused_by_name(call, message):
 def test_a_step_that_is_not_finite_is_refused():
     from distdl_jupyter import log
 
-    with pytest.raises(ValueError, match="step is nan, but it takes a finite number"):
+    with pytest.raises(ValueError, match="step must be a finite number, not nan"):
         log(step=float("nan"), loss=1.0)
 
 

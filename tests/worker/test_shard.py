@@ -112,9 +112,9 @@ def test_what_cannot_be_read_is_refused_with_the_remedy(table, tmp_path, monkeyp
     table(3)
     with pytest.raises(ValueError, match="train has 3 rows, but each of 4 ranks needs one"):
         shard("train", 2, rank=0, size=4)
-    with pytest.raises(ValueError, match="batch_size is 0, but it takes a whole number from 1"):
+    with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, not 0"):
         shard("train", 0)
-    with pytest.raises(ValueError, match="There is no rank 2 among 2"):
+    with pytest.raises(ValueError, match="Unknown rank 2: there are 2 ranks"):
         shard("train", 1, rank=2, size=2)
     monkeypatch.setenv("DISTDL_DATA_OTHER", str(tmp_path))
     with pytest.raises(ValueError, match=r"other is no DataFrame.*data_path\('other'\)"):

@@ -163,8 +163,8 @@ def test_failure_of_a_hook_ends_the_measurement_with_one_note_and_not_the_traini
         for _ in range(3):
             loss().backward()
             optimizer.step()
-    """, notes=["The time of steps is not measured any more: AttributeError was raised ('StepRecorder' object has no "
-                "attribute '_waits')."])  # fmt: skip
+    """, notes=["Step times are no longer measured: AttributeError was raised ('StepRecorder' object has no attribute "
+        "'_waits')."])  # fmt: skip
     assert records == []
 
 

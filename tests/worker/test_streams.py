@@ -63,7 +63,7 @@ def test_a_pipe_that_nobody_reads_leaves_the_inherited_stream(tmp_path, folder, 
     finally:
         os.dup2(saved, 2)
     said = os.read(read, 65536).decode()
-    assert said.startswith("The rank keeps its inherited stream 1, because ")
+    assert said.startswith("The rank uses its inherited stream 1 because ")
     for fd in (read, write, saved):
         os.close(fd)
 

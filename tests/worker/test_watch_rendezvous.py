@@ -214,7 +214,7 @@ def test_horovod_under_keras_3_is_refused_in_one_sentence(folder):
     assert ended.error["message"].startswith(
         "horovod.keras of Horovod 0.28 does not average gradients under Keras 3 (3."
     )
-    assert ended.error["message"].endswith("write import distdl_jupyter.compat.horovod.keras as hvd, which does.")
+    assert ended.error["message"].endswith("Use import distdl_jupyter.compat.horovod.keras as hvd instead.")
 
 
 @pytest.mark.parametrize("module", ["horovod.keras", "horovod.tensorflow.keras"])

@@ -84,10 +84,10 @@ class Line:
         while not found:
             data = self._connection.recv(4096)
             if not data:
-                raise frames.Broken("Nobody said anything.")
+                raise frames.Broken("No message was received.")
             found = reader.feed(data)
         if found[0].header.get("do") != "hello" or not self._door.knows(found[0].header.get("token")):
-            raise frames.Broken("The other end does not know the token.")
+            raise frames.Broken("The other end sent a wrong token.")
         reader.strict = False
         self._connection.settimeout(None)
         self.say(self._greeting)

@@ -58,7 +58,7 @@ class Reader:
             return None
         head, body = _LENGTHS.unpack_from(self._data)
         if head > (4096 if self.strict else LONGEST_HEADER) or body > (0 if self.strict else LONGEST_BODY):
-            raise Broken(f"A message of {head + body} bytes is too long.")
+            raise Broken(f"A message of {head + body} bytes exceeds the limit.")
         begin = _LENGTHS.size + head
         if len(self._data) < begin + body:
             return None
@@ -73,5 +73,5 @@ def _header(text: bytes) -> dict[str, Any]:
     except ValueError:
         header = None
     if not isinstance(header, dict):
-        raise Broken("A message has no header of JSON.")
+        raise Broken("A message has no JSON header.")
     return header

@@ -58,7 +58,7 @@ class Door:
 def _check_private(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
-        raise PermissionError(f"{folder} is no folder that its owner alone may enter, so no rank listens there.")
+        raise PermissionError(f"{folder} is not a private folder of its owner, so the rank does not listen there.")
 
 
 def note_of(folder: Path, rank: int) -> Path:

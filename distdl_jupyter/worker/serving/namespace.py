@@ -98,4 +98,4 @@ def _forget_modules(folder: Path) -> None:
 
 
 def _no_input(*_: object) -> str:
-    raise RuntimeError("A rank has no keyboard, so input() cannot ask: write the value into the cell.")
+    raise RuntimeError("input() does not work on ranks because they have no keyboard. Write the value into the cell.")

@@ -64,7 +64,7 @@ class Server:
         #: When clients had a signal sent that has not arrived; two may arrive as one.
         self._announced: deque[float] = deque(maxlen=100)
         if identity.pipes is None:
-            raise RuntimeError("Nobody could meet this rank: ranks that stay are started by an agent.")
+            raise RuntimeError("This rank is not reachable: only an agent can start the ranks of a session.")
         self._door = Door(identity.pipes, identity.rank)
         # The trace of a crash goes to where the rank's own errors go, also while a cell has moved descriptor 2.
         faulthandler.enable(os.dup(2))
@@ -183,7 +183,7 @@ class Server:
         work = {"run": self._room.run, "push": self._room.push, "pull": self._room.pull,
                 "distributed": self._room.distributed}.get(str(asked.get("do")))  # fmt: skip
         if work is None:
-            raise ValueError(f"This rank does not know {asked.get('do')!r}: start the ranks anew after an update.")
+            raise ValueError(f"Unknown request {asked.get('do')!r}. Restart the ranks, for example after an update.")
         return _value(work(asked, message.body))
 
     def _failed(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:

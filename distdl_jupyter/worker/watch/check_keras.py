@@ -54,7 +54,7 @@ class _Hooks:
             text = f"{type(error).__name__}: {error!s:.200}"
             self._record.about["problem"] = text
             if (out := channel.current()) is not None:
-                out.note("warning", f"The check records no more steps: {text}", "check")
+                out.note("warning", f"The check stopped recording: {text}", "check")
             return None
 
     # batches and losses -------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class _Hooks:
         self.off = True
         self._record.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
         if (out := channel.current()) is not None:
-            out.note("warning", f"The check records no more steps: {type(error).__name__} was raised ({error!s:.200}).",
+            out.note("warning", f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200}).",
                      "check")  # fmt: skip
 
     # batches ------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class _Hooks:
         try:
             return check_record.joined(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
-            replay.problem = f"the batches of the ranks cannot be put together ({type(error).__name__}: {error!s:.100})"
+            replay.problem = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
             return own if own is not None else parts[0]
 
     @_harmless

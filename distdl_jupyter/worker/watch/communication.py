@@ -23,8 +23,8 @@ CODE = "no-communication"
 #: local SGD may average rarely.
 _WITHOUT_GROUP, _WITHOUT_COLLECTIVE = 20, 100
 _REMEDIES = {
-    "torch": "Call torch.distributed.init_process_group() and wrap the model in DistributedDataParallel, or tell the "
-             "trainer to use all processes (Lightning: devices and strategy).",
+    "torch": "Call torch.distributed.init_process_group() and wrap the model in DistributedDataParallel, or configure "
+        "the trainer for all processes (Lightning: devices and strategy).",
     "horovod": "Call hvd.init() and wrap the optimizer in hvd.DistributedOptimizer.",
     "deepspeed": "Train with the engine that deepspeed.initialize() returns.",
 }  # fmt: skip
@@ -73,8 +73,9 @@ class _Watcher:
             return
         if (out := channel.current()) is not None:
             what = "a collective operation" if has_group else "a process group of several ranks"
-            out.note("warning", f"The ranks do not communicate: after {self._steps} optimizer steps there was not yet "
-                     f"{what}, so each rank trains a model of its own. {self._remedy}", CODE)  # fmt: skip
+            out.note("warning", f"The ranks do not communicate: after {self._steps} optimizer steps the code had not "
+                f"used {what}, "
+                f"so each rank trains its own model. {self._remedy}", CODE)  # fmt: skip
 
 
 def _groups() -> list[Any]:

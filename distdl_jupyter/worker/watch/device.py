@@ -29,5 +29,5 @@ def _choose(torch: ModuleType) -> None:
     try:
         torch.cuda.set_device(index)
     except Exception as error:  # noqa: BLE001  a device that fails must not fail the import of torch
-        text = f"GPU {index} could not be made torch's current one ({error!s:.200}): call torch.cuda.set_device."
+        text = f"GPU {index} could not be selected in torch ({error!s:.200}). Call torch.cuda.set_device."
         report.note("warning", text, "gpu")

@@ -58,7 +58,7 @@ def _index(error: BaseException, views: Sequence[View]) -> str:
     for name, owner, key in _subscripts(views):
         size = (shape(owner) or (0,))[0] if shape(owner) is not None else _length(owner)
         if isinstance(key, int) and size is not None and not -size <= key < size:
-            return f"`{name}` has {_count(size, 'element')} and the index is {key:,}."
+            return f"`{name}` has {_count(size, 'element')}, but the index is {key:,}."
     return ""
 
 
@@ -93,7 +93,7 @@ def _layer(error: BaseException, views: Sequence[View]) -> str:
             takes, sizes = _features(view.value(call.func)), shape(view.value(call.args[0]))
             if takes is not None and sizes and sizes[-1] != takes:
                 return (
-                    f"`{ast.unparse(call.func)}` takes {_count(takes, 'feature')}, and `{ast.unparse(call.args[0])}` "
+                    f"`{ast.unparse(call.func)}` expects {_count(takes, 'feature')}, but `{ast.unparse(call.args[0])}` "
                     f"({sizes_in_words(sizes)}) has {sizes[-1]:,}."
                 )
     return ""
@@ -144,7 +144,7 @@ def _about_shapes(error: BaseException) -> bool:
 def _not_initialised(error: BaseException, _views: Sequence[View]) -> str:
     text = str(error)
     if "Horovod has not been initialized" in text:
-        return "Call hvd.init() at the top of the cell, before any other call of Horovod."
+        return "Call hvd.init() at the top of the cell, before any other Horovod call."
     if "process group has not been initialized" in text:
         return "Call torch.distributed.init_process_group() at the top of the cell, before any other distributed call."
     return ""
@@ -155,10 +155,11 @@ def _elastic(error: BaseException, _views: Sequence[View]) -> str:
     name = type(error).__name__
     if name == "HostsUpdatedInterrupt":
         return (
-            "Hosts have come or gone: call commit() only inside the function with @hvd.elastic.run, which meets anew."
+            "Hosts were added or removed. Call commit() only inside the function with @hvd.elastic.run, which "
+            "reconnects the ranks."
         )
     if name == "HorovodInternalError" and os.environ.get("HOROVOD_ELASTIC"):
-        return "In an elastic job only code inside a function with @hvd.elastic.run goes on when a process is lost."
+        return "In an elastic job, only code inside a function with @hvd.elastic.run continues after a process is lost."
     return ""
 
 
@@ -189,8 +190,8 @@ def _open_files(error: BaseException, _views: Sequence[View]) -> str:
     if getattr(error, "errno", None) != errno.EMFILE and "Too many open files" not in str(error):
         return ""
     return (
-        f"A process may have {_files_limit()} files open: close files after reading them, raise the limit with "
-        "'ulimit -n' where the job is submitted, or call "
+        f"The limit of open files per process is {_files_limit()}. Close files after reading them, raise the limit "
+        "with 'ulimit -n' where the job is submitted, or call "
         'torch.multiprocessing.set_sharing_strategy("file_system").'
     )
 
@@ -199,7 +200,7 @@ def _shared_memory(error: BaseException, _views: Sequence[View]) -> str:
     text = str(error)
     if "shared memory" not in text.lower() or ("No space left" not in text and "insufficient" not in text):
         return ""
-    return "The host has no shared memory left (/dev/shm): use fewer workers in the DataLoader, or make it larger."
+    return "The host has no shared memory left (/dev/shm). Use fewer DataLoader workers, or make /dev/shm larger."
 
 
 def _files_limit() -> str:
@@ -211,7 +212,7 @@ def _files_limit() -> str:
 def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
     if "out of memory" not in str(error).lower() or not isinstance(error, RuntimeError | MemoryError):
         return ""
-    return "The GPU's memory is full: a smaller batch needs less of it."
+    return "The GPU memory is full. Use a smaller batch."
 
 
 def _nccl(error: BaseException, _views: Sequence[View]) -> str:
@@ -219,8 +220,8 @@ def _nccl(error: BaseException, _views: Sequence[View]) -> str:
     if "have NCCL built in" not in text and not ("NCCL" in text and "no GPUs found" in text):
         return ""
     return (
-        "NCCL needs a GPU for every rank and a torch that is built with it: call init_process_group() without naming a "
-        'backend, or with "gloo".'
+        "NCCL needs a GPU for every rank and a torch build with NCCL. Call init_process_group() without a backend, or "
+        'with "gloo".'
     )
 
 
@@ -233,8 +234,8 @@ def _no_gpu(error: BaseException, _views: Sequence[View]) -> str:
     if not any(word in str(error) for word in _NO_GPU):
         return ""
     return (
-        'This rank has no GPU that torch can use: take device = "cuda" if torch.cuda.is_available() else "cpu", or a '
-        "compute_target with GPUs and a torch that is built for them."
+        'This rank has no GPU that torch can use. Set device = "cuda" if torch.cuda.is_available() else "cpu", or use '
+        "a compute_target with GPUs and a torch build with CUDA."
     )
 
 
@@ -243,8 +244,8 @@ def _port_in_use(error: BaseException, _views: Sequence[View]) -> str:
     if not in_use and "address already in use" not in str(error).lower():
         return ""
     return (
-        "Another process of this host has the port: leave MASTER_PORT and init_method as the job sets them, which has "
-        "found a free one, and let a server of your own take port 0."
+        "Another process on this host uses the port. Keep MASTER_PORT and init_method as set by the job, which found a "
+        "free port, and use port 0 for your own server."
     )
 
 
@@ -252,7 +253,7 @@ def _keras_fit(error: BaseException, _views: Sequence[View]) -> str:
     if "PerReplica" not in str(error) or not isinstance(error, ValueError):
         return ""
     return (
-        "Keras 3 does not train under MultiWorkerMirroredStrategy: run pip install tf-keras, and put "
+        "Keras 3 does not support MultiWorkerMirroredStrategy. Run pip install tf-keras, and set "
         'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.'
     )
 
@@ -260,14 +261,14 @@ def _keras_fit(error: BaseException, _views: Sequence[View]) -> str:
 def _late_strategy(error: BaseException, _views: Sequence[View]) -> str:
     if "Collective ops must be configured at program startup" not in str(error):
         return ""
-    return "Call tf.distribute.MultiWorkerMirroredStrategy() before anything else of TensorFlow, once in a process."
+    return "Call tf.distribute.MultiWorkerMirroredStrategy() once per process, before any other TensorFlow call."
 
 
 def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
     text = str(error).rstrip()
     if not text.startswith("Caught ") or "Original Traceback" not in text:
         return ""
-    return f"It was raised in a worker process of the DataLoader: {text.splitlines()[-1].strip()[:200]}"
+    return f"It was raised in a DataLoader worker process: {text.splitlines()[-1].strip()[:200]}"
 
 
 #: By code, in the order in which they are asked.

@@ -86,7 +86,7 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001  our failure must not become the user's
-        text = f"Metrics are not picked up completely: {what} {type(error).__name__} was raised ({error!s:.200})."
+        text = f"Metrics may be incomplete: {what} {type(error).__name__} was raised ({error!s:.200})."
         if text not in _reported:
             _reported.add(text)
             report.note("warning", text, "hook")

@@ -143,7 +143,7 @@ def _joined(listener: socket.socket, node: Node) -> list[socket.socket]:
         _check_time(until, "Not all nodes have joined Ray")
     for connection in found:
         if _line(connection) != b"in\n":
-            raise ConnectionError("A node has left while the nodes joined Ray; its own lines say why.")
+            raise ConnectionError("A node left while the nodes joined Ray. See its log lines for the cause.")
     return found
 
 
@@ -264,14 +264,14 @@ class RayNode:
     def start(self, *arguments: str) -> None:
         """Start the node, and return when it is up. Raises RayNotStarted."""
         if not asks_for_token(version := metadata.version("ray")):
-            raise RayNotStarted(f"Ray {version} on {os.uname().nodename} lets everybody in: install 2.52 or later.")
+            raise RayNotStarted(f"Ray {version} on {os.uname().nodename} has no authentication. Install 2.52 or later.")
         for trial in range(_TRIALS):
             log = self.folder / f"start-{os.getpid()}-{trial}.log"
             self._begin(log, arguments)
             if self._came_up(log):
                 return
             self._stop()
-        raise RayNotStarted(f"Ray did not start on {os.uname().nodename}. It said last:\n{_tail(log)}")
+        raise RayNotStarted(f"Ray did not start on {os.uname().nodename}. Its last output:\n{_tail(log)}")
 
     def _begin(self, log: Path, arguments: Sequence[str]) -> None:
         with open(log, "wb", opener=owned.private) as file:
@@ -306,7 +306,7 @@ class RayNode:
     def check(self) -> None:
         """Raise RayNotStarted when the node has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
-            raise RayNotStarted(f"Ray ended on {os.uname().nodename} with code {self._process.returncode}.")
+            raise RayNotStarted(f"Ray on {os.uname().nodename} ended with code {self._process.returncode}.")
 
     def _stop(self) -> None:
         """End everything that this node has started; its processes share a session."""
@@ -354,7 +354,7 @@ def _own_folder(folder: Path) -> int:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     if os.fstat(descriptor).st_uid != os.getuid():
         os.close(descriptor)
-        raise PermissionError(f"{folder} belongs to somebody else: remove it, or let its owner do so.")
+        raise PermissionError(f"{folder} belongs to another user. Remove it, or ask its owner to.")
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 

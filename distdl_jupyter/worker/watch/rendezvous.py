@@ -175,8 +175,8 @@ def refuse_keras_3(module: str) -> None:
     version = keras_version()
     if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 3:
         raise ImportError(
-            f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each rank "
-            "would train a model of its own: write import distdl_jupyter.compat.horovod.keras as hvd, which does.",
+            f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each "
+            "rank would train its own model. Use import distdl_jupyter.compat.horovod.keras as hvd instead.",
             name=module,
         )
 

@@ -125,9 +125,10 @@ def _announce(ending: str) -> None:
     if names and (out := channel.current()) is not None:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         keeps = "keeps" if len(names) == 1 else "keep"
-        out.note("warning", f"{ending}; {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. End what the "
-                 "code has started before it returns, or start it with daemon=True. The value is saved: it stays "
-                 "available when the job is canceled.", KEPT_ALIVE)  # fmt: skip
+        out.note("warning", f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop "
+            "what the code "
+            "has started before it returns, or start it with daemon=True. The value is saved and remains available "
+            "when the job is canceled.", KEPT_ALIVE)  # fmt: skip
 
 
 def end(code: int) -> NoReturn:

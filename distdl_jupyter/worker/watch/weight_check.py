@@ -94,8 +94,8 @@ class _Checker:
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             known[3] = []
             if (out := channel.current()) is not None:
-                out.note("warning", "The weights of the ranks are not compared any more: "
-                         f"{type(error).__name__} was raised ({error!s:.200}).", "weights")  # fmt: skip
+                out.note("warning", f"Weights are no longer compared between ranks: {type(error).__name__} was raised "
+                    f"({error!s:.200}).", "weights")  # fmt: skip
 
     def _averages_weights(self) -> bool:
         """Say whether a step runs inside ``no_sync()``, as those of local SGD do between two averages."""

@@ -126,7 +126,7 @@ export async function reached<T>(asked: Promise<T>): Promise<T> {
     return await asked;
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error;
-    throw new ApiError(__('The Jupyter server does not answer.'), 'NetworkError', __('The jobs go on. It is tried again.'), 0);
+    throw new ApiError(__('The Jupyter server is not responding.'), 'NetworkError', __('The jobs keep running. Retrying.'), 0);
   }
 }
 
@@ -137,7 +137,7 @@ export async function refusal(response: Response): Promise<ApiError> {
 
 function refused(response: Response, body: unknown): ApiError {
   const { message, type, hint, field, code } = (body ?? {}) as Partial<Record<'message' | 'type' | 'hint' | 'field' | 'code', string>>;
-  const words = message === undefined ? __('The server answered %1 %2.', response.status, response.statusText) : message;
+  const words = message === undefined ? __('The server responded with %1 %2.', response.status, response.statusText) : message;
   return new ApiError(words, type ?? 'HTTPError', hint ?? '', response.status, field ?? '', code ?? '');
 }
 

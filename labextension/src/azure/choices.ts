@@ -64,7 +64,7 @@ export class Choices {
   }
 
   #more(cache: TokenCache): HTMLElement {
-    const options: [TokenCache, string][] = [['', __("in this machine's keyring, else in a file that only you may read")], ['keyring', __("in this machine's keyring only")]];
+    const options: [TokenCache, string][] = [['', __("in this machine's keyring, or in a file that only you can read")], ['keyring', __("in this machine's keyring only")]];
     this.#cache.append(...options.map(([value, text]) => h('option', { value, selected: value === cache }, text)));
     this.#keep.append(h('label', { for: this.#cache.id, class: 'dd-s12' }, __('Keep the sign-in')), this.#cache);
     const tenant = labelled(__('Tenant (directory)'), this.#tenant, __('Empty: the tenant of the account.'));

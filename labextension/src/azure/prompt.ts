@@ -16,7 +16,7 @@ export class Prompt {
     const stop = onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Cancel')), cancel);
     const { prompt } = status;
     if (!prompt) {
-      const text = __('A page for the sign-in opened in the browser of the machine where Jupyter runs. Go on there.');
+      const text = __('A sign-in page has opened in the browser of the machine where Jupyter runs. Continue there.');
       this.element = h('div', { class: 'dd-azure-prompt' }, h('p', {}, text), h('div', { class: 'dd-row' }, stop));
       return;
     }

@@ -16,7 +16,7 @@ export function titleOf(kind: Kind): string {
 export function whenOf(kind: Kind): string {
   const when: Record<Kind, string> = {
     cli: __('You use az on this machine: takes the account of az login.'),
-    device_code: __('Jupyter runs elsewhere, as on a hub: you enter a short code in any browser.'),
+    device_code: __('Jupyter runs on another machine, for example a hub. Enter a short code in any browser.'),
     browser: __('Jupyter runs on the computer before you: a page opens there.'),
     managed_identity: __('Jupyter runs on a machine of Azure that has an identity.'),
     environment: __("For automation: an app's id and secret stand in the environment of Jupyter."),
@@ -28,7 +28,7 @@ export function whenOf(kind: Kind): string {
 export function whoIs({ state, account }: AzureSignIn): string {
   if (state === 'waiting') return __('Waiting for you to sign in');
   if (account) return __('Signed in as %1', account.name || __('an account without a name'));
-  return __('Nobody is signed in');
+  return __('Not signed in');
 }
 
 /** Return "14:32" for so many seconds. */

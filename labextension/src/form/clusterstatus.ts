@@ -41,14 +41,14 @@ export class ClusterStatusView implements Part {
 
 function stateOf(known: boolean, checked: boolean, looking: boolean, found: number): string {
   if (looking) return known ? __('Checking the nodes') : __('Reaching the nodes');
-  if (!known) return __('Its nodes have not answered yet.');
+  if (!known) return __('Its nodes have not responded yet.');
   if (!checked) return '';
   return found ? _n('%1 finding', '%1 findings', found) : __('All checks of the nodes passed');
 }
 
 function node({ name, state, detail, gpus, gpu_name }: NodeInfo): HTMLElement {
   const [mark, ink] = MARKS[state];
-  const words = { up: __('up'), down: __('does not answer'), starting: __('starting'), unknown: __('unknown') };
+  const words = { up: __('up'), down: __('not responding'), starting: __('starting'), unknown: __('unknown') };
   const more = [gpus ? `${gpus} × ${gpu_name || 'GPU'}` : '', detail].filter(Boolean).join(', ');
   const title = h('span', { role: 'img', title: words[state], 'aria-label': words[state] }, icon(mark, 12, ink));
   return h('li', {}, title, h('span', { class: 'dd-b' }, name), more && h('span', { class: state === 'down' ? 'dd-ink-err' : 'dd-sub' }, more));

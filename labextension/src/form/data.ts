@@ -53,7 +53,7 @@ export class Data implements Part {
     this.#delivery.show(isAbout(now.outputs, { name: '', place }) ? now.outputs : undefined);
     const [wrongData, wrongPlace] = this.#problems.map((problem) => problem.update());
     const names = rows.map(({ name, place }) => name || place).filter(Boolean).join(', ');
-    this.#data.update(names || __('none: what the function uses travels with it'), rows.length > 0, wrongData || Boolean(now.reason));
+    this.#data.update(names || __('none (captured variables are sent automatically)'), rows.length > 0, wrongData || Boolean(now.reason));
     this.#delivered.update(place || __('kept with the job'), Boolean(place), wrongPlace);
   }
 

@@ -29,7 +29,7 @@ export class DataRowView {
   readonly element: HTMLElement;
   readonly #name: TextField;
   readonly #place: TextField;
-  readonly #shard = checkbox(__('Each node takes only its part'), (on) => this.#set({ shard: on }));
+  readonly #shard = checkbox(__('Each node gets only its part'), (on) => this.#set({ shard: on }));
   readonly #mode: Select;
   readonly #how: HTMLElement;
   readonly #way: HTMLElement;

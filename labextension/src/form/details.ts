@@ -125,7 +125,7 @@ export class MoreOptions implements Part {
       this.#environment.element,
       this.#problems[0].element,
       h('div', { class: 'dd-more-row' },
-        labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('All ranks start anew, up to so many times. What a rank keeps in checkpoint_dir() is there again.')), this.#problems[2].element),
+        labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('Restart all ranks up to this many times. Files in checkpoint_dir() are kept.')), this.#problems[2].element),
         labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#queue),
       this.#problems[5].element,

@@ -101,7 +101,7 @@ export class Form {
   #ask(): void {
     this.#asked = this.#store.get('answered');
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#advice.wait(this.place.waiting ?? __('No answer from the kernel yet')), TIMEOUT);
+    this.#timer = setTimeout(() => this.#advice.wait(this.place.waiting ?? __('No response from the kernel yet')), TIMEOUT);
   }
 
   #answered(): void {

@@ -37,7 +37,7 @@ export class FormFrame {
 
   async #begin(): Promise<void> {
     const timer = setTimeout(() => this.element.replaceChildren(bars()), UNSEEN);
-    const waiting = h('div', { class: 'dd-sub dd-s12', role: 'status' }, this.place.waiting ?? __('No answer from the kernel yet'));
+    const waiting = h('div', { class: 'dd-sub dd-s12', role: 'status' }, this.place.waiting ?? __('No response from the kernel yet'));
     const silent = setTimeout(() => this.element.firstElementChild?.append(waiting), SILENT);
     try {
       const first = await FormStore.begin(this.text);

@@ -77,7 +77,7 @@ export class NamedClusters implements Part {
 
   async #pressRemove(): Promise<void> {
     const name = this.store.get('compute_target');
-    const asked = new InlineConfirm(__('Remove %1 from your clusters? Its machines and its jobs stay as they are.', name), __('Remove'), __('Keep'));
+    const asked = new InlineConfirm(__('Remove %1 from your clusters? Its machines and jobs are not changed.', name), __('Remove'), __('Keep'));
     this.#question = { name, asked };
     this.#refuse('', '');
     this.#asking.replaceChildren(asked.element);

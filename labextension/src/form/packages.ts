@@ -35,7 +35,7 @@ export class Packages implements Part {
     this.#conda.show(conda.join(' '));
     this.#requirements.show(requirements);
     const named = [...pip, ...conda, requirements.endsWith('\n') ? __('Requirements') : requirements].filter(Boolean).join(', ');
-    this.#fold.update(named || __('those that are installed there'), Boolean(named), this.#problem.update());
+    this.#fold.update(named || __('as installed on the cluster'), Boolean(named), this.#problem.update());
   }
 }
 

@@ -74,7 +74,7 @@ export function parse(text: string, kind: Kind, property: Property): unknown {
 function parseNumber(text: string, kind: Kind, property: Property): number {
   const value = Number(text);
   if (!Number.isFinite(value)) throw new Error(__('Type a number.'));
-  if (kind === 'integer' && !Number.isInteger(value)) throw new Error(__('Type a whole number.'));
+  if (kind === 'integer' && !Number.isInteger(value)) throw new Error(__('Enter an integer.'));
   const [limits = {}] = alternatives(property);
   if (limits.minimum !== undefined && value < limits.minimum) throw new Error(__('Type %1 or more.', limits.minimum));
   if (limits.maximum !== undefined && value > limits.maximum) throw new Error(__('Type %1 or less.', limits.maximum));

@@ -56,7 +56,7 @@ export class AdviceList implements Part {
     const all = this.store.get('advice');
     setText(this.#count, all.length ? String(all.length) : '');
     fill(this.#list, JSON.stringify([all, this.#all]), () => {
-      if (!all.length) return [h('div', { class: 'dd-sub dd-s12' }, __('Nothing to say: this fits.'))];
+      if (!all.length) return [h('div', { class: 'dd-sub dd-s12' }, __('No suggestions.'))];
       const shown = this.#all ? all : all.slice(0, FIRST);
       const rest = all.length - shown.length;
       return [...shown.map((one) => this.#item(one)), rest > 0 && link(_n('Show %1 more', 'Show %1 more', rest), () => this.#showAll())];

@@ -92,7 +92,7 @@ function stepWords({ step, is_named: named }: CheckpointRow): string {
 
 function forkButton(path: string, fork: (path: string) => Promise<void>): HTMLElement {
   const press = button('resume', __('Fork'), 'dd-small');
-  press.title = __('Start a new job that goes on from this checkpoint');
+  press.title = __('Start a new job that resumes from this checkpoint');
   onClick(press, () => {
     press.disabled = true;
     void fork(path).finally(() => (press.disabled = false));

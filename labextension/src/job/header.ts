@@ -295,7 +295,7 @@ export class Header {
     if (!paused) return;
     const text = this.clock.live ? __('Live view paused %1', ago(this.clock.silence())) : __('Shown as of %1', clock(card.now));
     fill(this.#paused, text, () => [icon('warn', 14), h('span', { class: 'dd-ell' }, text)]);
-    const why = this.extras.silence?.(card) ?? __('The kernel sends nothing. The job goes on; %1 shows it again.', `%dist_attach ${card.id}`);
+    const why = this.extras.silence?.(card) ?? __('The kernel is not responding. The job keeps running; %1 shows it again.', `%dist_attach ${card.id}`);
     assign(this.#paused, { title: why });
   }
 
@@ -382,7 +382,7 @@ export function button(name: string, label: string, classes: string): HTMLButton
 /** The button that lets a job go on from its checkpoints. */
 export function resumeButton(): HTMLButtonElement {
   const press = button('resume', __('Resume'), '');
-  press.title = __('Start a new job that goes on from the checkpoints of this one');
+  press.title = __('Start a new job that resumes from the checkpoints of this one');
   return press;
 }
 

@@ -254,12 +254,12 @@ export class JobPageView {
     const shown = lastHeard === null ? '' : ` ${__('Shown: %1.', clock(lastHeard))}`;
     fill(this.#banner, 'silent', () => [
       icon('warn', 16, 'dd-ink-warn'),
-      h('b', { class: 'dd-nw' }, __('Server does not answer')),
+      h('b', { class: 'dd-nw' }, __('Server not responding')),
       h('span', { class: 'dd-grow dd-ell' }),
       onClick(button('', __('Try now'), 'dd-small'), () => this.host.tryNow()),
     ]);
     const text = this.#banner.querySelector('.dd-grow');
-    if (text) setText(text, `${__('Jobs go on running.')} ${next}${shown}`);
+    if (text) setText(text, `${__('Jobs keep running.')} ${next}${shown}`);
   }
 }
 

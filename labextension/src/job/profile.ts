@@ -38,7 +38,7 @@ export class ProfileView {
   #asked: number | null = null;
   readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
   readonly #steps = h('input', { class: 'dd-input dd-s12', type: 'number', min: 1, max: MOST, value: 5, 'aria-label': __('Steps to record') });
-  readonly #ranks = h('input', { class: 'dd-input dd-s12', type: 'text', placeholder: __('all ranks'), 'aria-label': __('Ranks that record, as 0,1') });
+  readonly #ranks = h('input', { class: 'dd-input dd-s12', type: 'text', placeholder: __('all ranks'), 'aria-label': __('Ranks to record, such as 0,1') });
   readonly #record = button('record', __('Record'), 'dd-small dd-primary');
   readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Profiles recorded') });
   readonly #close = button('close', __('Close the profile'), 'dd-quiet dd-icon');

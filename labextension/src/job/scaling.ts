@@ -88,7 +88,7 @@ export class ScalingView {
     onClick(rows, () => void copy(asTable(this.message ?? scaling), rows));
     const open = button('open', __('Open page'), '');
     onClick(open, () => this.host.open?.());
-    const resume = scaling.state !== 'running' && scaling.done < scaling.size ? button('resume', __('Go on'), '') : null;
+    const resume = scaling.state !== 'running' && scaling.done < scaling.size ? button('resume', __('Continue'), '') : null;
     if (resume) onClick(resume, () => void this.#resume(resume));
     const top = h('div', { class: 'dd-row dd-top' }, ...identityOf(scaling, title), h('span', { class: 'dd-grow' }), scaling.rows.length ? rows : null, this.host.open ? open : null, resume);
     const words = h('div', { class: 'dd-dots dd-sub dd-s12 dd-num dd-grow' }, ...scaling.words.map((word) => h('span', {}, word)));

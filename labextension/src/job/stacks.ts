@@ -70,7 +70,7 @@ export class StacksView {
     if (this.#due) this.show();
     const newest = card.stacks.at(-1)?.number ?? 0;
     if (this.#open && newest > (this.#asked?.after ?? this.#wanted)) void this.#read(newest);
-    if (this.#asked && !card.can_ask_stacks) this.#answered(__('The ranks ended before they answered.'));
+    if (this.#asked && !card.can_ask_stacks) this.#answered(__('The ranks ended before they responded.'));
     this.#draw();
   }
 
@@ -105,7 +105,7 @@ export class StacksView {
   #ask(): void {
     clearTimeout(this.#asked?.timer);
     this.#problem = '';
-    const timer = setTimeout(() => this.#answered(__('The ranks have not answered.')), TIMEOUT);
+    const timer = setTimeout(() => this.#answered(__('The ranks have not responded.')), TIMEOUT);
     this.#asked = { after: this.#card?.stacks.at(-1)?.number ?? 0, timer };
     this.#draw();
     this.source.ask().catch((error: unknown) => this.#answered(error));
@@ -137,7 +137,7 @@ export class StacksView {
     if (!this.#open || !card) return;
     const shown = this.#shown;
     const bad = !this.#asked && this.#problem !== '';
-    say(this.#said, this.#asked ? __('Asking the ranks where they stand') : this.#problem || (shown ? taken(shown) : ''));
+    say(this.#said, this.#asked ? __('Capturing stack traces of all ranks') : this.#problem || (shown ? taken(shown) : ''));
     this.#said.classList.toggle('dd-ink-err', bad);
     this.#said.classList.toggle('dd-ell', !bad);
     // Not disabled, which would take the focus away.
@@ -254,7 +254,7 @@ function taken({ t, why, groups, missing }: Stacks): string {
   const all = groups.reduce((sum, { ranks }) => sum + ranks.length, 0);
   const found = differ.length
     ? _n('%2 differs from the others', '%2 differ from the others', differ.length, rankSpans(differ.sort((a, b) => a - b)))
-    : all > 1 && !missing.length && groups.length === 1 ? __('all ranks stand at the same place') : '';
+    : all > 1 && !missing.length && groups.length === 1 ? __('all ranks are at the same line') : '';
   return [clock(t), whyWords(why), found].filter(Boolean).join(', ');
 }
 

@@ -27,7 +27,7 @@ export class StepTimeView {
 
   constructor(private readonly root: HTMLElement) {
     root.classList.add('dd-steptime');
-    const head = h('summary', { class: 'dd-row' }, icon('right', 12, 'dd-turnable'), h('span', { class: 'dd-h3 dd-nw' }, __('Where a step goes')), this.#summary);
+    const head = h('summary', { class: 'dd-row' }, icon('right', 12, 'dd-turnable'), h('span', { class: 'dd-h3 dd-nw' }, __('Step time')), this.#summary);
     this.#box = h('details', {}, head, this.#bars);
     root.append(this.#box);
     show(root, false);

@@ -113,7 +113,7 @@ export class SweepView {
     onClick(open, () => this.host.open?.());
     const stop = button('stop', __('Stop sweep'), 'dd-danger');
     onClick(stop, () => void this.#ask());
-    const resume = button('resume', __('Go on'), '');
+    const resume = button('resume', __('Continue'), '');
     onClick(resume, () => void this.#do(this.host.resume()));
     const goesOn = sweep.state === 'running';
     const canResume = !goesOn && sweep.done < sweep.size;

@@ -6,7 +6,7 @@ import { __ } from '../ui/trans';
 /** Return what the launch form does with clusters. */
 export function clusterActions(api: Api): NamedClusterActions {
   return {
-    waiting: __('No answer from the server yet'),
+    waiting: __('No response from the server yet'),
     kinds: async () => (await api.plugins()).clusters,
     choices: (kind, option, options) => api.choices(kind, option, options),
     add: (name, kind, options) => api.addCluster(name, kind, options),

@@ -216,7 +216,7 @@ function registerPlaces(commands: CommandRegistry, sidebar: ISidebar): void {
   });
   commands.addCommand('distdl:messages', {
     label: (args) => (args['palette'] ? __('Messages about jobs…') : __('Messages about distributed jobs…')),
-    caption: __('Have Slack, Teams, ntfy or another webhook told how jobs end'),
+    caption: __('Send job notifications to Slack, Teams, ntfy or another webhook'),
     execute: () => {
       sidebar.reveal();
       view.messages();

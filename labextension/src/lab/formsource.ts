@@ -79,7 +79,7 @@ async function posted(path: string, body: unknown, wanted: AbortSignal | null = 
   try {
     response = await ServerConnection.makeRequest(url, { method: 'POST', body: JSON.stringify(body), signal: wanted }, settings);
   } catch {
-    throw new Refusal(__('The Jupyter server does not answer.'));
+    throw new Refusal(__('The Jupyter server is not responding.'));
   }
   const answer = (await response.json().catch(() => ({}))) as { message?: string; hint?: string; field?: string; code?: string };
   if (response.ok) return answer;

@@ -118,7 +118,7 @@ class NewJob extends Widget implements Text {
     this.node.append(h('div', { class: 'dd-newjob-inner' }, this.#codePart(host, kernel, script, code)));
     this.#model.sharedModel.setSource(draft.code);
     this.#editor = editors.factoryService.newDocumentEditor({ host, model: this.#model, config: { lineNumbers: true } });
-    this.#frame = new FormFrame(this, { waiting: __('No answer from the server yet'), clusters: clusterActions(api), azure: azureActions(api) });
+    this.#frame = new FormFrame(this, { waiting: __('No response from the server yet'), clusters: clusterActions(api), azure: azureActions(api) });
     this.node.firstElementChild?.append(this.#frame.element);
     this.#model.sharedModel.changed.connect(this.#onTyped);
   }

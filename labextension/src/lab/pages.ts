@@ -49,7 +49,7 @@ function jobPages(app: JupyterFrontEnd, distdl: DistDL, openCell: OpenCell, rest
   };
   app.commands.addCommand(OPEN_JOB, {
     label: __('Open Job Page'),
-    describedBy: describe({ id: { type: 'string', description: __('The id of the job') }, stacks: { type: 'boolean', description: __('Show where each rank stands') } }, ['id']),
+    describedBy: describe({ id: { type: 'string', description: __('The id of the job') }, stacks: { type: 'boolean', description: __('Show stack traces of all ranks') } }, ['id']),
     execute: (args) => {
       const id = args['id'];
       if (!isJobId(id)) return;

@@ -182,8 +182,8 @@ function jobs({ commands }: JupyterFrontEnd, distdl: DistDL): Kind {
   return {
     mime: JOB,
     make,
-    gone: __('This job is not on this server. This is what the notebook kept of it.'),
-    silent: __('The server does not answer for this job. This is what the notebook kept of it.'),
+    gone: __('This job is not on this server. This is the copy saved in the notebook.'),
+    silent: __('The server is not responding for this job. This is the copy saved in the notebook.'),
     asks: false,
   };
 }
@@ -203,8 +203,8 @@ function studies(app: JupyterFrontEnd, { api }: DistDL, notebooks: INotebookTrac
   return {
     mime: SCALING,
     make,
-    gone: __('This study is not on this server. This is what the notebook kept of it.'),
-    silent: __('The server does not answer for this study. This is what the notebook kept of it.'),
+    gone: __('This study is not on this server. This is the copy saved in the notebook.'),
+    silent: __('The server is not responding for this study. This is the copy saved in the notebook.'),
     asks: true,
   };
 }
@@ -223,8 +223,8 @@ function sweeps(app: JupyterFrontEnd, distdl: DistDL, notebooks: INotebookTracke
   return {
     mime: SWEEP,
     make,
-    gone: __('This sweep is not on this server. This is what the notebook kept of it.'),
-    silent: __('The server does not answer for this sweep. This is what the notebook kept of it.'),
+    gone: __('This sweep is not on this server. This is the copy saved in the notebook.'),
+    silent: __('The server is not responding for this sweep. This is the copy saved in the notebook.'),
     asks: true,
   };
 }

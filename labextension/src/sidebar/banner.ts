@@ -19,10 +19,10 @@ export class Banner {
   update({ state, retry, heard, problem }: Connection, now: number): void {
     show(this.element, state === 'down');
     if (state !== 'down') return;
-    setText(this.#title, problem ? __('No live values') : __('Server does not answer'));
+    setText(this.#title, problem ? __('No live values') : __('Server not responding'));
     const left = retry === null ? 0 : Math.ceil(retry - now);
     const next = left > 0 ? __('Next try in %1.', duration(left)) : __('Trying now.');
     const shown = heard === null ? '' : __('Shown: %1.', clock(heard));
-    setText(this.#text, [problem || __('Jobs go on running.'), next, shown].filter(Boolean).join(' '));
+    setText(this.#text, [problem || __('Jobs keep running.'), next, shown].filter(Boolean).join(' '));
   }
 }

@@ -180,7 +180,7 @@ export class ClusterView {
 
   async #scaleTo(count: number, most: number | null): Promise<void> {
     if (!Number.isInteger(count) || count < 0 || (most !== null && count > most)) {
-      this.#say(most === null ? __('Type a whole number, 0 or more.') : __('Type a whole number from 0 to %1.', most));
+      this.#say(most === null ? __('Enter an integer of at least 0.') : __('Enter an integer from 0 to %1.', most));
       return;
     }
     const { name, node_count } = this.#cluster;
@@ -201,7 +201,7 @@ export class ClusterView {
 
   async #removed(): Promise<void> {
     const { name, nodes, active_jobs, billed } = this.#cluster;
-    const costly = billed ? ` ${__('Its machines stay, and go on costing money: delete them first.')}` : '';
+    const costly = billed ? ` ${__('Its machines keep running and cost money. Delete them first.')}` : '';
     const jobs = active_jobs ? ` ${_n('%1 job runs there.', '%1 jobs run there.', active_jobs)}` : '';
     const text = _n('Remove %2 with %1 node from the list?', 'Remove %2 with %1 nodes from the list?', nodes.length, name);
     if (await this.#confirm(`${text}${jobs}${costly}`, __('Remove'))) await this.#do(this.actions.removeCluster(name));

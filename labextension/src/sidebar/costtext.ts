@@ -40,5 +40,5 @@ function priceWords({ cost_per_hour, currency, price_source, max_nodes }: Machin
 
 /** Return the warning about nodes that stay up without a job, "" when none does. */
 export function keptUpWords(nodes: number): string {
-  return nodes > 0 ? _n('%1 node stays up and costs money all the time, also without a job.', '%1 nodes stay up and cost money all the time, also without a job.', nodes) : '';
+  return nodes > 0 ? _n('%1 node keeps running and costs money all the time, even without a job.', '%1 nodes keep running and cost money all the time, even without a job.', nodes) : '';
 }

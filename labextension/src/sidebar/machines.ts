@@ -70,11 +70,11 @@ export class MachinesView {
     const { machines } = this.#cluster;
     if (!machines) return;
     const most = number(__('Nodes at most'), machines.max_nodes, 1);
-    const least = number(__('Nodes that stay up'), machines.min_nodes, 0);
+    const least = number(__('Nodes kept running'), machines.min_nodes, 0);
     const warning = h('div', { class: 'dd-ink-warn', role: 'status', hidden: true });
     const go = h('button', { type: 'submit', class: 'dd-btn dd-small' }, __('Scale'));
     const close = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Close')), () => this.stage.clear());
-    const fields = [labelled(__('Nodes at most'), most), labelled(__('Nodes that stay up'), least)];
+    const fields = [labelled(__('Nodes at most'), most), labelled(__('Nodes kept running'), least)];
     const form = h('form', { class: 'dd-s12 dd-scale-form', novalidate: true }, ...fields, warning, h('div', { class: 'dd-row' }, go, close));
     least.addEventListener('input', () => {
       setText(warning, keptUpWords(Number(least.value) || 0));

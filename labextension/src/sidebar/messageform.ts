@@ -15,7 +15,7 @@ export interface MessageFormActions {
 }
 
 /** What a message is sent for, as `monitoring/settings.py` has it. */
-const kinds = (): [string, string][] => [['end', __('Ends without a failure')], ['failure', __('Failures')], ['stall', __('Stalls')], ['nan', __('Metrics that are no number')], ['rule', __('Rules of a job')]];
+const kinds = (): [string, string][] => [['end', __('Ends without a failure')], ['failure', __('Failures')], ['stall', __('Stalls')], ['nan', __('NaN metrics')], ['rule', __('Rules of a job')]];
 
 export class MessageForm {
   readonly element: HTMLFormElement;
@@ -32,7 +32,7 @@ export class MessageForm {
 
   constructor(private readonly actions: MessageFormActions) {
     const label = h('label', { for: this.#address.id, class: 'dd-s12' }, __('Address of a webhook'));
-    const note = h('div', { class: 'dd-s12 dd-sub' }, __('Of Slack, Teams, ntfy or any that takes JSON. Who has it can write there, so it is kept on the server and never shown again.'));
+    const note = h('div', { class: 'dd-s12 dd-sub' }, __('Slack, Teams, ntfy or any JSON webhook. Treat it as a secret: it is stored on the server and never shown again.'));
     const what = h('div', { role: 'group', 'aria-label': __('Messages for') }, h('div', { class: 'dd-s12' }, __('Messages for')), ...this.#kinds.map(({ element }) => element));
     const close = onClick(button(__('Close')), () => this.actions.closed());
     this.element = h('form', { class: 'dd-cluster-form', 'aria-label': __('Messages about jobs'), novalidate: true },
@@ -98,7 +98,7 @@ export class MessageForm {
 
   #draw(): void {
     const host = this.#now?.host ?? '';
-    setText(this.#where, this.#now ? (host ? __('They go to %1.', host) : __('They go nowhere yet.')) : '');
+    setText(this.#where, this.#now ? (host ? __('They go to %1.', host) : __('Notifications are off.')) : '');
     const typed = this.#address.value.trim() !== '';
     this.#save.disabled = this.#busy || !this.#now || !this.#wanted || (!typed && this.#wanted === this.#now.notify);
     this.#test.disabled = this.#busy || !this.#wanted || (!typed && !host);

@@ -35,7 +35,7 @@ export class NodeView {
   }
 
   #drawMark(state: ClusterNode['state']): void {
-    const words: Record<string, string> = { idle: __('idle'), busy: __('busy'), down: __('does not answer'), unknown: __('unknown'), starting: __('starting') };
+    const words: Record<string, string> = { idle: __('idle'), busy: __('busy'), down: __('not responding'), unknown: __('unknown'), starting: __('starting') };
     const names: Record<string, string> = { down: 'close', unknown: 'lost', starting: 'starting' };
     const name = names[state];
     assign(this.#mark, { title: words[state], 'aria-label': words[state] });

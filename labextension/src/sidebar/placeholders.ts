@@ -28,7 +28,7 @@ export function nothingYet(newJob: () => void, quickstart: (() => void) | null):
     'div',
     { class: 'dd-nothing', hidden: true },
     h('div', { class: 'dd-b' }, __('No jobs yet')),
-    h('div', { class: 'dd-sub dd-s12' }, __('Put this on top of a cell that trains, and run it:')),
+    h('div', { class: 'dd-sub dd-s12' }, __('Add this line at the top of a cell that trains, and run it:')),
     code,
     h('div', { class: 'dd-nothing-buttons' }, begin, show_),
   );

@@ -52,7 +52,7 @@ function render({ model, el }: Context): () => void {
     profile: async (number) => (await ask('profile', { number })) as JobProfile,
     picture: async (number) => (await ask('picture', { number })) as string,
   };
-  const silence = ({ id }: Card): string => __('The kernel sends nothing. The job goes on; %1 shows it again.', `%dist_attach ${id}`);
+  const silence = ({ id }: Card): string => __('The kernel is not responding. The job keeps running; %1 shows it again.', `%dist_attach ${id}`);
   const changed = ({ card }: { card: Card }): void => {
     if (ENDED.has(card.state)) holdHeight(el);
   };

@@ -24,7 +24,7 @@ function textOf(ask: Ask): Text {
 
 function clustersOf(ask: Ask): NamedClusterActions {
   return {
-    waiting: __('No answer from the kernel yet'),
+    waiting: __('No response from the kernel yet'),
     kinds: async () => (await ask('clusters.kinds')) as Plugin[],
     choices: async (kind, option, options) => (await ask('clusters.choices', { kind, option, options })) as Choice[],
     add: (name, kind, options) => ask('clusters.add', { name, kind, options }),

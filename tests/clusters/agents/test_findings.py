@@ -246,12 +246,12 @@ def test_host_with_too_little_room_is_told():
              told("c", slots=90), told("d", cores=2, slots=90)]  # fmt: skip
     rows = list(findings.room(hosts, 80, oversubscribe=False))
     assert [(row.node, row.level, row.says) for row in rows] == [
-        ("a", "error", "80 processes are too many for 2 cores: one machine starts 64 at most"),
-        ("a", "error", "80 processes would take 160 open files, and no more than 100 can be had"),
+        ("a", "error", "80 processes are too many for 2 cores. The limit of one machine is 64"),
+        ("a", "error", "80 processes need about 160 open files, but only 100 are available"),
     ]
     assert [row.remedy for row in rows] == [
         "Use fewer processes, or set oversubscribe=True.",
-        "A process may open too few files here: raise 'ulimit -n'.",
+        "The limit of open files per process is reached. Raise it with 'ulimit -n'.",
     ]
     assert len(list(findings.room(hosts, 80, oversubscribe=True))) == 1
 

@@ -42,8 +42,8 @@ def test_a_value_of_the_rank_itself_travels_by_its_class():
 def test_the_limit_is_kept_without_making_the_whole_pickle():
     assert values.packed(b"x" * 100, most=50) == (
         b"",
-        "The value is bytes of more than 0 MB, so only its text came: end the cell with a part of it, or write it to a "
-        "file.",
+        "The value is bytes of more than 0 MB, so only its text is returned. End the cell with a part of it, or write "
+        "it to a file.",
     )
 
 
