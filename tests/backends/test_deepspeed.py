@@ -109,7 +109,8 @@ def test_a_job_keeps_what_its_file_held(tmp_path, distdl_home):
         ({"deepspeed_config": {"a": {1}}},
          "The DeepSpeed config is not valid JSON: Object of type set is not JSON "
          "serializable.", "Correct the JSON at this line and column."),
-        ({"zero_stage": 4, "micro_batch": 1}, "zero_stage is 4, but must be 0, 1, 2 or 3.", "Set zero_stage to 0, 1, 2 or 3."),
+        ({"zero_stage": 4, "micro_batch": 1}, "zero_stage is 4, but must be 0, 1, 2 or 3.",
+         "Set zero_stage to 0, 1, 2 or 3."),
         ({"zero_stage": 2}, "The DeepSpeed config does not set the batch size.",
          "Set micro_batch to the samples per rank and micro-batch."),
         ({"zero_stage": 2, "micro_batch": 1, "offload": "optimizer and parameters"},
