@@ -152,7 +152,7 @@ def _made(kind: type, given: Mapping[str, Any]) -> Any:
     return made
 
 
-_WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number", types.NoneType: ""}
+_WORDS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
 
 
 def _needed(field: dataclasses.Field[Any]) -> bool:

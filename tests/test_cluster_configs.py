@@ -59,7 +59,7 @@ def test_a_name_is_a_plain_word(name):
 
 
 def test_what_is_wrong_is_refused_before_it_is_kept(rack, config):
-    with pytest.raises(InvalidSpec, match="rack is a kind of cluster"):
+    with pytest.raises(InvalidSpec, match="rack is a cluster type"):
         cluster_configs.add("rack", "rack", {})
     with pytest.raises(InvalidSpec, match="Unknown cluster type 'rak'"):
         cluster_configs.add("mini", "rak", {})
@@ -69,10 +69,10 @@ def test_what_is_wrong_is_refused_before_it_is_kept(rack, config):
         cluster_configs.add("mini", "rack", {"password": "hunter2"})
     for kind, name, value in (("slurm", "setup", "export HF_TOKEN=hunter2hunter2hunter2"),
                               ("spark", "remote", "sc://host:15002/;x-api-key=hunter2hunter2")):  # fmt: skip
-        with pytest.raises(InvalidSpec, match=f"{name} holds a secret .*=•••") as refused:
+        with pytest.raises(InvalidSpec, match=f"{name} contains a secret .*=•••") as refused:
             cluster_configs.add("mini", kind, {name: value})
         assert "hunter2" not in str(refused.value)
-        with pytest.raises(InvalidSpec, match=f"{name} holds a secret|not on the PATH|not installed") as refused:
+        with pytest.raises(InvalidSpec, match=f"{name} contains a secret|not on the PATH|not installed") as refused:
             submit(print, compute_target=kind, **{name: value})
         assert "hunter2" not in str(refused.value)
     cluster_configs.add("mini", "slurm", {"setup": "module load cuda/12.4; export HF_TOKEN=$(cat ~/.hf)"})
@@ -89,7 +89,7 @@ def test_a_broken_file_is_named_and_never_overwritten(config, text):
     (config / "distdl_jupyter.json").write_text(text)
     with pytest.raises(DistDLError, match=r"distdl_jupyter\.json cannot be read") as caught:
         cluster_configs.named()
-    assert caught.value.hint == "Fix or delete that file"
+    assert caught.value.hint == "Fix or delete that file."
     with pytest.raises(DistDLError):
         cluster_configs.add("mini", "local", {})
     assert (config / "distdl_jupyter.json").read_text() == text

@@ -182,7 +182,7 @@ def test_the_command_shows_the_dry_run_first(capsys):
     assert cli.main(["prune", "--older", "30d", "--keep", "0"]) == 0
     assert "Deleted 1 job, " in capsys.readouterr().out
     assert cli.main(["prune", "--older", "30d"]) == 0
-    assert capsys.readouterr().out == "No job is to be deleted.\n"
+    assert capsys.readouterr().out == "No jobs match.\n"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_command_shows_the_dry_run_first(capsys):
         ({"older": 30}, "with its unit"),
         ({"older": timedelta(days=-1)}, "with its unit"),
         ({"keep": -1}, "keep must be an integer of at least 0, not -1."),
-        ({"keep": True}, "keep is True"),
+        ({"keep": True}, "keep must be an integer of at least 0, not True"),
     ],
 )
 def test_what_is_not_clear_deletes_nothing(options, says):

@@ -73,9 +73,9 @@ def read() -> SignIn | None:
             _check_own(file(), seen)
             if permissions.is_open(seen):
                 raise NotSignedIn(
-                    f"{file()} may be written by others.",
+                    f"{file()} is writable by others.",
                     code="sign-in-file-writable",
-                    hint="Take that back with chmod go-w, and sign in again.",
+                    hint="Run chmod go-w on it, and sign in again.",
                 )
             return SignIn(**json.load(source))
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def _secure() -> None:
 def _check_own(path: Path, seen: os.stat_result) -> None:
     if seen.st_uid != os.geteuid():
         raise NotSignedIn(
-            f"{path} belongs to the user with number {seen.st_uid} and not to you.",
+            f"{path} belongs to another user (number {seen.st_uid}).",
             code="sign-in-file-of-another-user",
             hint=_ELSEWISE,
         )

@@ -147,7 +147,7 @@ def _refuse_many(modules: Sequence[LocalModule]) -> None:
     if total > _LARGEST:
         largest = max(modules, key=lambda module: module.size)
         raise InvalidSpec(
-            f"The modules in the notebook's folder that this job would send have {humanize.size(total)} or more "
+            f"The modules in the notebook's folder that this job would send are {humanize.size(total)} or more in size "
             f"({largest.label} in {largest.root} alone has {humanize.size(largest.size)}), but the limit is "
             f"{humanize.size(_LARGEST)}.",
             code="modules-too-large",

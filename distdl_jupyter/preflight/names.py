@@ -54,7 +54,7 @@ def _large(draft: CapturedCode) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "large-value",
-                f"{one.name} ({one.detail}) has {humanize.size(one.size)}: every rank reads and stores its own copy.",
+                f"{one.name} ({one.detail}) is {humanize.size(one.size)}: every rank reads and stores its own copy.",
                 f"Load it inside the {draft.kind}, each rank its own part, or send it once to each node with data=.",
             )
 

@@ -47,7 +47,7 @@ def test_several_nodes_without_infiniband_become_one_machine() -> None:
     assert advice.level == "warning"
     assert advice.headline == "One machine instead of two"
     assert advice.reason == (
-        "NC96ads_A100_v4 has no InfiniBand, so gradients would use 80 Gb/s Ethernet. One ND96amsr_A100_v4 holds the "
+        "NC96ads_A100_v4 has no InfiniBand, so gradients would use 80 Gb/s Ethernet. One ND96amsr_A100_v4 has the "
         "same 8 × A100 80 GB, connected by NVLink."
     )
     assert advice.action == "Use 1 × ND96amsr_A100_v4"
@@ -126,7 +126,7 @@ def test_following_the_advice_ends(size, nodes: int) -> None:
 
 def test_more_processes_than_gpus() -> None:
     advice = said(rent("NC96ads_A100_v4", 1, 8))["more-processes-than-gpus"]
-    assert "NC96ads_A100_v4 has 4 GPUs: 8 processes would share them" in advice.reason
+    assert "NC96ads_A100_v4 has 4 GPUs, so 8 processes would share them" in advice.reason
     assert advice.change == {"node_count": 1, "process_count_per_node": 4}
     assert advice.action == "Use 4 processes per node"
     assert "more-processes-than-gpus" not in said(rent("NC96ads_A100_v4", 1, 4))
@@ -136,7 +136,7 @@ def test_more_processes_than_gpus() -> None:
 
 def test_the_gpus_of_this_machine_count_over_all_emulated_nodes() -> None:
     shared = said(Request(node_count=2, process_count_per_node=2, gpus=2, cores=64))["more-processes-than-gpus"]
-    assert "This machine has 2 GPUs: 4 processes" in shared.reason
+    assert "This machine has 2 GPUs, so 4 processes" in shared.reason
     assert shared.change == {"node_count": 2, "process_count_per_node": 1}
     assert "more-processes-than-gpus" not in said(Request(node_count=2, process_count_per_node=1, gpus=2, cores=64))
 
@@ -144,7 +144,7 @@ def test_the_gpus_of_this_machine_count_over_all_emulated_nodes() -> None:
 def test_more_processes_than_cores_only_on_this_machine_without_gpus() -> None:
     advice = said(Request(node_count=2, process_count_per_node=4, cores=2))["more-processes-than-cores"]
     assert advice.level == "info"
-    assert "This machine has 2 cores: 8 processes would take turns." in advice.reason
+    assert "This machine has 2 cores for 8 processes." in advice.reason
     assert advice.change == {"node_count": 2, "process_count_per_node": 1}
     assert "more-processes-than-cores" not in said(Request(node_count=1, process_count_per_node=2, cores=2))
     assert "more-processes-than-cores" not in said(Request(process_count_per_node=8, cores=2, gpus=8))

@@ -67,8 +67,8 @@ def test_the_batch_alone_is_told() -> None:
 
 
 def test_beyond_the_studied_batch_the_doubt_is_told() -> None:
-    assert "Beyond 8,192" in said(asked(64, batch_size=256))["global-batch"].reason
-    assert "Beyond 8,192" not in said(asked(32, batch_size=256))["global-batch"].reason
+    assert "Above 8,192" in said(asked(64, batch_size=256))["global-batch"].reason
+    assert "Above 8,192" not in said(asked(32, batch_size=256))["global-batch"].reason
 
 
 def test_a_job_too_small_to_gain() -> None:

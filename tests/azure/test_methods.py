@@ -66,7 +66,7 @@ def test_az_is_asked_for_the_tenant_of_the_settings(az):
     [
         ("ERROR: Please run 'az login' to setup account.\n", "Nobody is logged in with az. Run az login in a terminal"),
         ("ERROR: AADSTS70043: The refresh token has expired.\n", "The sign-in has expired (AADSTS70043). Sign in"),
-        ("ERROR: AADSTS50076: Due to a configuration change\n", "Azure asks for per second factor"),
+        ("ERROR: AADSTS50076: Due to a configuration change\n", "Azure asks for a second factor"),
     ],
 )
 def test_az_that_refuses(az, said, sentence):

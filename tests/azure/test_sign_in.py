@@ -370,7 +370,7 @@ def test_a_record_whose_account_cannot_be_read_says_to_sign_in_again(people):
 def test_what_belongs_to_another_user_or_may_be_written_by_others_is_not_used(people, monkeypatch):
     signed_in_by_code(people)
     stored.file().chmod(0o666)
-    with pytest.raises(NotSignedIn, match="may be written by others"):
+    with pytest.raises(NotSignedIn, match="is writable by others"):
         identity.credential().get_token(BLOB)
     stored.file().chmod(0o600)
     with monkeypatch.context() as other:

@@ -102,31 +102,33 @@ def test_a_job_keeps_what_its_file_held(tmp_path, distdl_home):
 @pytest.mark.parametrize(
     ("options", "said", "remedy"),
     [
-        ({"deepspeed_config": "/no/ds.json"}, "DeepSpeed's config /no/ds.json cannot be read: No such file or "
+        ({"deepspeed_config": "/no/ds.json"}, "Cannot read the DeepSpeed config /no/ds.json: No such file or "
          "directory.", "Set deepspeed_config to the path of a JSON file, to JSON, or to a dict."),
-        ({"deepspeed_config": "{"}, "DeepSpeed's config is no JSON: Expecting property name enclosed in double quotes: "
-         "line 1 column 2 (char 1).", "Correct the JSON at this line and column."),
+        ({"deepspeed_config": "{"},
+         "The DeepSpeed config is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1).", "Correct the JSON at this line and column."),
         ({"deepspeed_config": {"a": {1}}},
          "The DeepSpeed config is not valid JSON: Object of type set is not JSON "
          "serializable.", "Correct the JSON at this line and column."),
         ({"zero_stage": 4, "micro_batch": 1}, "zero_stage is 4, but must be 0, 1, 2 or 3.",
          "Set zero_stage to 0, 1, 2 or 3."),
         ({"zero_stage": 2}, "The DeepSpeed config does not set the batch size.",
-         "Set micro_batch to the samples per rank and micro-batch."),
+         "Set micro_batch to the number of samples per rank."),
         ({"zero_stage": 2, "micro_batch": 1, "offload": "optimizer and parameters"},
-         "offload_param needs ZeRO stage 3, but the stage is 2.", "Set zero_stage to 3, or leave the offload out."),
+         "offload_param needs ZeRO stage 3, but the stage is 2.", "Set zero_stage to 3, or remove the offload."),
         ({"micro_batch": 1, "offload": "optimizer"}, "offload_optimizer needs ZeRO stage 1, but the stage is 0.",
-         "Set zero_stage to 1, or leave the offload out."),
+         "Set zero_stage to 1, or remove the offload."),
         ({"deepspeed_config": {"train_batch_size": 4, "bf16": {"enabled": True}, "fp16": {"enabled": True}}},
          "The DeepSpeed config enables both bf16 and fp16.", "Disable one of them."),
-        ({"micro_batch": 0}, "train_micro_batch_size_per_gpu is 0, but must be an integer of at least 1.", ""),
+        ({"micro_batch": 0}, "train_micro_batch_size_per_gpu is 0, but must be an integer of at least 1.",
+         "Set train_micro_batch_size_per_gpu to an integer of at least 1."),
         ({"deepspeed_config": {"train_batch_size": 32}, "micro_batch": 4, "gradient_accumulation": 1},
          "train_batch_size is 32, but 4 samples a rank x 1 batch a step x 2 ranks is 8.",
-         "Set train_batch_size to 8, or leave it out."),
+         "Set train_batch_size to 8, or remove it."),
         ({"deepspeed_config": {"train_batch_size": 30}, "micro_batch": 4},
-         "train_batch_size is 30, which is not a multiple of 4 samples a rank x 2 ranks.", "Set it to 24 or 32."),
+         "train_batch_size is 30, which is not a multiple of 4 samples a rank x 2 ranks.",
+         "Set train_batch_size to 24 or 32."),
         ({"deepspeed_config": {"train_batch_size": 1}},
-         "train_batch_size is 1, which is not a multiple of 1 batch a step x 2 ranks.", "Set it to 2."),
+         "train_batch_size is 1, which is not a multiple of 1 batch a step x 2 ranks.", "Set train_batch_size to 2."),
     ],
 )  # fmt: skip
 def test_a_config_that_cannot_work_is_refused_in_one_sentence(options, said, remedy):

@@ -71,8 +71,8 @@ def test_ranks_and_daemons_of_mpirun_talk_on_the_network_that_the_hosts_share():
 @pytest.mark.parametrize(
     ("shell", "words"),
     [
-        ((), "takes Linux, the right to give"),
-        (("/my env/bin/python",), "'/my env/bin/python': Open MPI takes no blank"),
+        ((), "needs Linux, permission to set"),
+        (("/my env/bin/python",), "'/my env/bin/python', because Open MPI allows no space"),
     ],
 )
 def test_mpi_over_nodes_is_refused_without_a_shell_that_open_mpi_can_start(shell, words):
@@ -125,7 +125,7 @@ def test_ranks_share_gpus_where_there_are_fewer():
 
 def test_plain_runs_one_process():
     assert len(plan("plain", per_node=1).environments) == 1
-    with pytest.raises(InvalidSpec, match="2 are asked for"):
+    with pytest.raises(InvalidSpec, match="but the job has 2"):
         plan("plain", per_node=2)
 
 

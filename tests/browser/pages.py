@@ -106,7 +106,7 @@ class Sidebar:
 
     @property
     def banner(self) -> Locator:
-        """What stands above all while the server not responding as it should."""
+        """What stands above all while the server does not respond as it should."""
         return self.root.locator(".dd-sidebar-banner")
 
     @property

@@ -245,7 +245,7 @@ def test_what_pickle_would_only_name_is_refused(notebook):
     notebook.run(
         "class Named:\n    def __call__(self): pass\n    def __reduce__(self): return 'named'\nnamed = Named()"
     )
-    with pytest.raises(InvalidSpec, match=r"named cannot be sent to the ranks: it is a Named .*only name it"):
+    with pytest.raises(InvalidSpec, match=r"named cannot be sent to the ranks: it is a Named .*stores it only by name"):
         notebook.capture("named()")
 
 

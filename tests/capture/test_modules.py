@@ -112,7 +112,9 @@ def test_modules_that_are_too_large_to_travel_are_named_before_they_are_read(not
     (Path("torchlike") / "core.so").touch()
     os.truncate("torchlike/core.so", 300_000_000)
     write("more.py", "(")  # is never read
-    with pytest.raises(InvalidSpec, match=r"have 300 MB or more, torchlike/ in .* alone 300 MB; the most is 200 MB"):
+    with pytest.raises(
+        InvalidSpec, match=r"are 300 MB or more in size .torchlike/ in .* alone has 300 MB.*the limit is 200 MB"
+    ):
         notebook.capture("import torchlike")
 
 

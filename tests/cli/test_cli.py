@@ -109,7 +109,7 @@ def test_run_ends_with_the_warnings_that_came_while_the_job_ran(tmp_path, code, 
     end = done.stderr.partition(" completed")[2]
     assert "Warning: " in end
     assert word in end
-    assert "never initialises" not in end, "what was said before the start is not said again"
+    assert "never initializes" not in end, "what was said before the start is not said again"
 
 
 def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):
@@ -126,7 +126,7 @@ def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):
         (["-m", "pkg.train"], "needs the file of a script, not a module. Run: distdl submit -p 2 pkg/train.py"),
         (["python", "-m", "train"], "needs the file of a script, not a module. Run: distdl submit -p 2 train.py"),
         (["torchrun", "--nproc-per-node", "4", "digits.py"],
-         "torchrun has no place in it. Run: distdl submit -p 2 -b torch digits.py"),
+         "Do not use torchrun with it. Run: distdl submit -p 2 -b torch digits.py"),
         (["horovodrun", "-np", "4", "python", "a/b.py"], "distdl submit -p 2 -b horovod-gloo a/b.py"),
     ],
 )  # fmt: skip
@@ -236,7 +236,7 @@ def test_help_and_version():
 
 
 def test_without_an_id_the_newest_job_is_read_and_none_is_stopped(script):
-    assert "There are no jobs yet. distdl submit -p 2" in distdl("logs", code=2).stderr
+    assert "There are no jobs yet. Start one with: distdl submit -p 2" in distdl("logs", code=2).stderr
     distdl("submit", "-f", script)
     newest = distdl("submit", script).stdout.strip()
     assert newest in distdl("show").stdout

@@ -69,7 +69,7 @@ def test_a_value_that_was_deleted_is_an_error_and_a_none_is_not():
     done = job({}, {})
     put(done, 0, None)
     assert done.result() is None
-    with pytest.raises(ResultUnavailable, match="The value of rank 1 is not here any more"):
+    with pytest.raises(ResultUnavailable, match="The value of rank 1 no longer exists"):
         done.results()
 
 
@@ -78,7 +78,7 @@ def test_result_opens_nothing_but_the_value_that_it_returns():
     put(done, 0, 42)
     done.folder.result(1).write_bytes(b"no pickle")
     assert done.result() == 42
-    with pytest.raises(ResultUnavailable, match=r"rank-1\.pkl cannot be opened here"):
+    with pytest.raises(ResultUnavailable, match=r"rank-1\.pkl cannot be loaded here"):
         done.results()
 
 

@@ -58,7 +58,7 @@ def test_a_function_that_trains_nothing_or_fails_is_told(distdl_home):
 
 def test_the_numbers_of_a_line_are_read():
     assert scaling.numbers("1,2, 4") == [1, 2, 4]
-    with pytest.raises(InvalidSpec, match="'1,b' are no numbers of processes"):
+    with pytest.raises(InvalidSpec, match="'1,b' is not a list of numbers of processes"):
         scaling.numbers("1,b")
 
 
@@ -158,7 +158,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     wait_for(lambda: endpoint.posts, what="the message that its driver could not send")
     said = json.loads(endpoint.posts[0][2])
     assert (said["job"], said["name"], said["state"]) == (found.id, "Scaling of train", "canceled")
-    with pytest.raises(InvalidSpec, match="HUB_TOKEN was given to job"):
+    with pytest.raises(InvalidSpec, match="HUB_TOKEN was set for job"):
         found.resume()
     assert len(jobs()) == found.facts.runs
     monkeypatch.setenv("HUB_TOKEN", "abcdefgh123")

@@ -195,7 +195,7 @@ def test_a_run_outside_of_a_job_prints_what_it_logs(capsys, monkeypatch):
     run.log("loss", 0.25)
     assert capsys.readouterr().out == "step 0  loss 0.25\n"
     assert run.id.startswith("OfflineRun_")
-    with pytest.raises(LookupError, match="works only in a job"):
+    with pytest.raises(LookupError, match="only inside a job"):
         Run.get_context(allow_offline=False)
 
 
@@ -219,10 +219,10 @@ def test_options_become_those_of_a_job():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"shm_size": "8g"}, "shm_size of an estimator means nothing here: ranks run in no container"),
-        ({"custom_docker_image": "mine"}, "custom_docker_image of an estimator means nothing here: ranks run with"),
+        ({"shm_size": "8g"}, "shm_size of the estimator is ignored: ranks run without a container"),
+        ({"custom_docker_image": "mine"}, "custom_docker_image of the estimator is ignored: ranks use the Python"),
         ({"framework_version": "1.4"}, "name another one in pip_packages"),
-        ({"vm_priority": "lowpriority"}, "vm_priority of an estimator means nothing here"),
+        ({"vm_priority": "lowpriority"}, "vm_priority of the estimator is ignored"),
     ],
 )
 def test_what_means_nothing_here_is_told_in_one_sentence(given, said):
@@ -234,13 +234,13 @@ def test_what_means_nothing_here_is_told_in_one_sentence(given, said):
     ("given", "said"),
     [
         ({"entry_script": None}, "An estimator needs entry_script"),
-        ({"node_count": 2}, 'Several processes need distributed_backend.* Give distributed_backend="mpi"'),
-        ({"distributed_backend": "nccl", "distributed_training": Gloo()}, "backend is nccl and .*training gloo"),
-        ({"distributed_training": "mpi"}, "it takes MpiConfiguration"),
-        ({"environment_definition": object()}, "Give pip_packages, conda_packages and environment_variables"),
-        ({"conda_dependencies_file": "env.yml"}, "Give its packages as conda_packages and pip_packages"),
+        ({"node_count": 2}, 'Several processes need distributed_backend.* Set distributed_backend="mpi"'),
+        ({"distributed_backend": "nccl", "distributed_training": Gloo()}, "backend is nccl, but .*training is gloo"),
+        ({"distributed_training": "mpi"}, "must be MpiConfiguration"),
+        ({"environment_definition": object()}, "Set pip_packages, conda_packages and environment_variables"),
+        ({"conda_dependencies_file": "env.yml"}, "List the packages in conda_packages and pip_packages"),
         ({"compute_target": SimpleNamespace(name="gpucluster")}, r'add_cluster\("gpucluster", "azureml"'),
-        ({"inputs": [3]}, "inputs holds 3"),
+        ({"inputs": [3]}, "inputs contains 3"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_remedy(given, said):
@@ -282,7 +282,9 @@ def test_a_reference_to_a_container_becomes_a_data_source_and_a_folder_of_the_co
 
 def test_a_reference_to_a_file_share_is_refused_with_the_remedy():
     share = SimpleNamespace(name="files", account_name="mine", container_name="s", datastore_type="AzureFile")
-    with pytest.raises(InvalidSpec, match=r"The data reference files is in no container .* Give its place"):
+    with pytest.raises(
+        InvalidSpec, match=r"The data reference files is not in an Azure Blob container. Set its address"
+    ):
         estimator(inputs=[DataReference(share)])
 
 
@@ -302,11 +304,11 @@ def test_a_run_goes_on_from_a_folder_of_an_earlier_one(project, tmp_path):
 
 def test_only_ranks_log_to_a_run_and_what_is_not_there_says_so(project):
     run = Run(None, "20260101-000000-abcde")
-    with pytest.raises(InvalidSpec, match="Only the ranks of a run log to it"):
+    with pytest.raises(InvalidSpec, match="Only the ranks of a run can log to it"):
         run.log("loss", 1)
-    with pytest.raises(AttributeError, match=r"Run\.log_table of azureml-core is not in"):
+    with pytest.raises(AttributeError, match=r"Run\.log_table of azureml-core is not supported by"):
         run.log_table()
-    with pytest.raises(TypeError, match=r"Run\.log_list takes several"):
+    with pytest.raises(TypeError, match=r"Run\.log accepts one number\. Use Run\.log_list"):
         Run.get_context().log("loss", [1, 2])
     with pytest.raises(InvalidSpec, match=r"Experiment\.submit takes an estimator, not dict"):
         azureml.Experiment(None, "x").submit({})

@@ -72,7 +72,7 @@ def test_a_container_is_said_to_be_downloaded_and_its_key_stays_unread(folder):
     told = batchai.explain(folder / "job.json")
     assert told.ready
     (row,) = rows(told, "path")[:1]
-    assert "blob://acct/train/mnist, brought to each node's disk" in row.here
+    assert "blob://acct/train/mnist, copied to the disk of each node before the start" in row.here
     for text in (repr(told), told._repr_html_(), repr(batchai.read(folder / "job.json"))):
         assert "S3CRET" not in text
 
@@ -80,7 +80,7 @@ def test_a_container_is_said_to_be_downloaded_and_its_key_stays_unread(folder):
 def test_the_table_escapes_what_the_job_says(folder):
     told = batchai.explain(job(folder, schedulingPriority="<script>alert(1)</script>"))
     assert "<script>" not in told._repr_html_()
-    assert "ignored: there is no queue" in repr(told)
+    assert "ignored: priorities are not supported" in repr(told)
 
 
 def test_inputs_are_sources_of_data_and_the_script_s_folder_is_itself(folder):
@@ -115,7 +115,7 @@ def test_what_is_nowhere_here_is_missing_until_mounts_names_it(folder):
 
 def test_a_script_that_is_not_here_is_named(folder):
     settings = {"pythonScriptFilePath": "$AZ_BATCHAI_JOB_MOUNT_ROOT/scripts/gone.py"}
-    with pytest.raises(InvalidSpec, match=r"gone\.py is not here.*batchai_mounts="):
+    with pytest.raises(InvalidSpec, match=r"gone\.py was not found.*batchai_mounts="):
         batchai.draft(job(folder, horovodSettings=settings))
 
 
@@ -224,13 +224,13 @@ def test_preparation_and_image_are_told_not_done(folder):
     changed = job(folder, jobPreparation={"commandLine": line},
                   containerSettings={"imageSourceRegistry": {"image": "tensorflow/tensorflow:1.8.0-gpu"}})  # fmt: skip
     told = batchai.explain(changed)
-    assert rows(told, "jobPreparation")[0].became.endswith("not installed here: pip install surely-absent x-absent")
+    assert rows(told, "jobPreparation")[0].became.endswith("not installed; run: pip install surely-absent x-absent")
     assert rows(told, "containerSettings: image")[0].how == "ignored"
 
 
 def test_a_field_that_nobody_knows_is_named(folder):
     (row,) = rows(batchai.explain(job(folder, nodeCounts=3)), "nodeCounts")
-    assert "no field of a Batch AI job" in row.here
+    assert "not a field of Batch AI jobs" in row.here
 
 
 def test_every_field_of_the_job_stands_in_the_table(folder):
@@ -273,12 +273,12 @@ def test_each_kind_of_settings(toolkit, settings, nodes, backend, processes, fol
     ("toolkit", "settings", "says"),
     [
         ("tensorFlowSettings", {"pythonScriptFilePath": "t.py", "workerCount": 2}, "parameter servers"),
-        ("caffeSettings", {"configFilePath": "net.prototxt"}, "no Python"),
+        ("caffeSettings", {"configFilePath": "net.prototxt"}, "no script to run"),
         ("horovodSettings", {"commandLineArgs": "-a"}, "no pythonScriptFilePath"),
         ("horovodSettings", {"pythonScriptFilePath": "t.py", "processCount": 3}, "3 processes cannot be divided"),
         ("customToolkitSettings", {"commandLine": "bash run.sh"}, "shell script run.sh"),
         ("customToolkitSettings", {"formula": 1}, "no commandLine"),
-        ("horovodSettings", {"pythonScriptFilePath": "t.py", "commandLineArgs": "'--open"}, "cannot be split"),
+        ("horovodSettings", {"pythonScriptFilePath": "t.py", "commandLineArgs": "'--open"}, "No closing quotation"),
     ],
 )
 def test_what_cannot_run_here_is_refused_with_a_remedy(toolkit, settings, says, folder):
@@ -292,12 +292,15 @@ def test_what_cannot_run_here_is_refused_with_a_remedy(toolkit, settings, says, 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"nodeCount": "two"}, "nodeCount is 'two', but it takes a whole number"),
-        ({"horovodSettings": {"pythonScriptFilePath": "t.py", "processCount": 0}}, "processCount is 0"),
-        ({"horovodSettings": "t.py"}, "horovodSettings of the Batch AI job is not a JSON object"),
-        ({"inputDirectories": {"id": "A"}}, "inputDirectories of the Batch AI job is not a list of JSON objects"),
-        ({"environmentVariables": ["A=1"]}, "environmentVariables of the Batch AI job is not a list of JSON objects"),
-        ({"stdOutErrPathPrefix": ["/logs"]}, "stdOutErrPathPrefix of the Batch AI job is not text"),
+        ({"nodeCount": "two"}, "nodeCount must be an integer of at least 1, not 'two'"),
+        (
+            {"horovodSettings": {"pythonScriptFilePath": "t.py", "processCount": 0}},
+            "processCount must be an integer of at least 1, not 0",
+        ),
+        ({"horovodSettings": "t.py"}, "horovodSettings of the Batch AI job must be a JSON object"),
+        ({"inputDirectories": {"id": "A"}}, "inputDirectories of the Batch AI job must be a list of JSON objects"),
+        ({"environmentVariables": ["A=1"]}, "environmentVariables of the Batch AI job must be a list of JSON objects"),
+        ({"stdOutErrPathPrefix": ["/logs"]}, "stdOutErrPathPrefix of the Batch AI job must be"),
     ],
 )
 def test_field_of_another_type_is_named(changes, says, folder):
@@ -316,8 +319,8 @@ def test_a_shell_script_beside_the_job_is_read(folder):
 
 def test_two_kinds_of_settings_and_none(folder):
     both = job(folder, pyTorchSettings={"pythonScriptFilePath": "t.py"})
-    assert "2 kinds of settings" in repr(batchai.explain(both))
-    assert "0 kinds of settings" in repr(batchai.explain(job(folder, horovodSettings=None)))
+    assert "2 types of toolkit settings" in repr(batchai.explain(both))
+    assert "0 types of toolkit settings" in repr(batchai.explain(job(folder, horovodSettings=None)))
 
 
 @pytest.mark.parametrize("text", ["[1]", "{}", '{"a": 1}', "nothing"])
@@ -328,7 +331,7 @@ def test_other_files_are_refused(folder, text):
 
 
 def test_a_missing_file_is_named(folder):
-    with pytest.raises(InvalidSpec, match="There is no file"):
+    with pytest.raises(InvalidSpec, match="does not exist"):
         batchai.read(folder / "absent.json")
 
 

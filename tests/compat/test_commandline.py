@@ -100,7 +100,7 @@ def test_variables_and_the_folder_are_kept():
         ("for i in 1 2; do python a.py; done", "runs for, which is not Python"),
         ("python $(ls *.py)", "runs another command within it"),
         ("echo hello", "runs no Python script"),
-        ("python 'train.py", "cannot be split"),
+        ("python 'train.py", "No closing quotation"),
         ("mpirun -np two python train.py", "-np of mpirun is 'two'"),
         ("mpirun -np 0 python train.py", "-np of mpirun is '0'"),
         ("mpirun -np", "runs mpirun without a script SCRIPT.py"),
@@ -141,7 +141,7 @@ def test_a_shell_script_that_is_here_is_read(line):
 
 
 def test_a_shell_script_with_arguments_or_another_script_in_it_is_refused():
-    with pytest.raises(InvalidSpec, match="is given arguments"):
+    with pytest.raises(InvalidSpec, match="with arguments"):
         parse_command_line("bash run.sh fast", lambda _: RUN)
-    with pytest.raises(InvalidSpec, match=r"run\.sh, which is not here"):
+    with pytest.raises(InvalidSpec, match=r"run\.sh, which is missing"):
         parse_command_line("bash run.sh", lambda _: "bash run.sh")

@@ -267,8 +267,7 @@ def test_batch_statistics_are_usual_and_other_differences_are_not():
         (RIGHT, rank(0, step("abcd", (1, 1), weights=(1.0, 1.0))), "the single process started with other weights"),
         ([RIGHT[0], rank(1, step("c", (3, 4)))], ONE, "batches of different sizes"),
         (RIGHT, rank(0), "made no step"),
-        (RIGHT, {**ONE, "replay_problem": "the batches cannot be put together"}, "the batches of the ranks cannot be "
-            "combined"),
+        (RIGHT, {**ONE, "replay_problem": "the batches cannot be put together"}, "the batches cannot be put together"),
         ([{**one, "sharded": "DeepSpeed's ZeRO"} for one in RIGHT], ONE, "are sharded across ranks"),
         ([RIGHT[0], {**RIGHT[1], "shapes": {"0": [[2], [1]]}}], ONE, "pipeline or tensor parallel"),
         ([rank(0), rank(1)], ONE, "No optimizer step was recorded"),

@@ -90,7 +90,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
             "JupyterLab extension",
             {"widgets_built": False},
             "fail",
-            "The front end of the panels is not built",
+            "front end is not built",
             "make build",
         ),
         ("JupyterLab extension", {"ipywidgets": ""}, "fail", "ipywidgets missing", "pip install"),

@@ -45,7 +45,7 @@ def test_flags_mean_options(line, expected):
 
 
 def test_help_is_asked_for_in_the_notebooks_way():
-    with pytest.raises(InvalidSpec, match=r"%%distributed\? shows the help"):
+    with pytest.raises(InvalidSpec, match=r"Show the help with %%distributed\?"):
         options("--help")
     assert "--help" not in cell_parser().format_help()
 
@@ -80,14 +80,14 @@ def test_every_common_option_and_every_alias_is_a_flag():
         ("--proceses 2", "Did you mean --process-count-per-node\\? "),
         ("--bakend torch", "Did you mean --distributed-backend\\? "),
         ("--foo=3", "Unknown option '--foo'"),
-        ("2", "'2' stands alone on the magic line; each value follows its flag, such as -p 2"),
+        ("2", "Unexpected argument '2' on the magic line: every value must follow an option, such as -p 2"),
         ("-p two", "must be an integer or auto, not 'two'"),
         ("-p", "expected one argument"),
-        ("--name 'open", "The magic line cannot be read: No closing quotation"),
+        ("--name 'open", "No closing quotation"),
         ("--env A", "--env must be NAME=VALUE, or the NAME of a"),
         ("--np 3 -N 2", "cannot be divided evenly among 2 nodes"),
         ("--num-nodes 2 -N 3", "are the same option, but their values differ:"),
-        ("--help", "%%distributed\\? shows the help"),
+        ("--help", "Show the help with %%distributed\\?"),
     ],
 )
 def test_mistakes_are_answered_with_one_sentence(line, words):
@@ -185,7 +185,7 @@ def test_defaults_are_removed_and_checked():
     assert configured({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
     for changes, words in (
         ({"foo": "1"}, "Unknown option 'foo'"),
-        ({"node_count": "0"}, "node_count is 0"),
+        ({"node_count": "0"}, "node_count must be an integer of at least 1, not 0"),
         ({"backend": "mpx"}, "Unknown distributed backend"),
         ({"target": "moon"}, "Unknown cluster 'moon'"),
     ):

@@ -143,7 +143,7 @@ def test_local_paths_begin_in_the_folder_where_the_job_works(labels: Path, monke
     assert shown["data_now"]["sources"][0]["level"] == "ok"
     monkeypatch.chdir(labels)
     shown = asked("1", chosen=fields, look=True)
-    assert f"names {labels / 'labels'}, which is not here" in shown["data_now"]["sources"][0]["text"]
+    assert f"points to {labels / 'labels'}, which does not exist here" in shown["data_now"]["sources"][0]["text"]
 
 
 def test_what_cannot_be_used_is_said_with_its_remedy(tmp_path: Path) -> None:

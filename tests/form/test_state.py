@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_a_failed_check_with_its_remedy() -> None:
     form = Page(alone, process_count_per_node=2, distributed_backend="plain")
     assert form.checks["level"] == "error"
     (failed,) = [item for item in form.checks["items"] if item["level"] == "error"]
-    assert "plain runs one process, but 2 are asked for" in failed["text"]
+    assert "plain runs one process, but the job has 2" in failed["text"]
     assert failed["remedy"]
     form.process_count_per_node = 1
     assert form.checks["level"] == "ok"

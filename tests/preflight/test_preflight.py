@@ -91,11 +91,11 @@ def test_the_quickstart_passes_all_checks():
 @pytest.mark.parametrize(
     ("code", "backend", "words", "remedy"),
     [
-        ("x = 1", "horovod-gloo", "never initialises Horovod: its 4 processes", "`import horovod.torch as hvd`"),
-        ("import tensorflow as tf", "horovod", "never initialises Horovod", "`import horovod.tensorflow as hvd`"),
-        ("import torch", "mpi", "never initialises Horovod", "`hvd.init()`"),
-        ("x = 1", "torch", "never initialises torch.distributed", "`dist.init_process_group()`"),
-        ("x = 1", "tensorflow", "never initialises tf.distribute", "tf.distribute.MultiWorkerMirroredStrategy()`"),
+        ("x = 1", "horovod-gloo", "never initializes Horovod, so its 4 processes", "`import horovod.torch as hvd`"),
+        ("import tensorflow as tf", "horovod", "never initializes Horovod", "`import horovod.tensorflow as hvd`"),
+        ("import torch", "mpi", "never initializes Horovod", "`hvd.init()`"),
+        ("x = 1", "torch", "never initializes torch.distributed", "`dist.init_process_group()`"),
+        ("x = 1", "tensorflow", "never initializes tf.distribute", "tf.distribute.MultiWorkerMirroredStrategy()`"),
     ],
 )  # fmt: skip
 def test_a_cell_that_never_initialises_the_backend_is_told_how(code, backend, words, remedy):
@@ -190,7 +190,7 @@ def test_a_script_is_read(tmp_path):
 
 def test_code_that_cannot_be_read_is_not_judged():
     report = preflight.report(capture_function(np.sum, ([1],)), asked("torch"))
-    assert "not at hand" in {check.name: check.result for check in report.checks}["Backend"]
+    assert "not available" in {check.name: check.result for check in report.checks}["Backend"]
     assert report.summary() == "All 6 checks passed"
 
 
@@ -413,7 +413,7 @@ def test_cuda_without_a_gpu(line):
     code = read(capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1))
     (finding,) = cuda(code, asked(), devices=()).findings
     assert (finding.level, finding.code) == ("warning", "no-gpu")
-    assert "of Cell [7] needs a GPU, and this machine has none" in finding.text
+    assert "of Cell [7] needs a GPU, but this machine has none" in finding.text
     assert "is_available()" in finding.remedy
     assert cuda(code, asked(), devices=(0,)).findings == ()
     elsewhere = JobSpec(id="", name="", compute_target="lab", cluster="ssh")

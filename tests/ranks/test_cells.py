@@ -208,7 +208,9 @@ def test_the_ranks_go_on_after_errors_and_exits(shared):
 
 def test_input_is_refused_with_a_sentence(shared):
     error = shared.run("input('name? ')", on=[0]).errors[0]
-    assert error["message"] == "input() does not work on ranks"
+    assert error["message"] == (
+        "input() does not work on ranks because they have no keyboard. Write the value into the cell."
+    )
 
 
 def test_a_cell_may_await_and_keeps_its_loop(shared):

@@ -131,8 +131,8 @@ def test_ranks_that_hear_no_interrupt_are_named_and_a_second_one_ends_the_sessio
     second.join()
     assert time.monotonic() - begin < 60
     (notice,) = told.notices()
-    assert notice.startswith("Rank 1 still runs 1Interrupt again to stop the ranks collective")
-    assert notice.endswith("s after the interrupt, perhaps in a")
+    assert notice.startswith("Rank 1 still runs 1 s after the interrupt, perhaps in a collective")
+    assert notice.endswith("are gone. Interrupt again to stop the ranks.")
     assert session.state() == "ended"
     assert session.job.state.value == "canceled"
 

@@ -99,7 +99,7 @@ def test_no_file_of_a_job_is_open_to_others_whatever_the_umask(distdl_home, back
 def test_a_data_directory_that_others_may_write_is_refused(distdl_home, mode, who):
     distdl_home.mkdir()
     distdl_home.chmod(mode)
-    with pytest.raises(DistDLError, match=f"may be written by {who}") as caught:
+    with pytest.raises(DistDLError, match=f"is writable by {who}") as caught:
         client.submit(print, ("never",))
     assert "chmod go-w" in caught.value.hint
     assert not (distdl_home / "jobs").exists() or not list((distdl_home / "jobs").iterdir())
@@ -188,7 +188,7 @@ def test_a_rank_opens_no_payload_that_others_may_have_written(tmp_path):
     path = tmp_path / "payload.pkl"
     path.write_bytes(b"")
     path.chmod(0o602)
-    with pytest.raises(CannotLoad, match=r"may be written by others \(take that back with chmod go-w\)"):
+    with pytest.raises(CannotLoad, match=r"is writable by others \(run chmod go-w on it\)"):
         load(tmp_path, Payload("cell", names=("x",)), {})
 
 
@@ -233,7 +233,7 @@ def test_a_rerun_copies_nothing_that_somebody_else_could_have_put_there(tmp_path
     code = EarlierCode(earlier, earlier.spec())
     code.write(new)
     plant(earlier)
-    with pytest.raises(JobNotFound, match=r"may be written by others|is a symbolic link") as caught:
+    with pytest.raises(JobNotFound, match=r"is writable by others|is a symbolic link") as caught:
         code.write(new)
     assert str(caught.value).startswith(f"The code of job {earlier.id} cannot be read: ")
     assert "Submit it from its notebook again" in caught.value.hint
@@ -259,7 +259,7 @@ def test_a_module_that_somebody_else_could_have_put_there_is_not_imported(tmp_pa
         assert sys.path[0] == str(folder.code)
         sys.path[:] = path
         plant_module(folder)
-        with pytest.raises(CannotLoad, match=r"modules are not imported: .*shards\.py may be written by others"):
+        with pytest.raises(CannotLoad, match=r"modules cannot be imported: .*shards\.py is writable by others"):
             extend_path(folder.path, Payload("cell"))
         assert sys.path == path
     finally:

@@ -148,7 +148,7 @@ class MayNotExecute(Authorizer):
 )
 def test_what_starts_processes_or_asks_elsewhere_needs_the_right_to_execute(root, path, body):
     with serve(root, authorizer_class=MayNotExecute) as server:
-        assert "may not execute" in server.post(path, body, status=403)["message"]
+        assert "does not have permission to execute" in server.post(path, body, status=403)["message"]
         server.post("/advice", {"node_count": 2}, status=200)
 
 

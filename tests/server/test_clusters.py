@@ -123,7 +123,7 @@ def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monke
         offered = {one["name"]: one for one in server.get("/plugins")["clusters"]}
         assert offered["clumsy"]["problem"] == ""
         assert "cannot be loaded" in offered["broken"]["problem"]
-        assert offered["broken"]["remedy"].endswith("Reinstall the package that provides it")
+        assert offered["broken"]["remedy"].endswith("Reinstall the package that provides it.")
     finally:
         plugin.forget()
 
@@ -133,7 +133,7 @@ def test_a_broken_file_of_names_is_told(server, tmp_path):
     (tmp_path / "jupyter-config" / "distdl_jupyter.json").write_text("{")
     refused = server.get("/clusters", status=500)
     assert "distdl_jupyter.json cannot be read" in refused["message"]
-    assert refused["hint"] == "Fix or delete that file"
+    assert refused["hint"] == "Fix or delete that file."
 
 
 def test_plugins_tell_their_options_as_json_schema(server, rack):

@@ -63,9 +63,9 @@ def test_status_of_web_errors():
         (b'{"code": NaN}', "The request body is not valid JSON."),
         (b'{"code": "\\ud800"}', "The request body is not valid JSON."),
         (b'{"options": ' * 100_000, "The request body is not valid JSON."),
-        (b'{"code": 3}', "code takes a text."),
+        (b'{"code": 3}', "code must be a string."),
         (b"{}", "code is missing."),
-        (b'{"code": "1", "options": [1]}', "options takes an object."),
+        (b'{"code": "1", "options": [1]}', "options must be an object."),
         (b'{"code": "1", "cod": 2}', "Unknown request field 'cod'. Did you mean code?"),
         (b'{"code": "  "}', "There is no code to run."),
         (b'{"code": "1 +"}', "Line 1 is not valid Python: invalid syntax."),
@@ -89,11 +89,11 @@ def test_a_wrong_request_is_answered_with_one_sentence(server, body, message):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"limit": "many"}, "limit takes an integer."),
-        ({"limit": "0"}, "limit takes a number from 1 to 1,000."),
-        ({"limit": "1001"}, "limit takes a number from 1 to 1,000."),
-        ({"offset": "-1"}, "offset takes a number from 0 to 1,000,000."),
-        ({"limit": "9" * 5000}, "limit takes a smaller number."),
+        ({"limit": "many"}, "limit must be an integer."),
+        ({"limit": "0"}, "limit must be a number from 1 to 1,000."),
+        ({"limit": "1001"}, "limit must be a number from 1 to 1,000."),
+        ({"offset": "-1"}, "offset must be a number from 0 to 1,000,000."),
+        ({"limit": "9" * 5000}, "limit must be a smaller number."),
         ({"state": "asleep"}, None),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_wrong_query_is_answered_with_one_sentence(server, query, message):
 def test_a_query_that_is_no_text_is_refused(server):
     answer = server.client.get(f"{API}/jobs?q=%ff%fe")
     assert answer.status_code == 400
-    assert answer.json()["message"] == "The query string is not valid UTF-8"
+    assert answer.json()["message"] == "The query string is not valid UTF-8."
 
 
 def test_a_verb_that_an_address_does_not_have_names_those_that_it_has(server):
@@ -124,7 +124,7 @@ def test_what_breaks_inside_is_logged_and_not_told(server, monkeypatch, caplog):
     answer = server.ask("GET", "/jobs")
     assert answer.status_code == 500
     assert "hunter2" not in answer.text
-    assert json.loads(answer.text)["message"] == "The server failed to handle this request"
+    assert json.loads(answer.text)["message"] == "The server failed to handle this request."
     assert "hunter2" in caplog.text
 
 

@@ -62,7 +62,7 @@ def test_what_was_chosen_goes_before_the_line(server):
 @pytest.mark.parametrize(
     ("question", "field", "words"),
     [
-        ({"code": "train(", "own": True}, "cell", "Line 1 of the cell is no Python"),
+        ({"code": "train(", "own": True}, "cell", "Line 1 of the cell is not valid Python"),
         ({"code": "\n%%bash\nls"}, "cell", "begins with %%bash"),
         ({"code": "%%distributed -p 2\n"}, "cell", "The cell is empty"),
         ({"code": "%%distributed --nme x\n1"}, "line", "Did you mean --name? "),
@@ -138,7 +138,7 @@ def bare_python(folder):
 
 def test_a_wrong_question_is_refused(server):
     refused = server.post("/form", {"code": "1", "chosen": {"node_count": 0}}, 400)
-    assert (refused["field"], refused["message"]) == ("node_count", "node_count takes a number from 1 to 10,000.")
+    assert (refused["field"], refused["message"]) == ("node_count", "node_count must be a number from 1 to 10,000.")
     assert server.post("/form", {"code": "1", "chosen": {"distributed_backend": "nope"}}, 200)["problems"]
     assert server.post("/form", {"code": "1", "environment": [1]}, 400)["field"] == "environment"
 

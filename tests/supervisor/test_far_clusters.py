@@ -51,6 +51,10 @@ def notes(job):
     return [note["text"] for note in job.view().notes]
 
 
+def supervised_again(job) -> bool:
+    return any("after its supervisor was restarted" in text for text in notes(job))
+
+
 def types(job):
     return [event["type"] for event in all_written(job.folder)]
 
@@ -93,7 +97,7 @@ def test_a_queued_job_outlives_its_supervisor_and_can_still_be_canceled():
     job = on("never", reason="pending: Priority")
     wait_for(lambda: job.view().handle, what="the handle")
     kill_supervisor(job)
-    wait_for(lambda: "The job continues after its supervisor was" in notes(job), what="another supervisor")
+    wait_for(lambda: supervised_again(job), what="another supervisor")
     assert job.state is State.QUEUED
     job.cancel()
     assert job.wait(60).state is State.CANCELED
@@ -110,7 +114,7 @@ def test_a_job_of_a_host_that_is_gone_gets_a_supervisor_here_when_that_is_said()
         os.utime(file, (time.time() - 200, time.time() - 200))
     wait_for(lambda: job.view().elsewhere, what="a look at its lock")
     job.declare_lost()
-    wait_for(lambda: "The job continues after its supervisor was" in notes(job), what="another supervisor")
+    wait_for(lambda: supervised_again(job), what="another supervisor")
     assert job.view().elsewhere is None
     job.cancel()
     assert job.wait(60).state is State.CANCELED
@@ -298,7 +302,7 @@ def test_readers_that_find_a_lost_job_at_the_same_time_settle_it_once(target):
         reader.stdin.write("\n")
         reader.stdin.flush()
     if target == "never":
-        wait_for(lambda: any("found again" in text for text in notes(job)), what="another supervisor")
+        wait_for(lambda: supervised_again(job), what="another supervisor")
         job.cancel()
     answers_ = {reader.communicate(timeout=120)[0].strip() for reader in readers}
     assert answers_ == {"canceled" if target == "never" else "lost"}

@@ -199,7 +199,7 @@ HINTS = {
     ),
     "a layer": (
         "import torch\nfc = torch.nn.Linear(128, 10)\nx = torch.ones(32, 64)\nfc(x)",
-        "`fc` takes 128 features, and `x` (32 \N{MULTIPLICATION SIGN} 64) has 64.",
+        "`fc` expects 128 features, but `x` (32 \N{MULTIPLICATION SIGN} 64) has 64.",
     ),
     "a layer of a model": (
         textwrap.dedent("""
@@ -212,7 +212,7 @@ HINTS = {
                     return self.fc(x)
             Net()(torch.ones(2, 3))
         """),
-        "`self.fc` takes 128 features, and `x` (2 \N{MULTIPLICATION SIGN} 3) has 3.",
+        "`self.fc` expects 128 features, but `x` (2 \N{MULTIPLICATION SIGN} 3) has 3.",
     ),
     "a product": (
         "import torch\nx, w = torch.ones(32, 64), torch.ones(128, 10)\nx @ w",
@@ -232,8 +232,7 @@ HINTS = {
     ),
     "torch's init": (
         "import torch.distributed as dist\nimport torch\ndist.all_reduce(torch.ones(1))",
-        "Call torch.distributed.init_process_group() Call hvd.init() at the top of the cell, before any other "
-        "Horovod call. distributed call.",
+        "Call torch.distributed.init_process_group() at the top of the cell, before any other distributed call.",
     ),
     "Horovod's init": (
         "import horovod.torch as hvd\nhvd.rank()",

@@ -110,12 +110,12 @@ def test_rank_reports_its_rows_when_it_has_read_them_all(table, folder):
 
 def test_what_cannot_be_read_is_refused_with_the_remedy(table, tmp_path, monkeypatch):
     table(3)
-    with pytest.raises(ValueError, match="train has 3 rows, but each of 4 ranks needs one"):
+    with pytest.raises(ValueError, match="train has 3 rows, but each of the 4 ranks needs at least one"):
         shard("train", 2, rank=0, size=4)
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, not 0"):
         shard("train", 0)
     with pytest.raises(ValueError, match="Unknown rank 2: there are 2 ranks"):
         shard("train", 1, rank=2, size=2)
     monkeypatch.setenv("DISTDL_DATA_OTHER", str(tmp_path))
-    with pytest.raises(ValueError, match=r"other is no DataFrame.*data_path\('other'\)"):
+    with pytest.raises(ValueError, match=r"other is not a DataFrame.*data_path\('other'\)"):
         shard("other", 2)

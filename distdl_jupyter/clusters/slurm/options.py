@@ -128,7 +128,7 @@ class SlurmOptions:
             number: object = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
                 raise InvalidSpec(
-                    f"{name} is {number!r}, but it takes a whole number from 0 to {most:,}.",
+                    f"{name} is {number!r}, but must be an integer from 0 to {most:,}.",
                     code="slurm-number-invalid",
                     field=name,
                 )
@@ -142,7 +142,7 @@ class SlurmOptions:
         cores: object = self.cpus_per_task
         if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
             raise InvalidSpec(
-                f"cpus_per_task is {cores!r}, but it takes a whole number from 1.",
+                f"cpus_per_task is {cores!r}, but must be an integer of at least 1.",
                 code="slurm-cpus-invalid",
                 field="cpus_per_task",
             )

@@ -219,9 +219,10 @@ def _parse_shell_script(words: list[str], command: Command) -> None:
     path = words[0] if words else ""
     text = command.read_script(path) if len(words) == 1 else None
     if text is None:
-        why = "has arguments, which is not supported" if len(words) > 1 else "is missing"
+        if len(words) > 1:
+            raise _refused(f"runs the shell script {path} with arguments, which is not supported")
         raise _refused(
-            f"runs the shell script {path}, which {why}", f"Copy the file to the folder of job.json. Or: {_REMEDY}"
+            f"runs the shell script {path}, which is missing", f"Copy the file to the folder of job.json. Or: {_REMEDY}"
         )
     command.ignored.append((path, "its lines are treated as part of the command line"))
     command.read_script = lambda _path: None

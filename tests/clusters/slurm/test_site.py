@@ -27,7 +27,7 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path, folder):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    with pytest.raises(LaunchFailed, match=f"{shared} may be written by others") as caught:
+    with pytest.raises(LaunchFailed, match=f"{shared} is writable by others") as caught:
         write(Site(folder, str(shared)), folder)
     assert "a folder of your own that all nodes share" in caught.value.hint
     assert list(shared.iterdir()) == []
@@ -74,7 +74,7 @@ def test_the_check_of_the_directory_removes_nothing_of_the_user_s(tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
     tmp_path.chmod(0o777)
     told = checkup._folder(SlurmOptions(directory=str(tmp_path)))
-    assert (told.level, "may be written by others" in told.says) == ("error", True)
+    assert (told.level, "is writable by others" in told.says) == ("error", True)
 
 
 def test_a_directory_that_is_the_folder_of_jobs_keeps_the_job(folder):

@@ -143,8 +143,8 @@ def test_a_name_that_would_lead_out_is_refused_before_anything_is_asked(stage, c
 @pytest.mark.parametrize(
     ("items", "text"),
     [
-        ([["a", 1, "1", ""], ["a/b", 1, "1", ""]], "'a' would be a file and a folder at once"),
-        ([["d/", 1, "1", ""]], "'d/' has the name of a folder, but it has content"),
+        ([["a", 1, "1", ""], ["a/b", 1, "1", ""]], "'a' would be both a file and a folder"),
+        ([["d/", 1, "1", ""]], "'d/' has the name of a folder but contains data"),
     ],
 )
 def test_blobs_that_cannot_be_files_together_are_refused(stage, container, items, text):
@@ -200,13 +200,13 @@ def test_a_job_that_is_forgotten_leaves_the_cache(stage, container):
 
 @pytest.mark.parametrize("job", ["..", "../x", "a/b", "", ".hidden"])
 def test_an_id_that_would_lead_out_is_refused(stage, job):
-    assert "is no id of a job" in stage.run(job=job).failed()["text"]
-    assert "is no id of a job" in stage.tell({"forget": job, "base": str(stage.base)}).failed()["text"]
+    assert "is not a valid job ID" in stage.run(job=job).failed()["text"]
+    assert "is not a valid job ID" in stage.tell({"forget": job, "base": str(stage.base)}).failed()["text"]
 
 
 @pytest.mark.parametrize("etag", ["", "a\r\nX-Evil: 1", '1" "2', "ü"])
 def test_an_etag_that_would_change_the_request_is_refused(stage, container, etag):
-    assert "is no ETag" in stage.run(source(container, items=[["x", 1, etag, ""]])).failed()["text"]
+    assert "is not a valid ETag" in stage.run(source(container, items=[["x", 1, etag, ""]])).failed()["text"]
 
 
 def test_an_order_that_is_no_json_is_said_so(stage):
@@ -218,7 +218,7 @@ def test_an_order_that_is_no_json_is_said_so(stage):
 
 @pytest.mark.parametrize("order", [None, [], {"job": "j"}, {"job": "j", "sources": [{"name": "x"}]}])
 def test_an_order_that_cannot_be_read_is_said_so(stage, order):
-    assert "order cannot be read" in stage.tell(order).failed()["text"]
+    assert "The staging order is invalid" in stage.tell(order).failed()["text"]
 
 
 def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(stage, container, tmp_path):
