@@ -78,7 +78,7 @@ def test_what_is_wrong_is_refused_before_it_is_kept(rack, config):
     cluster_configs.add("mini", "slurm", {"setup": "module load cuda/12.4; export HF_TOKEN=$(cat ~/.hf)"})
     cluster_configs.remove("mini")
     cluster_configs.add("mini", "rack", {})
-    with pytest.raises(ClusterRefused, match="A cluster named mini is there already"):
+    with pytest.raises(ClusterRefused, match="Cluster mini already exists"):
         cluster_configs.add("mini", "rack", {})
     assert "hunter2" not in (config / "distdl_jupyter.json").read_text()
 

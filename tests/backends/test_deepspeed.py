@@ -105,7 +105,8 @@ def test_a_job_keeps_what_its_file_held(tmp_path, distdl_home):
         ({"deepspeed_config": "/no/ds.json"}, "Cannot read the DeepSpeed config /no/ds.json: No such file or "
          "directory.", "Set deepspeed_config to the path of a JSON file, to JSON, or to a dict."),
         ({"deepspeed_config": "{"},
-         "The DeepSpeed config is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1).", "Correct the JSON at this line and column."),
+         "The DeepSpeed config is not valid JSON: Expecting property name enclosed in double quotes: "
+         "line 1 column 2 (char 1).", "Correct the JSON at this line and column."),
         ({"deepspeed_config": {"a": {1}}},
          "The DeepSpeed config is not valid JSON: Object of type set is not JSON "
          "serializable.", "Correct the JSON at this line and column."),

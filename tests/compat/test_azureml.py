@@ -310,5 +310,5 @@ def test_only_ranks_log_to_a_run_and_what_is_not_there_says_so(project):
         run.log_table()
     with pytest.raises(TypeError, match=r"Run\.log accepts one number\. Use Run\.log_list"):
         Run.get_context().log("loss", [1, 2])
-    with pytest.raises(InvalidSpec, match=r"Experiment\.submit takes an estimator, not dict"):
+    with pytest.raises(InvalidSpec, match=r"Experiment\.submit needs an estimator, not dict"):
         azureml.Experiment(None, "x").submit({})
