@@ -360,8 +360,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - told to the user, with its place in the sweep's supervisor.log
         traceback.print_exc()
         why = f"{type(error).__name__}: {error}".rstrip(".")
-        ended(folder, State.FAILED, f"What drives the sweep has failed: {why}.",
-              f"{folder.supervisor_log} says where; distdl sweep --resume {short_id(folder.id)} goes on.")  # fmt: skip
+        ended(folder, State.FAILED, f"The process that controls the sweep failed: {why}.",
+              f"See {folder.supervisor_log}. Continue with: distdl sweep --resume {short_id(folder.id)}")  # fmt: skip
 
 
 if __name__ == "__main__":

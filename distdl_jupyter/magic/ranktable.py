@@ -40,7 +40,8 @@ def _sentence(ranks: Ranks, *, known: bool) -> str:
     since = humanize.duration(max(0.0, time.time() - spec.created))
     who = f"{humanize.plural(ranks.size, 'rank')} {alive} running{before}, for {since}"
     on = "" if spec.cluster == "local" else f" on {spec.compute_target}"
-    return f"{who}: {spec.distributed_backend}{on}, job {humanize.short_id(ranks.id)}. {_doing(ranks)}{_limits(ranks)}"
+    started = f"{who}: {spec.distributed_backend}{on}, job {humanize.short_id(ranks.id)}."
+    return " ".join(filter(None, (started, _doing(ranks), _limits(ranks))))
 
 
 def _doing(ranks: Ranks) -> str:

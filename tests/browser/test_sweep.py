@@ -81,7 +81,7 @@ def test_a_sweep_that_fails_before_its_first_trial_is_seen(desk: Callable[..., B
     page.evaluate("window.jupyterapp.commands.execute('distdl:focus-sidebar')")
     book.run_all()
     row = page.locator("#distdl-sidebar .dd-job[role=row]")
-    expect(row).to_contain_text("0 of 2 trialsWhat drives the sweep failed: OverflowError")
+    expect(row).to_contain_text("0 of 2 trialsThe process that controls the sweep failed: OverflowError")
     toast = page.locator(".Toastify__toast")
     expect(toast).to_contain_text("failed: OverflowError: Range exceeds valid bounds.")
     book.picture("sweep-failed")

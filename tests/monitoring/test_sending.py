@@ -198,7 +198,7 @@ def test_settings_keep_no_secret_and_name_what_there_is():
     assert not monitoring.change(enabled="").enabled
     with pytest.raises(InvalidSpec, match="environment of Jupyter"):
         monitoring.change(connection_string="InstrumentationKey=x")
-    with pytest.raises(InvalidSpec, match="takes true or false"):
+    with pytest.raises(InvalidSpec, match="must be true or false"):
         monitoring.change(enabled="perhaps")
 
 
@@ -206,11 +206,11 @@ def test_broken_settings_are_said_in_the_log_and_fail_no_job(monkeypatch):
     monkeypatch.setenv(settings.CONNECTION_STRING, "InstrumentationKey=x")
     settings.file().parent.mkdir(parents=True)
     settings.file().write_text("[")
-    with pytest.raises(DistDLError, match="Mend or delete"):
+    with pytest.raises(DistDLError, match="Correct or delete"):
         monitoring.read()
     job = trained(SECRET)
     (line,) = said(job)
-    assert "distdl_monitoring.json cannot be read" in line
+    assert "Cannot read the settings in" in line and "distdl_monitoring.json" in line
 
 
 def test_a_supervisor_imports_no_exporter():

@@ -64,7 +64,7 @@ def test_a_message_is_tried_again_and_never_says_the_address(endpoint, monkeypat
         webhook.deliver(f"{refused.address}/secret-path", MESSAGE)
     assert len(refused.posts) == 1
     refused.close()
-    with pytest.raises(MessageNotSent, match=r"127\.0\.0\.1 was not reached"):
+    with pytest.raises(MessageNotSent, match=r"127\.0\.0\.1 is unreachable"):
         webhook.deliver(f"{refused.address}/secret-path", MESSAGE)
     assert webhook.deliver(f"{endpoint.address}/secret-path", MESSAGE) == "127.0.0.1"
 
@@ -75,7 +75,7 @@ def test_a_message_is_tried_again_and_never_says_the_address(endpoint, monkeypat
      "127.0.0.1:99999/secret", "127.0.0.1:9/secret\x01"],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_without_being_quoted(place):
-    with pytest.raises(InvalidSpec, match="webhook takes an https address") as refused:
+    with pytest.raises(InvalidSpec, match="webhook must be an https address") as refused:
         webhook.deliver(f"https://{place}", MESSAGE)
     assert "secret" not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
@@ -92,7 +92,7 @@ def test_what_answers_no_http_is_one_sentence(monkeypatch):
                 connection.sendall(b"SSH-2.0-hello\r\n")
 
         threading.Thread(target=answer).start()
-        with pytest.raises(MessageNotSent, match=r": 127\.0\.0\.1 was not reached \(BadStatusLine\)\. "):
+        with pytest.raises(MessageNotSent, match=r": 127\.0\.0\.1 is unreachable \(BadStatusLine\)\. "):
             webhook.deliver(f"http://127.0.0.1:{server.getsockname()[1]}/secret", MESSAGE)
 
 
@@ -109,7 +109,7 @@ def test_a_webhook_is_set_tried_and_taken_back_without_its_address_anywhere(endp
     notifications(f"{broken.address}/secret-path")
     assert cli.main(["notify", "--test"]) == 2
     said = capsys.readouterr().err
-    assert "The message could not be sent: 127.0.0.1 answered 503. Look whether the address is whole" in said
+    assert "The message could not be sent: 127.0.0.1 answered 503. Check that the address is complete and valid" in said
     assert "secret-path" not in said
     broken.close()
     assert cli.main(["notify", "--off"]) == 0
@@ -194,8 +194,10 @@ def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint
     (said,) = messages(endpoint, 1)
     assert (said["job"], said["kind"]) == (found.id, "failure")
     assert said["title"] == f"Sweep of digits ({found.id[-5:]}): failed"
-    assert said["text"].startswith("What drives the sweep failed: OverflowError: Range exceeds valid bounds. ")
-    assert said["text"].endswith(f"distdl sweep --resume {found.id[-5:]} goes on.")
+    assert said["text"].startswith(
+        "The process that controls the sweep failed: OverflowError: Range exceeds valid bounds. "
+    )
+    assert said["text"].endswith(f"distdl sweep --resume {found.id[-5:]}")
     assert not jobs()
     (row,) = studies.folded(client.rows())
     assert (row.state, row.done, row.says, row.ended is None) == ("failed", 0, said["text"], False)

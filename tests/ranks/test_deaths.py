@@ -237,7 +237,7 @@ def test_ranks_elsewhere_are_refused(monkeypatch, tmp_path):
         compute="pool",
         environment="e",
     )
-    with pytest.raises(InvalidSpec, match="Ranks on cloud cannot be asked from here, so none can stay there"):
+    with pytest.raises(InvalidSpec, match="A session of ranks cannot run on cloud"):
         ranks.start(process_count_per_node=2, target="cloud")
     with pytest.raises(InvalidSpec, match="idle_timeout_seconds applies only to a"):
         client.submit(print, idle_timeout=3)

@@ -73,9 +73,9 @@ def test_ranks_on_hosts_keep_names_and_are_asked_as_ranks_here(started, lab, tol
     draft = capture.capture_cell("beside.double(scale)", {"beside": beside, "scale": 21})
     assert dict(session.run_distributed(draft).values) == {0: 42, 1: 42}
     text = repr(RanksTable(session))
-    assert "2 ranks are alive, for" in text
+    assert "2 ranks are running, for" in text
     assert "torch on lab, job" in text
-    assert "They end after 2 h without a cell." in text
+    assert "They stop after 2 h without a cell." in text
     assert [line.split()[1] for line in text.splitlines()[1:]] == ["Host", "node-a", "node-b"]
     notes = session.job.folder.path / "serving"
     assert {path.name for path in notes.glob("rank-*")} == {"rank-0.json", "rank-1.json"}

@@ -125,7 +125,7 @@ def test_ranks_that_hear_no_interrupt_are_named_and_a_second_one_ends_the_sessio
     first = interrupt_when(lambda: told.text(0) and told.text(1))
     second = interrupt_when(told.notices)
     begin = time.monotonic()
-    with pytest.raises(JobFailed, match="The ranks were ended, because rank 1 did not stop at an interrupt"):
+    with pytest.raises(JobFailed, match="The ranks were stopped because rank 1 did not respond to an interrupt"):
         session.run(code, on_event=told)
     first.join()
     second.join()

@@ -56,4 +56,6 @@ def test_as_plain_text():
     assert told == [
         "[0-1] a", "[0] b", "Rank 1 of 2 failed first: KeyError: 'label', in Cell [7], line 3.", "Trace"]  # fmt: skip
     fold.add(0, "out", "c\n" * 5000)
-    assert text(fold, None, job="k3f9", newest=10).startswith("4,993 earlier lines left out; %dist_logs k3f9")
+    assert text(fold, None, job="k3f9", newest=10).startswith(
+        "4,993 earlier lines not shown; print the whole log with %dist_logs k3f9"
+    )

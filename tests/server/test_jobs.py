@@ -167,7 +167,7 @@ def test_a_kernel_that_is_not_there_or_no_python_is_refused(server, tmp_path):
     assert "does not use a Python" in server.post("/jobs", {"code": "1", "kernel_name": "julia"}, status=400)["message"]
     refused = server.post("/jobs", {"code": "1", "kernel_name": "../julia"}, status=400)
     assert refused["field"] == "kernel_name"
-    assert "there are: julia" in refused["message"]
+    assert "Use one of: julia" in refused["message"]
 
 
 def test_a_python_that_dies_says_its_last_words(server, tmp_path):

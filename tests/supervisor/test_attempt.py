@@ -115,6 +115,6 @@ def test_a_process_that_ranks_have_left_and_kill_does_not_reach_is_told_and_look
     made, recorder, clock, _ = begin(run)
     made.end_leftovers()
     (note,) = recorder.view.notes
-    assert note["text"].startswith("Process 103 cannot be ended (state D): it waits in the kernel, ")
+    assert note["text"].startswith("Process 103 cannot be ended (state D): it is blocked in the kernel, ")
     assert clock.now - 1000 < 12
     assert run.looks < 20

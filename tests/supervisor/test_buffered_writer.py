@@ -53,9 +53,9 @@ def test_a_full_disk_is_told_once_and_nothing_more_when_nothing_was_left_out(tol
 @pytest.mark.parametrize(
     ("left_out", "says"),
     [
-        ([("log", "a\nb")], "2 lines of the log were not kept"),
-        ([("metric", ""), ("progress", "")], "0 lines of the log and 1 report of metrics were not kept"),
-        ([("log", "a"), ("metric", ""), ("metric", "")], "1 line of the log and 2 reports of metrics were not kept"),
+        ([("log", "a\nb")], "2 lines of the log were lost"),
+        ([("metric", ""), ("progress", "")], "0 lines of the log and 1 report of metrics were lost"),
+        ([("log", "a"), ("metric", ""), ("metric", "")], "1 line of the log and 2 reports of metrics were lost"),
     ],
 )
 def test_what_was_left_out_is_told_at_the_end(told, left_out, says):

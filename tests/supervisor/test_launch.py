@@ -17,6 +17,6 @@ def test_ranks_do_not_begin_again_without_a_secret_that_only_the_first_superviso
     spec = JobSpec(id="20261121-024912-k3f9x", name="x", secret_variables=("HF_TOKEN", "DB_PASS"))
     recorder = EventRecorder(folder, spec)
     second = Launch(recorder, ControlReader(folder.control), Clock(None), {"DB_PASS": "known"})
-    with pytest.raises(LaunchFailed, match=r"the value of HF_TOKEN, which is secret, was known .* job\.resume\(\)"):
+    with pytest.raises(LaunchFailed, match=r"the secret value of HF_TOKEN was known .* job\.resume\(\)"):
         second.start()
     recorder.close()

@@ -82,7 +82,7 @@ def test_one_host_is_named_and_a_shared_error_counts_once():
     assert clusters.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
     assert clusters.check_summary(each("Network", "error", "none")) == "1 error."
     assert clusters.check_summary(each("Network", "ok", "one")) == "No problems found."
-    assert clusters.check_table([]) == "Nothing was checked"
+    assert clusters.check_table([]) == "Nothing was checked."
 
 
 def test_red_is_an_error_and_no_warning():

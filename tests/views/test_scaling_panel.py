@@ -40,7 +40,7 @@ def test_a_straggler_is_named_with_what_would_be_reached_without_it():
         (1, True, ""), (2, True, ""), (4, True, "waiting"), (8, False, ""), (16, False, ""),
     ]  # fmt: skip
     assert shown.words == ("local", "1, 2 and 4 processes", "torch", "weak scaling: batch of 32 per process")
-    assert shown.summary == "6 short runs, 40 s in all"
+    assert shown.summary == "6 short runs, 40 s in total"
 
 
 def test_nothing_is_warned_of_where_all_is_well():
@@ -84,7 +84,7 @@ def test_a_batch_that_all_share_is_strong_scaling_and_has_no_forecast():
 def test_the_learning_rate_grows_with_the_batch_and_is_never_invented():
     shown = panel(*slow(learning_rate=0.01))
     assert [row.learning_rate for row in shown.rows] == [pytest.approx(0.01 * n) for n in (1, 2, 4, 8, 16)]
-    assert "Learning rate: 0.01 with 1 process, otherwise by the linear rule (Goyal et al., 2017" in shown.note
+    assert "Learning rate: 0.01 with 1 process, otherwise by the linear scaling rule (Goyal et al., 2017" in shown.note
     assert {row.learning_rate for row in panel(*slow()).rows} == {None}
     uncounted = Scaling("digits", [replace(made(n), counts_samples=False) for n in (1, 2)])
     shown = panel(uncounted, replace(FACTS, learning_rate=0.01))

@@ -135,12 +135,12 @@ def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut():
     shown = text(of(WAITS, STANDS, WAITS), 100)
     assert all(len(line) <= 100 for line in shown.splitlines())
     (titles,) = [line for line in shown.splitlines() if line.startswith("Rank 1: ")]
-    assert titles.startswith("Rank 1: sleeping, step 5, no progress for 1 min 1 s")
+    assert titles.startswith("Rank 1: sleeping, step 5, no progress for 1 min…")
     assert "Ranks 0 and 2: sleeping" in titles
     (calls,) = [line for line in shown.splitlines() if "· " in line]
     assert "in <module>" in calls
     narrow = text(of(WAITS, STANDS), 40)
-    assert "Rank 0: sleeping, step 5, no progress for 1 …" in narrow
+    assert "Rank 0: sleeping, step 5, no progress f…" in narrow
     assert "    step(a)" in narrow
 
 

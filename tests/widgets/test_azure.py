@@ -26,13 +26,13 @@ def test_what_cannot_be_is_refused_with_its_field(azure):
 def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(azure, capsys):
     topics.azure({}, paged=False)
     text = capsys.readouterr().out
-    assert text.startswith("Not signed in to Azure.\nWays to sign in:\n")
-    assert "(suggested here)" in text
+    assert text.startswith("Not signed in to Azure.\nSign-in methods:\n")
+    assert "(recommended)" in text
 
 
 def test_what_a_notebook_keeps_names_nobody(signed_in):
     data = azure_sign_in()._repr_mimebundle_()
-    assert data["text/plain"] == "Sign in to Azure: run this cell to show the"
+    assert data["text/plain"] == "Sign in to Azure: run this cell to show the sign-in."
     assert CLIENT not in repr(data)
 
 
@@ -44,5 +44,5 @@ def test_the_magic_sets_and_signs_in(signed_in, capsys):
     assert "subscription_id s-9" in text
     assert isinstance(topics.azure({"subscription_id": ""}), AzurePanel)
     assert settings.read().subscription_id == ""
-    with pytest.raises(Exception, match="setting for Azure"):
+    with pytest.raises(Exception, match="Unknown setting 'tenant' for Azure"):
         topics.azure({"tenant": "x"})

@@ -175,7 +175,7 @@ def test_what_a_page_asks_for_is_answered_in_a_thread(tell, shown, monkeypatch):
     wait_for(lambda: [one for one in sent if one["type"] == "answer"], what="the answer")
     (said,) = [one for one in sent if one["type"] == "answer"]
     assert said["id"] == "a-1"
-    assert "nothing to cancel" in said["error"]["message"]
+    assert "so it cannot be canceled" in said["error"]["message"]
     assert "Unknown request" in answer(page.shown.calls, {"ask": "dance"})["error"]["message"]
     assert "TypeError" in answer(page.shown.calls, {"ask": "log", "given": {"nonsense": 1}})["error"]["message"]
 

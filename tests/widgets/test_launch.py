@@ -66,7 +66,7 @@ def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: 
     again = answered(form, monkeypatch, "form.state", request={})
     assert again["chosen"] == found["chosen"], "a page that is opened again goes on"
     wrong = answered(form, monkeypatch, "form.state", request={"chosen": {**first["chosen"], "node_count": 0}})
-    assert (wrong["field"], wrong["message"]) == ("node_count", "node_count takes a number from 1 to 10,000.")
+    assert (wrong["field"], wrong["message"]) == ("node_count", "node_count must be a number from 1 to 10,000.")
     page(form, type="nonsense")
 
 
@@ -130,7 +130,7 @@ def test_a_refused_submit_says_why() -> None:
 
 
 def test_what_is_no_function_is_refused_in_one_sentence() -> None:
-    with pytest.raises(InvalidSpec, match=r"Write launcher\(train\)"):
+    with pytest.raises(InvalidSpec, match=r"Call launcher\(train\)"):
         launcher(alone())  # type: ignore[arg-type]
     with pytest.raises(InvalidSpec, match="Did you mean"):
         launcher(alone, node_cuont=2)

@@ -59,7 +59,7 @@ def test_an_ended_job_is_not_asked():
     story = recorded.tell("completed")
     story.close()
     shown = JobPanel(Job(story.folder))
-    assert "no stacks to take" in answer(shown.calls, {"ask": "take_stacks"})["error"]["message"]
+    assert "no stack traces to capture" in answer(shown.calls, {"ask": "take_stacks"})["error"]["message"]
     shown.close()
 
 

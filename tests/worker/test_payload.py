@@ -71,7 +71,7 @@ def test_a_name_whose_module_is_missing_is_told(folder, gone):
     assert ended.code == 1
     assert ended.error["type"] == "CannotLoad"
     assert ended.error["message"].startswith(
-        f"The captured name 'batch' cannot be loaded in this rank: the module shards_of_mine is not installed for "
+        f"The captured variable 'batch' cannot be loaded in this rank: the module shards_of_mine is not installed for "
         f"{sys.executable} on "
     )
     (cause,) = ended.error["causes"]
@@ -108,7 +108,7 @@ def test_a_payload_that_ends_early_is_told(folder):
 
 def test_a_payload_of_a_later_version_is_refused(tmp_path):
     (tmp_path / "payload.json").write_text('{"format": 2, "kind": "cell"}')
-    with pytest.raises(payload.CannotLoad, match="has the format 2, but this version of distdl-jupyter reads 1"):
+    with pytest.raises(payload.CannotLoad, match="has format 2, but this version of distdl-jupyter reads format 1"):
         payload.read(tmp_path)
 
 

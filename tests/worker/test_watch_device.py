@@ -20,4 +20,4 @@ def test_a_gpu_that_is_not_there_is_a_note_and_no_error(folder):
     assert ended.code == 0, ended.err
     assert folder.value() == 3
     (note,) = ended.of("note")
-    assert "GPU 1 could not be made torch's current one" in note["text"]
+    assert "GPU 1 could not be selected in torch" in note["text"]
