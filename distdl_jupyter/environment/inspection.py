@@ -135,10 +135,10 @@ def _said(python: str, script: str, timeout_seconds: float) -> dict[str, Any]:
             [python, "-P", "-c", script], capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        raise _Silent(f"importing it took longer than {timeout_seconds:.0f} s") from None
+        raise _Silent(f"the import took longer than {timeout_seconds:.0f} s") from None
     for line in done.stdout.splitlines():
         if line.startswith(_MARK):
             found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
             return found
     last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-    raise _Silent(f"the interpreter ended with code {done.returncode}: {last}")
+    raise _Silent(f"the interpreter exited with code {done.returncode}: {last}")

@@ -104,7 +104,7 @@ def apply(source: Path, *, system_mpi: bool) -> None:
         text = file.read_text(encoding="utf-8")
         if text.count(patch.before) != 1:
             raise BuildFailed(
-                f"Horovod's source is not the expected one: {patch.path} cannot be patched ({patch.why}).",
+                f"Horovod's source is not the expected version: {patch.path} cannot be patched ({patch.why}).",
                 code="horovod-source-changed",
                 hint="Run `pip cache purge`, then `distdl install horovod` again.",
             )

@@ -116,7 +116,7 @@ def jobs_disk(folder: Path) -> JobsDisk:
     if not present.is_dir():
         return JobsDisk(folder, 0, f"{present} is not a folder")
     writable = os.access(present, os.W_OK | os.X_OK)
-    return JobsDisk(folder, shutil.disk_usage(present).free, "" if writable else f"{present} cannot be written to")
+    return JobsDisk(folder, shutil.disk_usage(present).free, "" if writable else f"{present} is not writable")
 
 
 def _nvidia_smi() -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _slurm() -> Slurm | None:
     nodes = _said("sinfo", "--noheader", "--Node", "--format=%N")
     shown = version.stdout.strip().removeprefix("slurm-wlm ").removeprefix("slurm ") if version is not None else ""
     if nodes is None:
-        return Slurm(shown, 0, "sinfo does not answer")
+        return Slurm(shown, 0, "sinfo did not respond within 30 s")
     if nodes.returncode != 0:
         return Slurm(shown, 0, (_lines(nodes.stderr) or ("sinfo failed",))[-1].removeprefix("sinfo: "))
     return Slurm(shown, len(set(_lines(nodes.stdout))))

@@ -78,8 +78,8 @@ def check_environment() -> Missing | None:
     if sys.prefix != sys.base_prefix or not marker.exists():
         return None
     return Missing(
-        "This Python belongs to the operating system and takes no packages.",
-        "Make an environment with `python3 -m venv .venv` and run the command with `.venv/bin/python`.",
+        "This Python belongs to the operating system, so packages cannot be installed into it.",
+        "Create an environment with `python3 -m venv .venv`, then run the command with `.venv/bin/python`.",
     )
 
 
@@ -89,8 +89,8 @@ def check_torch() -> Missing | None:
         metadata.version("torch")
     except metadata.PackageNotFoundError:
         return Missing(
-            "Horovod is compiled for the installed torch, and none is installed.",
-            "Run `pip install 'distdl-jupyter[torch]'` first.",
+            "Horovod is compiled against the installed torch, but torch is not installed.",
+            "First run `pip install 'distdl-jupyter[torch]'`.",
         )
     return None
 
@@ -105,8 +105,8 @@ def check_tensorflow() -> Missing | None:
     if tensorflow_version():
         return None
     return Missing(
-        "Horovod is compiled for the installed TensorFlow, and none is installed.",
-        "Run `pip install 'distdl-jupyter[tensorflow]'` first.",
+        "Horovod is compiled against the installed TensorFlow, but TensorFlow is not installed.",
+        "First run `pip install 'distdl-jupyter[tensorflow]'`.",
     )
 
 
@@ -115,7 +115,7 @@ def check_compiler() -> Missing | None:
     remedy = f"Install one with {system_install('g++', 'gcc-c++', 'xcode-select --install')}."
     command = compiler_command()
     if command is None:
-        return Missing("Building Horovod needs a C++ compiler, and none is on PATH.", remedy)
+        return Missing("Building Horovod needs a C++ compiler, but none is on PATH.", remedy)
     if not _compiles(command):
         return Missing(f"The C++ compiler `{command}` cannot compile a small C++17 program.", remedy)
     return None
@@ -142,7 +142,7 @@ def check_make() -> Missing | None:
     if shutil.which("make"):
         return None
     remedy = f"Install it with {system_install('make', 'make', 'xcode-select --install')}."
-    return Missing("Building Horovod needs `make`, and it is not on PATH.", remedy)
+    return Missing("Building Horovod needs `make`, but it is not on PATH.", remedy)
 
 
 def check_python_headers() -> Missing | None:
@@ -150,7 +150,7 @@ def check_python_headers() -> Missing | None:
     if Path(sysconfig.get_path("include"), "Python.h").exists():
         return None
     remedy = f"Install them with {system_install('python3-dev', 'python3-devel', 'brew install python')}."
-    return Missing("Building Horovod needs Python's C headers (Python.h), and they are not here.", remedy)
+    return Missing("Building Horovod needs Python's C headers (Python.h), but they are not installed.", remedy)
 
 
 def check_libuv() -> Missing | None:
@@ -169,7 +169,7 @@ def check_disk(folder: Path) -> Missing | None:
     if shutil.disk_usage(present).free >= _FREE_BYTES_NEEDED:
         return None
     return Missing(
-        f"Building Horovod needs 1.5 GB free for a while, and {present} has less.",
+        f"Building Horovod temporarily needs 1.5 GB of disk space, but {present} has less.",
         "Free some space, or set DISTDL_CACHE to a folder on another disk.",
     )
 

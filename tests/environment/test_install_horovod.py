@@ -92,7 +92,7 @@ def test_another_environment_takes_the_wheel_built_earlier(cached_wheel: Path, o
     done = run(python, "-m", "distdl_jupyter.environment.horovod")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
-        r"Horovod 0\.28\.1 for torch with Gloo and MPI is installed, from the wheel built earlier \(.*\)\.\n",
+        r"Horovod 0\.28\.1 for torch with Gloo and MPI was installed from a wheel built earlier \(.*\)\.\n",
         done.stdout,
     )
     assert "compiling" not in done.stderr

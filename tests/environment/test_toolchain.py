@@ -38,7 +38,7 @@ def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", path_without(tmp_path, "g++", "c++", "clang++"))
     missing = toolchain.check_compiler()
     assert missing is not None
-    assert missing.what == "Building Horovod needs a C++ compiler, and none is on PATH."
+    assert missing.what == "Building Horovod needs a C++ compiler, but none is on PATH."
     assert "install" in missing.remedy
 
 
@@ -84,6 +84,6 @@ def test_the_command_stops_before_any_work_without_a_compiler(tmp_path: Path) ->
     assert done.returncode == 1
     assert done.stdout == ""
     said = done.stderr.strip().splitlines()[-1]
-    assert said.startswith("Building Horovod needs a C++ compiler, and none is on PATH. Install one with ")
+    assert said.startswith("Building Horovod needs a C++ compiler, but none is on PATH. Install one with ")
     assert list((tmp_path / "cache").rglob("*.whl")) == []
     assert [entry.suffix for entry in (tmp_path / "cache" / "wheels").iterdir()] == [".lock"]
