@@ -328,7 +328,7 @@ class Driver:
         why = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
         says = f"The first {plural(len(failed), 'trial')} failed: {why}."
         if goes_well:
-            says = f"The last {plural(self._refusals, 'trial')} could not begin: {why}."
+            says = f"The last {plural(self._refusals, 'trial')} could not start: {why}."
         self._stop()  # which counts on
         raise Broken(says, f"distdl logs {short_id(failed[-1].id)} shows why.")
 

@@ -316,7 +316,7 @@ class Agent:
 def serve(build: Callable[[Watchdog], Agent]) -> int:
     """Prepare this process for an agent, let it serve to its end, and return the exit code."""
     if sys.platform != "linux":
-        sys.stderr.write(f"Ranks run on Linux hosts only, and this one runs {sys.platform}: choose another host.\n")
+        sys.stderr.write(f"Ranks run only on Linux hosts, but this host runs {sys.platform}. Choose another host.\n")
         return UNAVAILABLE
     # What starts the agent may block signals, and its ranks would inherit that (signal(7)).
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -336,4 +336,4 @@ def _reply(fields: Mapping[str, Any], found: dict[str, Any]) -> bytes | None:
     try:
         return frames.message("reply", **{**found, "request": fields["request"]})
     except (TypeError, ValueError) as error:
-        return frames.message("reply", request=fields["request"], error=f"The answer cannot be sent: {error}.")
+        return frames.message("reply", request=fields["request"], error=f"The reply cannot be sent: {error}.")

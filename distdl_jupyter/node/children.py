@@ -109,7 +109,7 @@ class Children:
                 begun.append(self._start(one))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._undo(begun)
-            raise NotStarted(f"{one.argv[0]} cannot be started there: {_reason(error)}.") from error
+            raise NotStarted(f"Cannot start {one.argv[0]}: {_reason(error)}.") from error
         self._children += begun
         return {child.number: child.popen.pid for child in begun}
 
@@ -241,7 +241,7 @@ def _program(name: str, python: str, environment: Mapping[str, str]) -> str:
         return str(own)
     found = shutil.which(name, path=environment.get("PATH", os.defpath))
     if found is None:
-        raise FileNotFoundError(2, "there is no such program beside its Python and on its PATH")
+        raise FileNotFoundError(2, "no such program next to its Python or on its PATH")
     return found
 
 

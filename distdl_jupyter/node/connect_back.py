@@ -65,8 +65,8 @@ async def _connected(back: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asy
     try:
         return await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
     except (TimeoutError, OSError) as error:
-        why = str(error) or f"no answer in {_CONNECT_SECONDS:.0f} s"
-        raise NotReached(f"distdl: {socket.gethostname()} does not reach {host}:{port}: {why}") from None
+        why = str(error) or f"no response within {_CONNECT_SECONDS:.0f} s"
+        raise NotReached(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {why}") from None
 
 
 async def _carry(

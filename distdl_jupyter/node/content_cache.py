@@ -34,7 +34,7 @@ def path(digest: str, base: str) -> str:
 
 def _folder(digest: str, base: str) -> Path:
     if not _DIGEST.fullmatch(digest):
-        raise ValueError(f"{digest!r} is no digest.")
+        raise ValueError(f"{digest!r} is not a valid digest.")
     return Path(base or DEFAULT_BASE).expanduser() / "copies" / digest
 
 
@@ -56,7 +56,7 @@ class Copy:
             with contextlib.suppress(OSError):  # another job brought the same meanwhile
                 self.folder.rename(self._final)
             if not permissions.is_own(self._final):
-                raise OSError(f"{self._final} cannot be made.")
+                raise OSError(f"{self._final} cannot be created.")
             return {"path": str(self._final), **answer}
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -64,7 +64,7 @@ def parts(name: str) -> tuple[str, ...]:
     """Return the parts of a relative path. Raises Refused for an absolute one and for one with ``..``."""
     found = PurePosixPath(name)
     if found.is_absolute() or not found.parts or ".." in found.parts or "\0" in name:
-        raise Refused(f"{name!r} leads out of the folder.")
+        raise Refused(f"{name!r} points outside the folder.")
     return found.parts
 
 
@@ -148,7 +148,7 @@ def unpack(folder: Path, stream: Readable, wanted: Callable[[str, int], bool] = 
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_PIECE) as archive:
             for member in archive:
                 if not (member.isreg() or member.isdir()):
-                    raise Refused(f"{member.name!r} is neither a file nor a folder.")
+                    raise Refused(f"{member.name!r} is neither a regular file nor a folder.")
                 *above, name = parts(member.name)
                 if member.isdir():
                     os.close(_enter(root, [*above, name]))
@@ -169,7 +169,7 @@ def _enter(root: int, names: Iterable[str]) -> int:
         try:
             deeper = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
         except OSError:
-            raise Refused(f"{name!r} is no folder but should be one.") from None
+            raise Refused(f"{name!r} is not a folder.") from None
         finally:
             os.close(fd)
         fd = deeper

@@ -91,7 +91,7 @@ class Reader:
             at = self._buffer.find(GREETING, searched)
             if at < 0:
                 if len(self._buffer) > MAX_BEFORE:
-                    raise BrokenWire(f"The agent did not greet within the first {MAX_BEFORE:,} bytes.")
+                    raise BrokenWire(f"The first {MAX_BEFORE:,} bytes from the agent contain no greeting.")
                 return []
             del self._buffer[: at + len(GREETING)]
             self._greeted = True
@@ -115,14 +115,14 @@ class Reader:
 
 def _check(letter: bytes, length: int, begin: bytes | bytearray) -> None:
     if letter not in (b"J", b"D") or length > MAX_BODY:
-        raise BrokenWire(f"A frame begins with {bytes(begin)!r}.")
+        raise BrokenWire(f"Invalid frame: it begins with {bytes(begin)!r}.")
 
 
 def _message(body: bytes) -> Message:
     try:
         found = json.loads(body)
     except ValueError:
-        raise BrokenWire("A message is no JSON.") from None
+        raise BrokenWire("A message is not valid JSON.") from None
     if not isinstance(found, dict) or not isinstance(found.get("type"), str):
         raise BrokenWire("A message has no type.")
     return Message(found)
@@ -130,5 +130,5 @@ def _message(body: bytes) -> Message:
 
 def _data(body: bytes) -> Data:
     if len(body) < _CHANNEL.size:
-        raise BrokenWire("Data names no channel.")
+        raise BrokenWire("A data frame has no channel.")
     return Data(_CHANNEL.unpack_from(body)[0], body[_CHANNEL.size :])

@@ -201,7 +201,7 @@ class Job:
         if to == "ranks":
             return self._signal_ranks(number)
         if to != "all":
-            raise ValueError(f"{to!r} is neither 'ranks' nor 'all'.")
+            raise ValueError(f"Unknown target {to!r}. Use 'ranks' or 'all'.")
         found = self.alive()
         processes.send(found, number)
         return len(found)

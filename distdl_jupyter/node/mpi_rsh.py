@@ -22,13 +22,13 @@ NO_CONNECTION = 255
 def main(arguments: list[str]) -> int:
     """Run one command on another host and return its exit code."""
     if len(arguments) < 2:
-        sys.stderr.write("The relay takes a host and a command.\n")
+        sys.stderr.write("The relay needs a host and a command.\n")
         return NO_CONNECTION
     host, *command = arguments
     try:
         return _relay(host, " ".join(command))
     except (OSError, KeyError, ValueError) as error:
-        sys.stderr.write(f"The relay to {host} does not answer: {type(error).__name__}: {error}.\n")
+        sys.stderr.write(f"The relay to {host} failed: {type(error).__name__}: {error}.\n")
         return NO_CONNECTION
 
 
@@ -41,7 +41,7 @@ def _relay(host: str, command: str) -> int:
             _print(said)
             if "code" in said:
                 return int(said["code"])
-    raise ConnectionError("the agent has gone")
+    raise ConnectionError("the agent has exited")
 
 
 def _print(said: dict[str, str]) -> None:

@@ -11,9 +11,7 @@ from typing import Any
 
 from distdl_jupyter.node import devices
 
-_MISSING = (
-    "GPUs are there, and nvidia-ml-py, which tells how busy they are, is not installed: pip install nvidia-ml-py."
-)
+_MISSING = "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
 
 
 class Gpus:
@@ -37,7 +35,7 @@ class Gpus:
             self._nvml = pynvml
             handles = self._handles()
         except Exception as error:  # noqa: BLE001  a driver that does not answer must not end the ranks
-            self._why = f"The GPUs of this host cannot be asked how busy they are: {error}."
+            self._why = f"GPU utilization cannot be read: {error}."
             return
         present = [
             (str(number) if not uuid.startswith("MIG") else "", uuid) for number, (uuid, _) in enumerate(handles)

@@ -44,7 +44,7 @@ def evidence(before: dict[str, int]) -> str:
     for source, count in counters().items():
         if (more := count - before.get(source, count)) > 0:
             return (
-                f"{source} counts {more} process{'es' if more > 1 else ''} killed for lack of memory since the start."
+                f"{source} reports {more} process{'es' if more > 1 else ''} killed for lack of memory since the start."
             )
     available, total = _memory()
     if available < 0.02 * total:

@@ -130,7 +130,7 @@ class _Attempt:
             self._why[pair] = ""
             return True
         if not piece or not expected.startswith(received):
-            self._why[pair] = "something else answers there"
+            self._why[pair] = "another machine or program answers"
             return True
         return False
 

@@ -77,7 +77,7 @@ def answer(agent: Agent, fields: Fields) -> Answer | None:
     """Do what is asked; an error becomes an answer. None when the answer comes later."""
     handler = HANDLERS.get(str(fields["type"]))
     if handler is None:
-        return {"error": f"The agent knows no request {fields['type']!r}."}
+        return {"error": f"Unknown request {fields['type']!r}."}
     try:
         return handler(agent, fields)
     except Exception as error:  # noqa: BLE001  no request may end the agent
@@ -90,7 +90,7 @@ def failure(type_: str, error: Exception) -> Answer:
         return {"error": str(error)}
     if isinstance(error, OSError):
         return {"error": _os_error(error)}
-    return {"error": f"The request {type_!r} is malformed: {type(error).__name__}: {error}."}
+    return {"error": f"The request {type_!r} is not valid: {type(error).__name__}: {error}."}
 
 
 def _os_error(error: OSError) -> str:
@@ -150,7 +150,7 @@ def _sweep(agent: Agent, fields: Fields) -> None:
 def _prepare(agent: Agent, fields: Fields) -> Answer:
     name = workdir.plain(str(fields["job"]))
     if agent.job is not None and agent.job.name != name:
-        raise Unanswerable("The agent has another job already.")
+        raise Unanswerable("The agent already has another job.")
     base = str(fields.get("base") or "")
     place = workdir.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
     try:
@@ -174,7 +174,7 @@ def _proof(proof: Sequence[Any] | None) -> tuple[str, str] | None:
 
 def _job(agent: Agent) -> job.Job:
     if agent.job is None:
-        raise Unanswerable("The agent has no job: the request 'prepare' comes first.")
+        raise Unanswerable("The agent has no job. Send the request 'prepare' first.")
     return agent.job
 
 
@@ -221,7 +221,7 @@ def _connect(agent: Agent, fields: Fields) -> Answer:
         connection.connect(path)
     except OSError as error:
         connection.close()
-        raise Unanswerable(f"Rank {fields['rank']} does not answer.") from error
+        raise Unanswerable(f"Rank {fields['rank']} does not respond.") from error
     agent.join(int(fields["channel"]), connection)
     return {}
 
@@ -309,7 +309,7 @@ def _serving(its: job.Job, fields: Fields) -> Answer:
     try:
         return its.pipes.serving(int(fields["rank"]))
     except FileNotFoundError:
-        raise Unanswerable(f"Rank {fields['rank']} does not listen.") from None
+        raise Unanswerable(f"Rank {fields['rank']} is not listening.") from None
 
 
 def _clock(_its: job.Job, _fields: Fields) -> Answer:

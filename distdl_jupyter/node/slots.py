@@ -394,7 +394,7 @@ class Slot:
             self._turn = self._look(need, wish, changed=changed)
         except OSError as error:
             # A full disk is no reason to give up a place, nor is a folder that somebody has just deleted.
-            self._turn = self._stuck(f"The queue cannot be written: {error.strerror or error} ({base()}).")
+            self._turn = self._stuck(f"Cannot write to the queue in {base()}: {error.strerror or error}.")
         self._looked_at = time.monotonic()
         return self._turn
 
@@ -423,7 +423,7 @@ class Slot:
 
     def _look(self, need: Need, wish: Mapping[str, Any], *, changed: bool) -> Turn | None:
         if self._fd < 0 and sum(entry.own for entry in entries()) >= _MOST_JOBS:
-            return self._stuck(f"You have {_MOST_JOBS} jobs in the queue of this machine already.")
+            return self._stuck(f"You already have {_MOST_JOBS} jobs in the queue of this machine.")
         if changed or not self._is_there():
             self._write(wish)
         self._seen = _marks()
@@ -607,7 +607,7 @@ def _own_folder() -> Path:
             new.rmdir()
         else:
             return place / name
-    raise FileExistsError(errno.EEXIST, "No folder of your own can be made", str(place))
+    raise FileExistsError(errno.EEXIST, "Cannot create a private folder", str(place))
 
 
 def _note_loss(folder: Path) -> None:
@@ -627,6 +627,6 @@ def _loss() -> str:
         with contextlib.suppress(OSError, ValueError):
             until = float((folder / _UNTIL).read_text(encoding="ascii"))
             if 0 < until - time.monotonic() <= _AFTER_LOSS:
-                return "The queue's folder was deleted: running jobs write their files again."
+                return "The queue's folder was deleted. Waiting for running jobs to write their files again."
             (folder / _UNTIL).unlink(missing_ok=True)
     return ""

@@ -52,7 +52,7 @@ fork: Callable[[Program], Process | None] | None = None
 #: Why programs were not forked although others are, each the end of a sentence; the reader empties the list.
 reasons: list[str] = []
 #: What a job whose ranks were forked says of itself.
-WARM = "Started warm: what earlier jobs imported is loaded already."
+WARM = "Warm start: imports are already loaded."
 
 
 def start(program: Program) -> Process:

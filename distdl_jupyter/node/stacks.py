@@ -82,7 +82,7 @@ class _Question:
         except ProcessLookupError:
             return _ENDED
         except PermissionError:
-            return "Its process belongs to another user now."
+            return "Its process now belongs to another user."
         return ""
 
     def _refusal(self, pid: int, number: int) -> str:
@@ -93,11 +93,11 @@ class _Question:
             self._state = ""
             return _ENDED
         if letter in ("T", "t"):
-            return f"Its process is {self._state}: kill -CONT {pid} on its machine lets it go on."
+            return f"Its process is {self._state}. To continue it, run on its machine: kill -CONT {pid}"
         if not processes.catches(pid, number):
-            return f"It has become another program ({_name(pid)}), which cannot be asked."
+            return f"Its process is now another program ({_name(pid)}), which has no stack traces."
         if _target(pid, int(self._about.get("fd", -1))) != str(self._path):
-            return "It has closed the file into which it would have answered."
+            return "It has closed the file for its stack traces."
         return ""
 
     def answer(self) -> Answer | None:
@@ -129,7 +129,7 @@ class _Question:
             return self._given(missing=_ENDED)
         self._state = _STATES.get(letter, "")
         shown = f"; its process is {self._state}" if self._state else ""
-        return self._given(missing=f"It has not answered within {TIMEOUT:.0f} s{shown}.")
+        return self._given(missing=f"No response within {TIMEOUT:.0f} s{shown}.")
 
     def _read(self) -> str:
         with contextlib.suppress(OSError), self._path.open("rb") as file:

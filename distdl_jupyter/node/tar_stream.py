@@ -42,7 +42,7 @@ class Incoming:
             while not self._over:  # a tar may be padded behind its end
                 self._next()
         except tarfile.TarError as error:
-            raise files.Refused(f"What was sent is no archive of files: {error}.") from None
+            raise files.Refused(f"The received data is not a valid tar archive: {error}.") from None
         finally:
             self._failed = True
             self._wake()

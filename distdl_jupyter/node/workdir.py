@@ -44,7 +44,7 @@ def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Wor
 def plain(name: str) -> str:
     """Return a name that is no path. Raises ValueError."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no plain name.")
+        raise ValueError(f"{name!r} is not a valid name.")
     return name
 
 

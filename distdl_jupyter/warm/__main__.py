@@ -55,9 +55,9 @@ def _serve(own: template.Template, job: JobFolder | None, text: str) -> None:
         own.prepare(_of_backend(job))
         own.serve()
     except template.Ended as ended:
-        _say(f"The template ends: {ended}.")
+        _say(f"The template exits: {ended}.")
     except modules.Unfit as unfit:
-        _say(f"{unfit}: it is left out from now on.")
+        _say(f"{unfit}, so it will not be preloaded again.")
         own.leave_out(unfit)
         own.close()
         _again(text)

@@ -88,13 +88,13 @@ class Forker:
         """Return why this program cannot be forked, "" when it can; that it cannot be started at all is told later."""
         arguments, environment = program.arguments, program.environment
         if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _BEFORE:  # noqa: PTH100 - links are kept
-            return "it runs under another Python"
+            return "it uses a different Python"
         if not _can_enter(program.directory):
-            return "its working directory cannot be entered"
+            return "its working directory is not accessible"
         if "DISTDL_RANK" in environment and threads.wanted(environment) is None:
             return "its number of threads cannot be set after a fork"
         if name := self._prepared.differing(environment):
-            return f"its environment variable {name} has another value than when the template was made"
+            return f"the value of its environment variable {name} differs from that of the template"
         # What was injected into the template lives by its end, which a forked process does not have.
         if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"

@@ -88,14 +88,14 @@ class Modules:
         self.stamps.take(new)
         reads = self.recorder.unforkable_reads()
         if preconditions.threads() > 1:
-            raise Unfit(name, "starts a thread when it is imported")
+            raise Unfit(name, "starts a thread when imported")
         if preconditions.gpu_in_use():
-            raise Unfit(name, "opens a GPU when it is imported")
+            raise Unfit(name, "opens a GPU when imported")
         if reads:
             others = {module.__name__ for module in new}.intersection(chain(*(read.importing for read in reads)))
-            raise Unfit(name, f"reads {reads[0].what} when it is imported (in {reads[0].importing[0]})", others)
+            raise Unfit(name, f"reads {reads[0].what} when imported (in {reads[0].importing[0]})", others)
         if outside := self._outside(map(preconditions.file_of, new)):
-            raise Unfit(name, f"imports {outside}, which is no installed module")
+            raise Unfit(name, f"imports {outside}, which is not an installed module")
 
     def _outside(self, files: Iterable[str]) -> str:
         return next((file for file in files if file and not file.startswith(self._roots)), "")

@@ -24,10 +24,10 @@ def now() -> dict[str, Any]:
         "the hard limits (ulimit -H)": {name: resource.getrlimit(getattr(resource, name))[1] for name in _LIMITS},
     }
     if sys.platform == "linux":
-        found["the processors that may be used"] = sorted(os.sched_getaffinity(0))
+        found["the allowed CPUs (affinity)"] = sorted(os.sched_getaffinity(0))
         found["the control group"] = _text("cgroup")
         found["the namespaces"] = {name: _link(name) for name in _NAMESPACES}
-        found["the rights and the umask"] = _status()
+        found["the capabilities and the umask"] = _status()
         found["the out-of-memory score"] = _text("oom_score_adj")
     return found
 

@@ -53,10 +53,10 @@ class Room:
 
 def _find(start: int, end: int, text: bytes) -> tuple[int, int]:
     if not 0 < start < end:
-        raise LookupError("the kernel does not say where a process keeps its environment")
+        raise LookupError("the kernel does not report where a process keeps its environment")
     at = ctypes.string_at(start, end - start).find(text + b"\0")
     if at < 0:
-        raise LookupError("the room for a job's mark is missing")
+        raise LookupError("the space reserved for a job's mark is missing")
     return start + at, len(text)
 
 

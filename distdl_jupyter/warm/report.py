@@ -10,8 +10,8 @@ from distdl_jupyter.core.humanize import ago, listing, plural, short_id, size
 from distdl_jupyter.environment.doctor import Row
 from distdl_jupyter.warm import settings, start, template_client, template_files
 
-_BY_VARIABLE = "Unset DISTDL_WARM to switch them on."
-_BY_SETTINGS = "Run `distdl warm on`, or %dist_config warm on, to switch them on."
+_BY_VARIABLE = "To switch them on, unset DISTDL_WARM."
+_BY_SETTINGS = "To switch them on, run %dist_config warm on, or `distdl warm on`."
 
 
 def lines() -> list[str]:
@@ -19,10 +19,10 @@ def lines() -> list[str]:
     where = template_files.of()
     off = settings.switched_off()
     if off:
-        said = [f"Warm starts are off, by {off}. {_BY_VARIABLE if off == 'DISTDL_WARM' else _BY_SETTINGS}"]
+        said = [f"Warm starts are switched off by {off}. {_BY_VARIABLE if off == 'DISTDL_WARM' else _BY_SETTINGS}"]
     else:
         minutes = settings.read().idle_minutes
-        said = [f"Warm starts are on; a template that nobody needs ends after {minutes:g} minutes."]
+        said = [f"Warm starts are on. An unused template ends after {minutes:g} minutes."]
     return [*said, *_template(where), *_unlike(where), *_last_cold(where)]
 
 
@@ -33,13 +33,17 @@ def _template(where: template_files.TemplateFiles) -> list[str]:
             return [f"A template for {where.python} is being prepared."]
         if settings.switched_off():
             return []
-        return [f"No template runs for {where.python}; the next job makes one, and `distdl warm start` does so now."]
+        return [
+            f"No template is running for {where.python}. The next job starts one; to start one now, "
+            "run `distdl warm start`."
+        ]
     shared, alone = memory(own["pid"])
-    held = f"{size(alone)} of memory ({size(shared)} with what it shares)" if shared else "an unknown amount of memory"
+    used = f"{size(alone)} of memory ({size(shared)} with shared pages)" if shared else "an unknown amount of memory"
+    loaded = f"{plural(own['modules'], 'module')} ({listing(own['loads']) or 'no framework'})"
     return [
         f"The template for {where.python} was started {ago(max(0.0, time.time() - own['since']))} (pid {own['pid']}).",
-        f"It has {held}, and {plural(own['modules'], 'module')}: {listing(own['loads']) or 'no framework'}.",
-        f"It has started {plural(own['jobs'], 'job')}, of which {own['running']} run now.",
+        f"It uses {used} and has loaded {loaded}.",
+        f"It has started {plural(own['jobs'], 'job')} ({own['running']} running).",
     ]
 
 
@@ -49,7 +53,7 @@ def _unlike(where: template_files.TemplateFiles) -> list[str]:
     because: dict[str, list[str]] = {}
     for name, why in Learned(where.learned).unfit.items():
         because.setdefault(why, []).append(name)
-    return [f"Left out: {_first(names)} {why}." for why, names in because.items()]
+    return [f"{_first(names)} is not preloaded, because it {why}." for why, names in because.items()]
 
 
 def _first(names: list[str]) -> str:
@@ -61,7 +65,7 @@ def _last_cold(where: template_files.TemplateFiles) -> list[str]:
     if not last:
         return []
     when = ago(max(0.0, time.time() - float(last["time"])))
-    return [f"The last cold start: job {short_id(last['job'])}, {when}. {last['reason']}"]
+    return [f"Last cold start: job {short_id(last['job'])}, {when}. {last['reason']}"]
 
 
 def memory(pid: int) -> tuple[int, int]:
@@ -80,13 +84,20 @@ def rows() -> list[Row]:
     """Return the doctor's row."""
     off = settings.switched_off()
     if off:
-        return [Row("Warm starts", "absent", f"off, by {off}", _BY_VARIABLE if off == "DISTDL_WARM" else _BY_SETTINGS)]
+        return [
+            Row(
+                "Warm starts",
+                "absent",
+                f"off ({off})",
+                _BY_VARIABLE if off == "DISTDL_WARM" else _BY_SETTINGS,
+            )
+        ]
     where = template_files.of()
     own = template_client.status(where)
     if own is None:
-        ready = "a template is being prepared" if template_client.is_being_made(where) else "no template runs"
+        ready = "a template is being prepared" if template_client.is_being_made(where) else "no template is running"
         return [Row("Warm starts", "ok", f"on; {ready}")]
     resident, share = memory(own["pid"])
-    held = f", {size(resident)} of memory ({size(share)} without what jobs share)" if resident else ""
+    held = f", {size(resident)} of memory ({size(share)} without shared pages)" if resident else ""
     loads = listing(own["loads"]) or "no framework"
     return [Row("Warm starts", "ok", f"on; a template with {loads}{held}, {plural(own['jobs'], 'job')} started")]

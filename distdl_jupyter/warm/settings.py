@@ -36,7 +36,7 @@ def change(*, enabled: bool | None = None, idle_minutes: float | None = None) ->
     own = read()
     if idle_minutes is not None and not 0 < idle_minutes <= 60 * 24 * 7:
         raise InvalidSpec(
-            f"idle_minutes is {idle_minutes:g}, but it takes more than 0 and at most a week (10080).",
+            f"idle_minutes is {idle_minutes:g}, but must be more than 0 and at most 10080 (one week).",
             code="warm-idle-minutes-range",
             field="idle_minutes",
         )
@@ -54,17 +54,17 @@ def take(words: Mapping[str, str]) -> Settings:
     unknown = sorted(set(words) - {"on", "off", "idle_minutes"})
     if unknown or {"on", "off"} <= set(words):
         raise InvalidSpec(
-            f"{unknown[0] if unknown else 'on and off'!r} is no setting for warm starts.",
+            f"Unknown setting {unknown[0]!r} for warm starts." if unknown else "Warm starts cannot be both on and off.",
             code="warm-setting-unknown",
             field=unknown[0] if unknown else "warm",
-            hint="There are on, off and idle_minutes=30.",
+            hint="Use on, off or idle_minutes=30.",
         )
     minutes = words.get("idle_minutes")
     try:
         wanted = None if minutes is None else float(minutes)
     except ValueError:
         raise InvalidSpec(
-            f"idle_minutes is {minutes!r}, but it takes a number.",
+            f"idle_minutes is {minutes!r}, but must be a number.",
             code="warm-idle-minutes-invalid",
             field="idle_minutes",
         ) from None

@@ -81,12 +81,12 @@ class Template:
             for name in modules.own():
                 self._modules.load(name)
         except modules.Unfit as unfit:
-            raise Ended(f"it cannot do without {unfit}") from unfit
+            raise Ended(f"a module that it needs cannot be preloaded: {unfit}") from unfit
         for name in (*more, *self._learned.names()):
             if not self._learned.is_unfit(name):
                 self._modules.load(name)
         if entry := preconditions.relative_path():
-            raise Ended(f"sys.path holds {entry!r}, which means another folder for every job")
+            raise Ended(f"sys.path contains {entry!r}, which is a different folder for every job")
         _settle()
 
     def _learn(self) -> None:
@@ -160,7 +160,7 @@ class Template:
         if self._jobs:
             self._last = time.monotonic()
         if time.monotonic() - self._last > settings.read().idle_minutes * 60:
-            raise Ended("nobody has needed it for a while")
+            raise Ended("it was not used for a while")
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -189,7 +189,7 @@ class Template:
             message, descriptors = wire.receive(connection)
             self._answer(connection, message, descriptors)
         except (wire.Broken, OSError, KeyError, TypeError) as error:
-            sys.stderr.write(f"A conversation ended early: {error!r}.\n")
+            sys.stderr.write(f"A connection ended early: {error!r}.\n")
         finally:
             for fd in descriptors:
                 os.close(fd)
@@ -200,7 +200,7 @@ class Template:
             wire.send(connection, self._status())
         elif kind == "stop":
             wire.send(connection, {"pid": os.getpid()})
-            raise Ended("it was asked to")
+            raise Ended("it received a request to stop")
         elif kind == "start" and len(descriptors) == len(supervisor.DESCRIPTORS):
             self._start(connection, message, descriptors)
 
@@ -223,13 +223,13 @@ class Template:
     def _refusal(self, message: dict[str, Any]) -> str:
         """Return why this job cannot start warm, "" when it can; a template that says so has had its day."""
         if path := self._modules.stamps.changed():
-            return f"{path} has changed since the template was made"
+            return f"{path} has changed since the template was started"
         if name := self._prepared().differing(for_ranks_here(message["inherited"])):
             return _differs(name)
         if name := process_context.difference(self._process_context, message["circumstances"]):
-            return f"{name} are not those of the template" if name.startswith("the ") else f"{name} differs"
+            return f"the job and the template differ in {name}"
         if message["niceness"] < process_context.niceness():
-            return "the priority (nice) of the template is lower"
+            return "the template has a lower priority (nice)"
         if preconditions.threads() > 1:
             return "the template has started threads"
         return ""
@@ -253,7 +253,7 @@ class Template:
 
 
 def _differs(name: str) -> str:
-    return f"the environment variable {name} has another value than when the template was made"
+    return f"the value of the environment variable {name} differs from that of the template"
 
 
 def _has_ended(folder: JobFolder) -> bool:

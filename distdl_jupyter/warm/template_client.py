@@ -59,8 +59,8 @@ def start(
                 wire.send(connection, {"go": True})
                 return ""
     except (OSError, wire.Broken):
-        return "This job starts cold, because the warm template did not answer."
-    return f"This job starts cold, because {answer.get('cold', 'the warm template could not take it')}."
+        return "This job starts cold because the warm template did not respond."
+    return f"This job starts cold because {answer.get('cold', 'the warm template could not start it')}."
 
 
 def _inherited() -> dict[str, str]:
@@ -70,8 +70,8 @@ def _inherited() -> dict[str, str]:
 
 def _none_there(where: TemplateFiles) -> str:
     if is_being_made(where):
-        return "This job starts cold, because the warm template for this Python is still being prepared."
-    return "This job starts cold, because no warm template ran for this Python; one is being prepared for the next job."
+        return "This job starts cold because the warm template for this Python is still being prepared."
+    return "This job starts cold because no warm template was running for this Python; the next job will have one."
 
 
 def _connected(where: TemplateFiles) -> socket.socket:

@@ -40,7 +40,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     if not isinstance(message, dict):
         for fd in found:
             os.close(fd)
-        raise Broken("the message is no object")
+        raise Broken("the message is not a JSON object")
     return message, found
 
 

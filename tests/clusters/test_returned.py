@@ -102,9 +102,10 @@ def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):
     assert [path.name for path in folder.results.iterdir()] == ["rank-0.pkl"]
     assert (folder.outputs / "a").exists()
     assert len(stayed) == 3
-    assert "rank-1.pkl stayed there: may be written by others" in stayed[1]
+    assert "rank-1.pkl was not copied: is writable by others" in stayed[1]
     assert (
-        "rank-2.pkl stayed there: results/rank-2.pkl is the value of a rank that did not run on this host." in stayed[2]
+        "rank-2.pkl was not copied: results/rank-2.pkl is the value of a rank that did not run on this host."
+        in stayed[2]
     )
     remove(site)
     assert (site.job / "results" / "rank-2.pkl").exists()

@@ -168,13 +168,16 @@ def test_a_bare_program_is_looked_for_beside_the_interpreter_first(ready, tmp_pa
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        ({"argv": ["no-such-program"]}, "no-such-program cannot be started there: there is no such program"),
-        ({"argv": ["/no/such"]}, "/no/such cannot be started there: No such file or directory"),
-        ({"argv": ["/etc/passwd"]}, "/etc/passwd cannot be started there: Permission denied"),
+        (
+            {"argv": ["no-such-program"]},
+            "Cannot start no-such-program: no such program next to its Python or on its PATH",
+        ),
+        ({"argv": ["/no/such"]}, "Cannot start /no/such: No such file or directory"),
+        ({"argv": ["/etc/passwd"]}, "Cannot start /etc/passwd: Permission denied"),
         ({"directory": "/no/such/folder"}, "/no/such/folder"),
-        ({"argv": []}, "malformed"),
-        ({"environment": {"A=B": "c"}}, "cannot be started there"),
-        ({"argv": ["sh", "a\0b"]}, "cannot be started there"),
+        ({"argv": []}, "is not valid: ValueError: The command line is empty"),
+        ({"environment": {"A=B": "c"}}, "Cannot start "),
+        ({"argv": ["sh", "a\0b"]}, "Cannot start sh: "),
     ],
 )
 def test_of_processes_that_cannot_all_be_started_none_runs(ready, broken, says):

@@ -52,7 +52,12 @@ def test_every_other_end_has_its_reason_in_the_order_asked():
     with server, serving(b"SSH-2.0-OpenSSH_9.2\r\n") as other, serving() as mute:
         begin = time.monotonic()
         found = port_check.reach([["127.0.0.1", at] for at in (mute, closed, port, other)], 2)
-        assert [why for _, _, why in found] == ["timed out", "connection refused", "", "something else answers there"]
+        assert [why for _, _, why in found] == [
+            "timed out",
+            "connection refused",
+            "",
+            "another machine or program answers",
+        ]
         assert [at for _, at, _ in found] == [mute, closed, port, other]
         assert 1.5 < time.monotonic() - begin < 20
 
@@ -60,7 +65,9 @@ def test_every_other_end_has_its_reason_in_the_order_asked():
 def test_who_answers_for_another_address_is_not_taken_for_it():
     server, port = port_check.listen("127.0.0.2")
     with server, serving(f"distdl 127.0.0.2:{port}\n".encode()) as gateway:
-        assert port_check.reach([["127.0.0.1", gateway]], 5) == [["127.0.0.1", gateway, "something else answers there"]]
+        assert port_check.reach([["127.0.0.1", gateway]], 5) == [
+            ["127.0.0.1", gateway, "another machine or program answers"]
+        ]
 
 
 def test_an_address_that_is_not_here_cannot_be_listened_on():

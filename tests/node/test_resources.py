@@ -109,7 +109,7 @@ def test_a_driver_that_does_not_answer_is_a_remark_and_no_error(monkeypatch):
     monkeypatch.setattr(devices, "driver", lambda: "550.1")
     gpus, why = nvml.Gpus({0: "0"}).about()
     assert gpus == []
-    assert why == "The GPUs of this host cannot be asked how busy they are: NVML Shared Library Not Found."
+    assert why == "GPU utilization cannot be read: NVML Shared Library Not Found."
 
 
 def test_without_the_library_the_remark_names_what_to_install(monkeypatch):

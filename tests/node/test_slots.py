@@ -197,7 +197,7 @@ def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
     try:
         fill(folder)
         one = slot("one")
-        assert one.ask(gpus(1)).problem.startswith("The queue cannot be written: No space left on device")
+        assert one.ask(gpus(1)).problem == f"Cannot write to the queue in {slots.base()}: No space left on device."
         free(folder)
         assert takes(one, gpus(1)) == ("GPU-a",)
     finally:

@@ -99,7 +99,7 @@ def test_a_process_that_has_closed_the_file(rank, tmp_path):
 def test_a_process_that_takes_the_signal_and_says_nothing(rank, tmp_path):
     rank("import signal; signal.signal(57, lambda *_: None); (folder / 'ready').touch(); time.sleep(600)")
     wait_for((tmp_path / "ready").exists, 30)
-    assert "has not answered within 5 s" in stacks.gather(tmp_path, [3])[3].missing
+    assert "No response within 5 s" in stacks.gather(tmp_path, [3])[3].missing
 
 
 def test_a_stopped_process_is_not_signalled(rank, tmp_path):

@@ -103,7 +103,7 @@ def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_
     (tmp_path / "shared" / "x").write_text("x")
     assert lab.submit(deep, data={"train": f"shared:{tmp_path}/shared"}).wait(200).results() == [["x"]] * 2
     (tmp_path / "local" / "x").write_text("x")
-    with pytest.raises(JobFailed, match=r"node-[ab]: .*local has other files on this node"):
+    with pytest.raises(JobFailed, match=r"node-[ab]: .*local has different files on this node"):
         lab.submit(deep, data={"train": f"shared:{tmp_path}/local"}).result(200)
     assert not any(rank.pid for rank in lab.job.view().ranks)
 

@@ -130,13 +130,13 @@ def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
     assert again.names()[:2] == ["m19", "common"]
     assert "m0" not in again.names()
     assert not {"tensorflow.python", "keras"} & set(again.names())
-    again.leave_out(["common"], "starts a thread when it is imported")
+    again.leave_out(["common"], "starts a thread when imported")
     assert "common" not in import_history.Learned(tmp_path / "learned.json").names()
     again.add(["package.part", "packages"])
-    again.leave_out(["package"], "reads the whole environment when it is imported (in package.other)")
+    again.leave_out(["package"], "reads the whole environment when imported (in package.other)")
     assert again.names()[0] == "packages"
     for number in range(20):
-        again.leave_out([f"m{number}"], f"imports /home/ann/{number}.py, which is no installed module")
+        again.leave_out([f"m{number}"], f"imports /home/ann/{number}.py, which is not an installed module")
     assert again.names() == [], "what goes on being unfit is given up"
     (tmp_path / "learned.json").write_text("[")
     assert import_history.Learned(tmp_path / "learned.json").names() == []

@@ -65,7 +65,7 @@ def test_a_variable_that_is_read_at_an_import_starts_cold_and_then_warm(distdl_h
     try:
         job = submit(abs, (-1,), distributed_backend="plain")
         assert job.result(timeout=120) == 1
-        assert "the environment variable TORCH_LOGS_FORMAT has another value" in cold_reason(job)
+        assert "the value of the environment variable TORCH_LOGS_FORMAT differs" in cold_reason(job)
         revive()
         again = submit(abs, (-1,), distributed_backend="plain")
         assert again.result(timeout=120) == 1
@@ -94,7 +94,7 @@ def test_a_variable_of_one_job_harms_no_other(distdl_home):
     """It is read when modules are imported, so this one job starts cold; the template stays for all others."""
     job = submit(value_of, ("TMPDIR",), distributed_backend="plain", environment_variables={"TMPDIR": "/var/tmp"})
     assert job.result(timeout=120) == "/var/tmp"
-    assert "the environment variable TMPDIR has another value" in cold_reason(job)
+    assert "the value of the environment variable TMPDIR differs" in cold_reason(job)
     other = submit(value_of, ("TMPDIR",), distributed_backend="plain")
     assert other.result(timeout=120) == os.environ.get("TMPDIR")
     assert_warm(other)
@@ -130,7 +130,7 @@ def test_a_template_of_lower_priority_makes_way_for_one_of_the_submitters(own_ho
     subprocess.run(["nice", "-n", "5", sys.executable, "-c", start], check=True, timeout=200)
     job = submit(abs, (-1,), distributed_backend="plain")
     assert job.result(timeout=120) == 1
-    assert "the priority (nice) of the template is lower" in cold_reason(job)
+    assert "the template has a lower priority (nice)" in cold_reason(job)
     assert revive()
     again = submit(abs, (-1,), distributed_backend="plain")
     assert again.result(timeout=120) == 1
@@ -149,7 +149,7 @@ def test_another_limit_starts_cold(distdl_home):
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     template_client.stop(template_files.of())  # the other tests' limits are not these
-    assert "the hard limits (ulimit -H) are not those of the template" in said.stdout, said.stderr
+    assert "the job and the template differ in the hard limits (ulimit -H)" in said.stdout, said.stderr
 
 
 def open_files():
@@ -258,7 +258,7 @@ def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp
         install(environment, tmp_path, "2.0")
         version, reason = run()
         assert version == "2.0"
-        assert "has changed since the template was made" in reason
+        assert "has changed since the template was started" in reason
         assert template_client.wait_until_ready(where)
         assert run() == ["2.0", ""]
     finally:
@@ -291,8 +291,10 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
         template_client.make(where)
         said = template_client.wait_until_ready(where)
         assert set(said["unfit"]) == {"restless", "library", "library.core", "curious", "trains", "ranked", "tools"}
-        assert where.log.read_text().count("left out from now on") == 3, "each is found once, with all that import it"
-        assert said["unfit"]["trains"] == "reads LOCAL_RANK when it is imported (in ranked)"
+        assert where.log.read_text().count("so it will not be preloaded again") == 3, (
+            "each is found once, with all that import it"
+        )
+        assert said["unfit"]["trains"] == "reads LOCAL_RANK when imported (in ranked)"
         assert "starts a thread" in said["unfit"]["restless"]
         assert "whole environment" in said["unfit"]["curious"]
     finally:
@@ -309,7 +311,9 @@ def imports_torchmetrics():
 def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
     options = {"distributed_backend": "torch", "process_count_per_node": 2}
     assert submit(imports_torchmetrics, **options).results(timeout=120) == ["torchmetrics"] * 2
-    wait_for(lambda: any(line.startswith("Left out: torchmetrics") for line in report.lines()), what="the learning")
+    wait_for(
+        lambda: any(line.startswith("torchmetrics is not preloaded") for line in report.lines()), what="the learning"
+    )
     revive()
     for code in (threads, imports_torchmetrics):
         job = submit(code, **options)

@@ -24,7 +24,7 @@ def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     assert template_client.wait_until_ready(template_files.of())
     assert cli.main(["warm"]) == 0
     said = capsys.readouterr().out
-    assert "Warm starts are on; a template that nobody needs ends after 30 minutes." in said
+    assert "Warm starts are on. An unused template ends after 30 minutes." in said
     assert template_files.of().python in said
     own = template_client.status(template_files.of())
     assert f"{own['modules']:,} modules: {listing(own['loads']) or 'no framework'}." in said
@@ -42,7 +42,7 @@ def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_ho
     assert "after 5 minutes" in capsys.readouterr().out
     assert cli.main(["warm", "stop"]) == 0
     assert not template_client.is_being_made(template_files.of())
-    assert "No template runs" in capsys.readouterr().out
+    assert "No template is running" in capsys.readouterr().out
 
 
 def test_stop_ends_a_template_that_is_still_being_prepared(own_home):
@@ -85,7 +85,7 @@ def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
 
 def test_the_line_magic_switches(own_home, capsys):
     topics.warm({"off": ""})
-    assert capsys.readouterr().out.startswith("Warm starts are off, by the settings.")
+    assert capsys.readouterr().out.startswith("Warm starts are switched off by the settings.")
     assert settings.switched_off() == "the settings"
     assert [row.status for row in report.rows()] == ["absent"]
     topics.warm({"on": "", "idle_minutes": "2.5"})

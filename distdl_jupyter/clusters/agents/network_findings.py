@@ -75,7 +75,7 @@ def _gaps(found: Iterable[Gap]) -> Iterator[Check]:
 
 
 def _opened(sources: Sequence[str], target: Endpoint, why: str) -> str:
-    if why == "something else answers there":
+    if why == "another machine or program answers":
         return f"Give {target.host} an address that no other machine has, or set the option network to another network."
     return (
         f"Allow TCP from {humanize.listing(sources)} to {target.address}, ports 1024 to 65535, in the firewall of "

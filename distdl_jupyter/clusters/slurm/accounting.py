@@ -39,10 +39,10 @@ class Usage:
 
     def text(self, job: str) -> str:
         """Return it as a sentence about the job of this number."""
-        how = f"exit code {self.exit_code}" if not self.exit_signal else f"ended by signal {self.exit_signal}"
+        how = f"exit code {self.exit_code}" if not self.exit_signal else f"signal {self.exit_signal}"
         parts = [f"Slurm job {job} ended as {self.state} after {duration(self.seconds)}, {how}"]
         if self.memory:
-            parts.append(f"at most {size(self.memory)} of memory on a node")
+            parts.append(f"peak memory per node {size(self.memory)}")
         more = words.end(commands.JobState(self.state)) if self.state == "OUT_OF_MEMORY" else ""
         return f"{', '.join(parts)}. {more}".strip()
 
@@ -80,7 +80,7 @@ def state(job: str) -> commands.JobState | None:
 def _sacct(job: str, *fields: str, more: tuple[str, ...] = ()) -> list[list[str]]:
     """Return a job's lines, the job itself first, then its steps. Raises SlurmFailed where there is no accounting."""
     if shutil.which("sacct") is None:
-        raise commands.SlurmFailed("sacct is not here.")
+        raise commands.SlurmFailed("The command sacct is not installed on this machine.")
     said = commands.run("sacct", "--noheader", "--parsable2", *more, "--jobs", commands.number(job),
                         f"--format={','.join(fields)}", more=commands.at(job), timeout=_TIMEOUT)  # fmt: skip
     return [line.split("|") for line in said.splitlines() if line.count("|") == len(fields) - 1]
@@ -108,14 +108,14 @@ class Allowed:
         """Return the option that this user may not have so, what is wrong, and the remedy; "" for all when none is."""
         account, qos = options.account, options.qos
         if account and account.lower() not in self.accounts:
-            return ("account", f"the account {account} is none of yours",
-                    f"Set the option account to one of {', '.join(self.accounts)}, or leave it out.")  # fmt: skip
+            return ("account", f"you cannot use the account {account}",
+                    f"Remove the option account, or set it to one of: {', '.join(self.accounts)}.")  # fmt: skip
         found = [self.accounts[account.lower()]] if account else self.accounts.values()
         known = list(dict.fromkeys(name for names in found for name in names))
         if qos and known and qos.lower() not in known:
-            of = f" under the account {account}" if account else ""
-            return ("qos", f"you may not use the QOS {qos}{of}",
-                    f"Set the option qos to one of {', '.join(known)}, or leave it out.")  # fmt: skip
+            of = f" with the account {account}" if account else ""
+            return ("qos", f"you cannot use the QOS {qos}{of}",
+                    f"Remove the option qos, or set it to one of: {', '.join(known)}.")  # fmt: skip
         return "", "", ""
 
 

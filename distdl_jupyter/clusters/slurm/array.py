@@ -176,7 +176,9 @@ def _submitted(
         raise
     except commands.SlurmFailed as error:
         shutil.rmtree(folder)
-        says = f"Slurm takes no array of {plural(size, 'job')}, so each trial waits by itself. ({error.message})"
+        says = (
+            f"Slurm rejected an array of {plural(size, 'job')}, so each trial is queued separately. ({error.message})"
+        )
         context.note(Notice("info", says, "no-array"))
         return None
     return folder

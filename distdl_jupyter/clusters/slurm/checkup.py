@@ -22,14 +22,23 @@ if TYPE_CHECKING:
 def checked(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
     """Return what was looked at, in the order in which it matters."""
     if lacking := commands.absent():
-        return [Check("", "Slurm", "error", "Slurm's commands are not here.", lacking, code="slurm-missing")]
+        return [
+            Check(
+                "",
+                "Slurm",
+                "error",
+                "The Slurm commands are not installed on this machine.",
+                lacking,
+                code="slurm-missing",
+            )
+        ]
     try:
         partitions = sinfo.partitions()
         nodes = [words.node(node) for node in sinfo.nodes(options.partition)]
     except commands.SlurmFailed as error:
-        remedy = error.hint or "See whether its controller is up: scontrol ping."
+        remedy = error.hint or "Check that its controller is running: scontrol ping"
         return [Check("", "Slurm", "error", error.message, remedy, code=error.code)]
-    found = [Check("", "Slurm", "ok", "its controller answers"), *_partition(options, partitions)]
+    found = [Check("", "Slurm", "ok", "the controller responds"), *_partition(options, partitions)]
     found += [*_account(options), *_nodes(nodes), *_gpus(options, nodes), *_container(options), _folder(options)]
     if any(check.level == "error" for check in found):
         return found
@@ -47,10 +56,10 @@ def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[C
     else:
         chosen = next((one for one in partitions if one.default), None)
     if chosen is None:
-        says = f"there is no partition {options.partition}" if options.partition else "Slurm has no default partition"
+        says = f"unknown partition {options.partition}" if options.partition else "Slurm has no default partition"
         return [
             Check(
-                "", "Partition", "error", says, f"Set the option partition to one of {names}.", code="slurm-partition"
+                "", "Partition", "error", says, f"Set the option partition to one of: {names}.", code="slurm-partition"
             )
         ]
     if not chosen.up:
@@ -60,7 +69,7 @@ def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[C
                 "Partition",
                 "error",
                 f"{chosen.name} is down",
-                f"Choose another one of {names}, or wait.",
+                f"Wait, or set the option partition to one of: {names}.",
                 code="slurm-partition",
             )
         ]
@@ -72,7 +81,7 @@ def _limit(options: SlurmOptions, partition: Partition) -> list[Check]:
     if partition.time_limit is None:
         return []
     if wanted is not None and wanted > partition.time_limit:
-        says = f"{options.time_limit} is longer than {partition.name} allows ({partition.time_limit} minutes)"
+        says = f"{options.time_limit} exceeds the limit of {partition.name} ({partition.time_limit} minutes)"
         return [
             Check(
                 "",
@@ -90,13 +99,13 @@ def _account(options: SlurmOptions) -> list[Check]:
     try:
         allowed = accounting.allowed(options.partition)
     except commands.SlurmFailed as error:
-        return [Check("", "Account", "info", f"account and QOS were not looked at: {error.message}")]
+        return [Check("", "Account", "info", f"account and QOS were not checked: {error.message}")]
     if allowed is None:
         return []
     field, says, remedy = allowed.refusal(options)
     if field:
         return [Check("", "Account" if field == "account" else "QOS", "error", says, remedy, code="slurm-account")]
-    return [Check("", "Account", "ok", options.account or f"yours: {', '.join(allowed.accounts)}")]
+    return [Check("", "Account", "ok", options.account or f"your accounts: {', '.join(allowed.accounts)}")]
 
 
 def _container(options: SlurmOptions) -> list[Check]:
@@ -126,7 +135,7 @@ def _nodes(nodes: Sequence[NodeInfo]) -> list[Check]:
             "Node",
             "warning" if node.state == "down" else "ok",
             node.detail or node.state,
-            "Jobs go to the other nodes meanwhile." if node.state == "down" else "",
+            "Until it is up, jobs run on the other nodes." if node.state == "down" else "",
             code="slurm-node",
         )
         for node in nodes
@@ -141,33 +150,33 @@ def _gpus(options: SlurmOptions, nodes: Sequence[NodeInfo]) -> list[Check]:
                 "",
                 "GPUs",
                 "error",
-                f"gpus_per_node is {options.gpus_per_node}, but a node has {most} at most",
-                "Set a smaller gpus_per_node, or another partition.",
+                f"gpus_per_node is {options.gpus_per_node}, but nodes have at most {most}",
+                "Lower gpus_per_node, or set another partition.",
                 code="slurm-gpus",
             )
         ]
     if most and not options.gpus:
-        return [Check("", "GPUs", "info", f"nodes have up to {plural(most, 'GPU')}, and jobs ask for none",
-                      f"Set gpus_per_node to {most} to use them.")]  # fmt: skip
+        return [Check("", "GPUs", "info", f"nodes have up to {plural(most, 'GPU')}, but jobs do not request any",
+                      f"To use them, set gpus_per_node to {most}.")]  # fmt: skip
     return []
 
 
 def _folder(options: SlurmOptions) -> Check:
     if not options.directory:
-        return Check("", "Folder", "info", "jobs lie in this machine's own folder of jobs",
-                     "Set the option directory if the nodes do not share it.")  # fmt: skip
+        return Check("", "Folder", "info", "the files of jobs are in the jobs folder of this machine",
+                     "If the nodes do not share that folder, set the option directory.")  # fmt: skip
     folder = Path(options.directory).expanduser()
     try:
         permissions.chosen(folder)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        why = f"{folder} cannot be written: {error.strerror}" if error.strerror else str(error)
+        why = f"{folder} is not writable: {error.strerror}" if error.strerror else str(error)
         return Check(
             "",
             "Folder",
             "error",
             why,
-            "Set the option directory to a folder that the nodes and this machine share.",
+            "Set the option directory to a folder that this machine and the nodes share.",
             code="slurm-folder",
         )
-    return Check("", "Folder", "ok", f"{folder} can be written")
+    return Check("", "Folder", "ok", f"{folder} is writable")

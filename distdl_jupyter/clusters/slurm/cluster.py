@@ -194,10 +194,14 @@ class SlurmCluster(AgentCluster):
     ) -> Run:
         """Reach the agents of a started job by their files. Raises LaunchFailed when its folder is gone."""
         if "nodes" not in handle:
-            raise LaunchFailed("An earlier version of this package has started the job.")
+            raise LaunchFailed(
+                "The job was started by an earlier version of this package. Cancel it and submit it again."
+            )
         slurm = _found(handle, context)
         if slurm is None:
-            raise LaunchFailed("Another trial has the job's task of the array.", code="slurm-task-taken")
+            raise LaunchFailed(
+                "The task of the job in the Slurm array belongs to another trial.", code="slurm-task-taken"
+            )
         slurm.watch.has_run = True
         hosts = [str(node["host"]) for node in handle["nodes"]]
         reached = [slurm.connect(at, host, takeover=True) for at, host in enumerate(hosts)]
@@ -237,7 +241,7 @@ def _found(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
     directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
     site = script.Site(context.folder, directory, context.restart)
     if not site.run.is_dir():
-        raise LaunchFailed(f"The job's folder for Slurm, {site.run}, is gone.", code="slurm-folder-gone")
+        raise LaunchFailed(f"The folder of the job for Slurm no longer exists: {site.run}.", code="slurm-folder-gone")
     if "link" in handle:
         with contextlib.suppress(OSError):  # somebody has deleted the array's folder
             site.take(Path(handle["link"]))
@@ -283,10 +287,10 @@ def _check_path(site: script.Site) -> None:
     """Refuse a folder whose name Slurm's options cannot carry."""
     if re.search(r"[\n\"'\\]", str(site.run)):
         raise InvalidSpec(
-            f"Slurm cannot use the folder {site.run}: its name holds a quote, a backslash or a line end.",
+            f"Slurm cannot use the folder {site.run} because its name contains a quote, a backslash or a line break.",
             code="slurm-folder-name",
             field="directory",
-            hint="Set the option directory to another one.",
+            hint="Set the option directory to another folder.",
         )
 
 
@@ -307,18 +311,21 @@ def _check_before(options: SlurmOptions) -> None:
 
 
 _REMEDIES = (
-    ("invalid partition", "Set the option partition to one of those that 'sinfo' lists."),
-    ("invalid account", "Set the option account to one of yours ('sacctmgr show associations user=$USER')."),
-    ("invalid qos", "Set the option qos, or leave it out."),
-    ("time limit", "Set a shorter time_limit."),
-    ("node count", "Set a smaller node_count."),
-    ("node configuration is not available", "Ask for fewer processes, cores or GPUs per node, or another partition."),
-    ("invalid generic resource", "Set gpus_per_node to what 'sinfo -o %G' lists, or leave it out."),
-    ("invalid feature", "Set constraint to features that 'sinfo -o %f' lists."),
-    ("more processors", "Ask for fewer processes or cores on each node."),
-    ("unrecognized option", "Take it out of the option extra."),
-    ("invalid option", "Take it out of the option extra."),
-    ("contact slurm controller", "Try again when Slurm's controller is up ('scontrol ping')."),
+    ("invalid partition", "Set the option partition to one that is listed by: sinfo"),
+    ("invalid account", "Set the option account to one that is listed by: sacctmgr show associations user=$USER"),
+    ("invalid qos", "Remove or correct the option qos."),
+    ("time limit", "Lower time_limit."),
+    ("node count", "Lower node_count."),
+    (
+        "node configuration is not available",
+        "Request fewer processes, cores or GPUs per node, or set another partition.",
+    ),
+    ("invalid generic resource", "Remove gpus_per_node, or set it to a value that is listed by: sinfo -o %G"),
+    ("invalid feature", "Set constraint to features that are listed by: sinfo -o %f"),
+    ("more processors", "Request fewer processes or cores per node."),
+    ("unrecognized option", "Remove it from the option extra."),
+    ("invalid option", "Remove it from the option extra."),
+    ("contact slurm controller", "Try again when Slurm's controller responds to: scontrol ping"),
 )
 
 

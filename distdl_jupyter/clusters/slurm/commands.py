@@ -90,8 +90,11 @@ def absent() -> str:
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if not lacking:
         return ""
-    return (f"Slurm's {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not on the PATH: run this on a login "
-            "node of the cluster, or install its client (Debian: apt-get install slurm-client).")  # fmt: skip
+    verb = "is" if len(lacking) == 1 else "are"
+    return (
+        f"{', '.join(lacking)} {verb} not on the PATH. Run this on a login node of the cluster, or install the Slurm "
+        "client (Debian: apt-get install slurm-client)."
+    )
 
 
 def user() -> str:
@@ -115,7 +118,7 @@ def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, t
             command, input=given, capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SlurmSilent(f"Slurm did not answer {command[0]} within {timeout:g} s.") from None
+        raise SlurmSilent(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
     except OSError as error:
         raise SlurmFailed(
             absent() or f"{command[0]} cannot be started: {error.strerror}.", code="slurm-command-missing"
@@ -125,9 +128,9 @@ def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, t
     said = done.stderr.strip() or done.stdout.strip()
     if _NO_CONFIGURATION in said.lower():
         raise SlurmFailed(
-            "Slurm is not configured here.",
+            "Slurm is not configured on this machine.",
             code="slurm-not-configured",
-            hint="Work on a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
+            hint="Use a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
         )
     kind = SlurmSilent if _SILENT.search(said) else UnknownJob if _UNKNOWN.search(said) else SlurmFailed
     raise kind(_sentence(command[0], said))
@@ -136,8 +139,8 @@ def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, t
 def _sentence(program: str, said: str) -> str:
     """Return the last thing that a command complained of, without its "sbatch: error:"."""
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in said.splitlines()]
-    last = next((line for line in reversed(lines) if line), "it said nothing")
-    return f"{program} was refused: {last.rstrip('.')}."
+    last = next((line for line in reversed(lines) if line), "no error message")
+    return f"{program} failed: {last.rstrip('.')}."
 
 
 def number(job: str) -> str:
@@ -163,9 +166,7 @@ def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
     """
     job = run("sbatch", "--parsable", *arguments, more=secrets).strip()
     if not number(job).isdigit():
-        raise SlurmFailed(
-            f"sbatch answered {job[:200]!r} where the job's number was expected.", code="sbatch-answer-invalid"
-        )
+        raise SlurmFailed(f"sbatch printed {job[:200]!r} instead of the job's number.", code="sbatch-answer-invalid")
     return job
 
 

@@ -120,7 +120,7 @@ class SlurmJob:
         if state is not None and self.watch.ended:
             return self.why_ended()
         if node in self._ended:
-            return f"The agent on {host} has ended: {self._ended[node]}."
+            return f"The agent on {host} ended: {self._ended[node]}."
         return ""
 
     def why_ended(self) -> str:
@@ -129,10 +129,12 @@ class SlurmJob:
         assert state is not None, "the job has ended, which only its state tells"
         if self.watch.forgotten:
             if self.site.link is not None and not self.watch.has_run:
-                return f"Slurm knows nothing any more of its job {self.number}: it was canceled (scancel) in the queue."
-            return f"Slurm knows nothing any more of its job {self.number}."
+                return f"Slurm no longer knows job {self.number}; it was canceled (scancel) in the queue."
+            return f"Slurm no longer knows job {self.number}."
         if state.exit_signal == _NO_OUTPUT:
-            return f"The nodes cannot write to {self.site.job}: set the option directory to a folder that all share."
+            return (
+                f"The nodes cannot write to {self.site.job}. Set the option directory to a folder that all nodes share."
+            )
         if self.lacked_memory and state.state == "FAILED":
             state = dataclasses.replace(state, state="OUT_OF_MEMORY")
         return words.end(state) or words.unexplained(state)
@@ -142,10 +144,10 @@ class SlurmJob:
         state = self.watch.state
         if state is not None and self.watch.ended:
             code = f" Its script ended with exit code {state.exit_code}." if state.exit_code else ""
-            why = f"The Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
+            why = f"Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
         else:
             lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
-            why = f"The Slurm job {self.number} could not begin on all nodes. {' '.join(filter(None, lost))}"
+            why = f"Slurm job {self.number} could not start on all nodes. {' '.join(filter(None, lost))}"
         return LaunchFailed(why, output=self.printed())
 
     def interruption(self) -> str:
@@ -278,9 +280,9 @@ class SlurmNodes(AgentNodes):
         except OSError as error:
             first = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
             raise LaunchFailed(
-                f"Results cannot be brought from {self._slurm.site.job}: {first[0]}: {first[2]}.",
+                f"Results cannot be copied from {self._slurm.site.job}: {first[0]}: {first[2]}.",
                 code="slurm-results-not-collected",
-                hint="What ranks have written stays in that folder.",
+                hint="The files that ranks wrote are still in that folder.",
             ) from error
         self.notices += [Notice("warning", text, "collected") for text in stayed]
 

@@ -28,50 +28,58 @@ _WORD = re.compile(r"[A-Za-z0-9_.,@%+-]+")
 class SlurmOptions:
     """What every job on this cluster asks Slurm for."""
 
-    partition: str = field(default="", metadata={"help": "the partition (default: Slurm's default)", "first": True})
-    account: str = field(default="", metadata={"help": "the account that is charged"})
-    qos: str = field(default="", metadata={"help": "the quality of service"})
+    partition: str = field(
+        default="", metadata={"help": "partition (default: Slurm's default partition)", "first": True}
+    )
+    account: str = field(default="", metadata={"help": "account that is charged"})
+    qos: str = field(default="", metadata={"help": "quality of service"})
     time_limit: str = field(
         default="",
-        metadata={"help": "how long a job may run, as Slurm writes it: 30 (minutes), 2:00:00, 1-12", "first": True},
+        metadata={
+            "help": "longest run time of a job, in Slurm's notation: 30 (minutes), 2:00:00, 1-12 (days-hours)",
+            "first": True,
+        },
     )
     requeue: int = field(
         default=0,
         metadata={
-            "help": "how often a job goes into Slurm's queue again when its time limit, preemption or a lost node has "
-            "ended it, and goes on from checkpoint_dir(); failures do not count (default: 0)"
+            "help": "how often a job is requeued and resumed from checkpoint_dir() after its time limit, preemption or "
+            "a lost node ended it; jobs that fail are not requeued (default: 0)"
         },
     )
     checkpoint_seconds: int = field(
         default=60,
         metadata={
-            "help": "seconds before the time limit at which ranks are asked to save (should_checkpoint(), SIGUSR1); "
-            "Slurm may do so up to a minute earlier"
+            "help": "how many seconds before the time limit ranks are asked to save (should_checkpoint(), SIGUSR1); "
+            "Slurm may ask up to a minute earlier"
         },
     )
-    gpus_per_node: str = field(default="", metadata={"help": "GPUs on each node, as 4 or a100:4", "first": True})
+    gpus_per_node: str = field(
+        default="", metadata={"help": "GPUs on each node, for example 4 or a100:4", "first": True}
+    )
     cpus_per_task: int | None = field(default=None, metadata={"help": "cores for each process"})
     constraint: str = field(default="", metadata={"help": "features that the nodes must have"})
-    extra: str = field(default="", metadata={"help": "more options of sbatch, as on its command line"})
+    extra: str = field(default="", metadata={"help": "further sbatch options, as on its command line"})
     python: str = field(
-        default="", metadata={"help": "the Python that runs ranks on the nodes (default: the job's own path)"}
+        default="", metadata={"help": "Python that runs the ranks on the nodes (default: the path of this Python)"}
     )
     setup: str = field(
-        default="", metadata={"help": "shell commands before the start on every node, as 'module load cuda'"}
+        default="",
+        metadata={"help": "shell commands to run on every node before the start, for example 'module load cuda'"},
     )
     container_image: str = field(
         default="",
-        metadata={"help": "the image in which ranks run, as pyxis takes it: nvcr.io#nvidia/cuda:12.6.3, /x.sqsh"},
+        metadata={"help": "container image for the ranks, in pyxis notation: nvcr.io#nvidia/cuda:12.6.3, /x.sqsh"},
     )
     container_mounts: str = field(
-        default="", metadata={"help": "more folders that the container sees, as pyxis takes them: /data:/data:ro"}
+        default="", metadata={"help": "further folders to mount in the container, in pyxis notation: /data:/data:ro"}
     )
     directory: str = field(
-        default="", metadata={"help": "a folder that all nodes share (default: the job's own folder, when they do)"}
+        default="", metadata={"help": "folder that all nodes share (default: the job's folder, if all nodes share it)"}
     )
     network: str = field(default="", metadata={"help": NETWORK_HELP})
     data_directory: str = field(
-        default="", metadata={"help": "a folder on each node's own disk for data (default: the user's cache folder)"}
+        default="", metadata={"help": "folder for data on the disk of each node (default: the user's cache folder)"}
     )
 
     def __post_init__(self) -> None:
@@ -96,20 +104,20 @@ class SlurmOptions:
         for name in ("partition", "account", "qos"):
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
                 raise InvalidSpec(
-                    f"{name} is {value!r}, but it takes a name that Slurm knows.", code="slurm-name-invalid", field=name
+                    f"{name} is {value!r}, but must be a valid Slurm name.", code="slurm-name-invalid", field=name
                 )
 
         for name in ("container_image", "container_mounts"):
             if re.search(r"[\s\"'\\]", getattr(self, name)):
                 raise InvalidSpec(
-                    f"{name} holds a space, a quote or a backslash.", code="slurm-path-invalid", field=name
+                    f"{name} contains a space, a quote or a backslash.", code="slurm-path-invalid", field=name
                 )
         if self.container_mounts and not self.container_image:
             raise InvalidSpec(
-                "container_mounts was given, but no container_image.",
+                "container_mounts is set, but container_image is not.",
                 code="slurm-mounts-without-image",
                 field="container_mounts",
-                hint="Set container_image, or leave container_mounts out.",
+                hint="Set container_image, or remove container_mounts.",
             )
 
     def _check_time(self) -> None:
@@ -117,7 +125,7 @@ class SlurmOptions:
             sinfo.minutes(self.time_limit)
         except ValueError:
             raise InvalidSpec(
-                f"time_limit is {self.time_limit!r}, but Slurm takes minutes or a time.",
+                f"time_limit is {self.time_limit!r}, but must be minutes or a time.",
                 code="slurm-time-limit-invalid",
                 field="time_limit",
                 hint="Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED.",
@@ -134,7 +142,7 @@ class SlurmOptions:
                 )
         if self.gpus_per_node and not _GPUS.fullmatch(self.gpus_per_node):
             raise InvalidSpec(
-                f"gpus_per_node is {self.gpus_per_node!r}, but it takes a number or a type and a number.",
+                f"gpus_per_node is {self.gpus_per_node!r}, but must be a number, or a type and a number.",
                 code="slurm-gpus-invalid",
                 field="gpus_per_node",
                 hint="Write 4 or a100:4.",
@@ -157,19 +165,19 @@ class SlurmOptions:
         own = next(filter(_is_own, words), None)
         if own is not None:
             raise InvalidSpec(
-                f"extra holds {own}, which the job sets itself.",
+                f"extra contains {own}, which is set automatically.",
                 code="slurm-extra-reserved",
                 field="extra",
-                hint="Take it out; node_count and process_count_per_node say how many ranks run.",
+                hint="Remove it. Set the number of ranks with node_count and process_count_per_node.",
             )
         before = ""
         for word in words:
             if not word.startswith("-") and (not before.startswith("-") or "=" in before):
                 raise InvalidSpec(
-                    f"extra holds {word!r}, which belongs to no option: sbatch would run it as a script.",
+                    f"extra contains {word!r} without an option, so sbatch would run it as a script.",
                     code="slurm-extra-word",
                     field="extra",
-                    hint="Take it out, or write it as --option=value.",
+                    hint="Remove it, or write it as --option=value.",
                 )
             before = word
 

@@ -42,14 +42,14 @@ def look(options: SlurmOptions, python: str, modules: Sequence[str], programs: S
         facts = _facts(options, python, wanted, programs)
     except commands.SlurmFailed as error:
         busy = "immediate" in error.message.lower() or "requested nodes are busy" in error.message.lower()
-        says = "no node is free now" if busy else error.message
+        says = "no node is free" if busy else error.message
         return [
             Check(
                 "",
                 "Packages",
                 "info" if busy else "warning",
-                f"nodes were not looked at: {says}",
-                "" if busy else "See whether 'srun hostname' works from here.",
+                f"nodes were not checked: {says}",
+                "" if busy else "Check that this command works: srun hostname",
                 code="slurm-packages",
             )
         ]
@@ -68,7 +68,7 @@ def _facts(options: SlurmOptions, python: str, modules: Sequence[str], programs:
     )  # fmt: skip
     found = re.search(r"^DISTDL-FACTS(\{.*)$", said, re.MULTILINE)
     if found is None:
-        raise commands.SlurmFailed("The node's Python gave no answer.")
+        raise commands.SlurmFailed("Python on the node did not report the check results.")
     facts: dict[str, Any] = json.loads(found[1])
     return facts
 
@@ -89,7 +89,7 @@ def _rows(facts: Mapping[str, Any], python: str, modules: Sequence[str], program
                     name,
                     level,
                     f"{name} is not installed for {python}",
-                    f"Install it there: {python} -m pip install {name}",
+                    f"Install it on the nodes: {python} -m pip install {name}",
                     code="slurm-package",
                 )
             )
@@ -101,8 +101,8 @@ def _rows(facts: Mapping[str, Any], python: str, modules: Sequence[str], program
             node,
             name,
             "error",
-            f"{name} is neither beside {python} nor on the PATH there",
-            "Load its module with the option setup, or install it.",
+            f"{name} was not found next to {python} or on the PATH of the node",
+            "Install it, or load its module with the option setup.",
             code="slurm-package",
         )
         for name in programs
@@ -119,8 +119,8 @@ def _python(node: str, found: Mapping[str, Any], python: str) -> Check:
             node,
             "Python",
             "warning",
-            f"Python {there}, here it is {here}: captured functions may not load",
-            f"Set the option python to a Python {'.'.join(here.split('.')[:2])} there.",
+            f"Python {there}, but {here} on this machine; captured functions may not load",
+            f"Set the option python to a Python {'.'.join(here.split('.')[:2])} on the nodes.",
             code="slurm-python",
         )
     return Check(node, "Python", "ok", f"{there}, {python}")
@@ -133,8 +133,8 @@ def _version(node: str, name: str, there: str, python: str) -> Check:
             node,
             name,
             "warning",
-            f"{name} {there}, here it is {here}",
-            f"Install the same: {python} -m pip install {name}=={here}",
+            f"{name} {there}, but {here} on this machine",
+            f"Install the same version: {python} -m pip install {name}=={here}",
             code="slurm-package",
         )
     return Check(node, name, "ok", there or "installed")

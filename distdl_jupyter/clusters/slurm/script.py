@@ -116,7 +116,7 @@ class Site:
             if not why:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
-                stayed.append(f"{path} stayed there: {why}.")
+                stayed.append(f"{path} was not copied: {why}.")
         _bring(self.job / "outputs", folder.outputs)
         self.keeps = bool(stayed)
         return stayed
@@ -134,7 +134,7 @@ def unusable(error: OSError, folder: Path) -> LaunchFailed:
     return LaunchFailed(
         f"The job's files cannot be {why}.",
         code="slurm-files-unusable",
-        hint="Set the option directory to a folder of your own that all nodes share.",
+        hint="Set the option directory to a folder that belongs to you and that all nodes share.",
     )
 
 
@@ -173,7 +173,7 @@ def python_of(spec: JobSpec, options: SlurmOptions) -> str:
 
 
 #: What to do where srun has no ``--container-image``.
-CONTAINER_REMEDY = "Ask the administrators for pyxis and enroot, or leave container_image out."
+CONTAINER_REMEDY = "Ask the administrators to install pyxis and enroot, or remove container_image."
 
 
 def lacks_containers() -> str:
@@ -181,7 +181,7 @@ def lacks_containers() -> str:
     # Plugins of Slurm add their options to this text.
     if "--container-image" in commands.run("srun", "--help"):
         return ""
-    return "this Slurm's srun has no --container-image, which its plugin pyxis brings"
+    return "srun has no option --container-image, because the plugin pyxis is not installed"
 
 
 def _working_directory(spec: JobSpec) -> list[Path]:

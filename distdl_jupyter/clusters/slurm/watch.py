@@ -130,7 +130,7 @@ class Watch(threading.Thread):
         self.has_run = self.has_run or state.state == "RUNNING"
         self.asked_at, self.state = now, state
         self._look_at_queue(state)
-        self._silence.answered(Notice("info", "Slurm's controller answers again.", "slurm-answers"))
+        self._silence.answered(Notice("info", "Slurm's controller responds again.", "slurm-answers"))
         if state.pending and (notice := words.never(state, commands.number(self.job))) is not None:
             self._report_once(notice)
 
@@ -144,7 +144,7 @@ class Watch(threading.Thread):
                 self.place = squeue.view(squeue.jobs(), commands.number(self.job))
 
     def _miss(self, error: SlurmFailed, asked_at: float) -> None:
-        text = f"Slurm's controller does not answer; a job that runs goes on meanwhile. ({error.message})"
+        text = f"Slurm's controller does not respond. A running job continues. ({error.message})"
         self._silence.missed(asked_at, Notice("warning", text, "slurm-silent"))
 
     def _report_once(self, notice: Notice) -> None:

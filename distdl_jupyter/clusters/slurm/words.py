@@ -10,15 +10,15 @@ from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
 
 _REASONS = {
-    "": "waiting for Slurm to look at it",
+    "": "waiting for Slurm to schedule it",
     "Resources": "waiting for free nodes",
-    "Priority": "waiting for jobs of higher priority",
+    "Priority": "waiting for jobs with higher priority",
     "Dependency": "waiting for a job that must end first",
-    "BeginTime": "waiting for its begin time",
+    "BeginTime": "waiting for its start time",
     "Reservation": "waiting for its reservation",
     "Licenses": "waiting for a license",
     "Prolog": "waiting for the nodes' prolog",
-    "Cleaning": "waiting for the last job's cleaning",
+    "Cleaning": "waiting for the nodes to be cleaned up",
     "JobArrayTaskLimit": "waiting for other tasks of its array",
     "QOSMaxJobsPerUserLimit": "waiting for your other jobs to end",
     "AssocMaxJobsLimit": "waiting for other jobs of your account to end",
@@ -26,48 +26,48 @@ _REASONS = {
 #: Reasons with which a job waits forever unless something changes: what is wrong, and the remedy.
 _NEVER = {
     "PartitionTimeLimit": ("its time limit is longer than the partition allows",
-                           "Set a shorter time_limit, or another partition."),
-    "PartitionNodeLimit": ("it asks for more nodes than the partition has or allows",
-                           "Set a smaller node_count, or another partition."),
+                           "Lower time_limit, or set another partition."),
+    "PartitionNodeLimit": ("it requests more nodes than the partition has or allows",
+                           "Lower node_count, or set another partition."),
     "PartitionDown": ("the partition is down", "Wait for the administrators, or choose another partition."),
-    "PartitionInactive": ("the partition takes no jobs to its nodes now", "Choose another partition."),
+    "PartitionInactive": ("the partition does not start jobs at present", "Choose another partition."),
     "PartitionConfig": ("the partition's settings do not allow it", "Choose another partition."),
-    "BadConstraints": ("no node has what it asks for", "Look at constraint, gpus_per_node and cpus_per_task."),
+    "BadConstraints": ("no node meets its requirements", "Check constraint, gpus_per_node and cpus_per_task."),
     "DependencyNeverSatisfied": ("a job that it depends on has failed", "Change extra and submit it again."),
     "InvalidAccount": ("the account is not valid", "Set the option account."),
     "AccountNotAllowed": ("the account may not use the partition", "Set another account or partition."),
     "InvalidQOS": ("the quality of service is not valid", "Set the option qos."),
-    "QOSNotAllowed": ("the quality of service may not be used here", "Set another qos or partition."),
-    "JobHeldUser": ("it is held by you", "Release it: scontrol release {job}."),
+    "QOSNotAllowed": ("the quality of service is not allowed for this job", "Set another qos or partition."),
+    "JobHeldUser": ("it is held by you", "Release it: scontrol release {job}"),
     "JobHeldAdmin": ("it is held by an administrator", "Ask the administrators."),
     "launch_failed_requeued_held": ("its start failed and Slurm holds it",
                                     "Ask the administrators why the node failed."),
     "QOSMaxWallDurationPerJobLimit": ("its time limit is longer than the quality of service allows",
-                                      "Set a shorter time_limit."),
+                                      "Lower time_limit."),
     "AssocMaxWallDurationPerJobLimit": ("its time limit is longer than your account allows",
-                                        "Set a shorter time_limit."),
+                                        "Lower time_limit."),
 }  # fmt: skip
 
 #: What a job is here that Slurm has put into its queue again after it had begun.
 QUEUED_AGAIN = "QUEUED_AGAIN"
 _ENDS = {
-    QUEUED_AGAIN: "Slurm put the job into its queue again (scontrol requeue): set requeue to go on by itself.",
-    "CANCELLED": "The Slurm job was canceled from outside (scancel).",
-    "TIMEOUT": "The Slurm job reached its time limit (TIMEOUT): set a longer time_limit, or requeue and save "
-               "checkpoints.",
+    QUEUED_AGAIN: "Slurm requeued the job (scontrol requeue). To resume such jobs automatically, set requeue.",
+    "CANCELLED": "The Slurm job was canceled outside of this package (scancel).",
+    "TIMEOUT": "The Slurm job reached its time limit (TIMEOUT). Raise time_limit, or set requeue and save checkpoints.",
     "NODE_FAIL": "Slurm lost one of the job's nodes (NODE_FAIL).",
-    "OUT_OF_MEMORY": "Slurm killed it for using more memory than the job had (OUT_OF_MEMORY): ask for more with extra, "
-                     "as --mem=64G.",
-    "PREEMPTED": "Slurm took the nodes for a job of higher priority (PREEMPTED): set requeue to go on by itself.",
+    "OUT_OF_MEMORY": "Slurm killed the job because it exceeded its memory (OUT_OF_MEMORY). Request more memory with "
+                     "extra, for example --mem=64G.",
+    "PREEMPTED": "Slurm gave the nodes to a job with higher priority (PREEMPTED). To resume such jobs automatically, "
+                 "set requeue.",
     "BOOT_FAIL": "A node of the job did not boot (BOOT_FAIL).",
     "DEADLINE": "The Slurm job reached its deadline (DEADLINE).",
-    "REVOKED": "Another cluster of the federation took the job.",
+    "REVOKED": "The job was started on another cluster of the federation.",
 }  # fmt: skip
 #: Ends that are no failure of what ran: with the option ``requeue`` the job begins again in another Slurm job.
 _INTERRUPTIONS = {
     "TIMEOUT": "Slurm job {job} reached its time limit (TIMEOUT).",
-    QUEUED_AGAIN: "Slurm put job {job} into its queue again (scontrol requeue).",
-    "PREEMPTED": "Slurm took the nodes of job {job} for one of higher priority (PREEMPTED).",
+    QUEUED_AGAIN: "Slurm requeued job {job} (scontrol requeue).",
+    "PREEMPTED": "Slurm gave the nodes of job {job} to a job with higher priority (PREEMPTED).",
     "NODE_FAIL": "Slurm lost a node of job {job} (NODE_FAIL).",
     "BOOT_FAIL": "A node of Slurm job {job} did not boot (BOOT_FAIL).",
 }
@@ -92,14 +92,14 @@ def never(state: JobState, job: str) -> Notice | None:
     if reason in _NEVER:
         why, remedy = _NEVER[reason]
         return Notice(
-            "warning", f"The Slurm job {job} cannot begin: {why} ({reason}). {remedy.format(job=job)}", reason
+            "warning", f"Slurm job {job} cannot start, because {why} ({reason}). {remedy.format(job=job)}", reason
         )
     if reason.startswith(("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")):
-        text = f"The Slurm job {job} asks for more than you may have at once ({reason}): ask for fewer nodes or GPUs."
+        text = f"Slurm job {job} exceeds what you may use at the same time ({reason}). Request fewer nodes or GPUs."
         return Notice("warning", text, reason)
     if reason.startswith(("ReqNodeNotAvail", "Nodes_required")):
-        return Notice("warning", f"The Slurm job {job} waits for nodes that are down, drained or reserved ({reason}): "
-                      "choose another partition or fewer nodes, or wait.", "nodes-down")  # fmt: skip
+        return Notice("warning", f"Slurm job {job} waits for nodes that are down, drained or reserved ({reason}). "
+                      "Wait, or request another partition or fewer nodes.", "nodes-down")  # fmt: skip
     return None
 
 
@@ -140,4 +140,4 @@ def node(found: Node) -> NodeInfo:
 
 def _why_down(word: str, reason: str, *, silent: bool) -> str:
     why = f"{word}: {reason}" if reason else word
-    return f"{why} (it does not answer Slurm)" if silent else why
+    return f"{why} (no response to Slurm)" if silent else why

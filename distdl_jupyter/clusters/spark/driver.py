@@ -468,7 +468,7 @@ def _reach(options: SparkOptions) -> None:
 
 #: What Spark's own words mean.
 _WORDS: tuple[tuple[str, Callable[..., str], str], ...] = (
-    (r"distdl: ([\w.-]+ does not reach \S+: [^\n]*)", lambda why: f"{why}.",
+    (r"distdl: ([\w.-]+ cannot reach \S+: [^\n]*)", lambda why: f"{why}.",
      "Set the option host to an address of this machine that Spark's executors reach, and open its ports to them."),
     (r"SPARK-24942", lambda: "This Spark adds and removes executors by itself, so tasks cannot begin together.",
      "Begin the session with spark.dynamicAllocation.enabled=false."),

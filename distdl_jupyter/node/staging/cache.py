@@ -32,7 +32,7 @@ BOOT = "boot"
 PART, RANGES = ".part", ".ranges"
 #: A file in the folder of a job's node that tells that it has symbolic links.
 SYMBOLIC = ".symbolic"
-MORE_ROOM = "Free some space, choose another folder for staged data, or let each node take a shard only."
+MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."
 _OTHER = "Choose another folder for staged data."
 #: Folders and files of the cache: nothing else in its place is ours.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
@@ -78,7 +78,7 @@ class Cache:
                 permissions.own(path)
         except OSError as error:
             why = error.strerror
-            raise Failure(f"{self.base} cannot hold staged data ({why})." if why else f"{error}.", _OTHER) from None
+            raise Failure(f"Data cannot be staged in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
 
     def path(self, address: str, name: str, etag: str) -> str:
         """Return where this version of a blob is, or would be."""
@@ -137,7 +137,7 @@ class Cache:
                 over, missing = over - one.size, missing - one.size
         if (free := self._free()) < needed:
             raise Failure(
-                f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} have to come.", MORE_ROOM
+                f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
             )
         return max(over, 0)
 

@@ -34,17 +34,17 @@ def _sum(lines: list[str]) -> str:
 def checked(name: str, path: str, expected: dict[str, Any] | None) -> str:
     """Return the path of a source that this node sees. Raises Failure that says how it does not."""
     place = str(Path(path).expanduser())
-    shared = "Name a path that every node sees, or put the data into an object store."
+    shared = "Use a path that every node can read, or put the data into an object store."
     try:
         seen = fingerprint(place)
         readable = os.access(place, os.R_OK | (os.X_OK if Path(place).is_dir() else 0))
     except FileNotFoundError:
-        raise Failure(f"{path} is not on this node.", shared, name) from None
+        raise Failure(f"{path} does not exist on this node.", shared, name) from None
     except OSError as error:
         raise Failure(f"{path} cannot be read on this node ({error.strerror}).", shared, name) from None
     if not readable:
-        raise Failure(f"{path} may not be read on this node.", shared, name)
+        raise Failure(f"{path} is not readable on this node.", shared, name)
     if expected is not None and expected != seen:
-        raise Failure(f"{path} has other files on this node ({seen['entries']}) than elsewhere "
-                      f"({expected.get('entries')}).", shared, name)  # fmt: skip
+        counts = f"{seen['entries']} here, {expected.get('entries')} there"
+        raise Failure(f"{path} has different files on this node than on the other machines ({counts}).", shared, name)
     return place

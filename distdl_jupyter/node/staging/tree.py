@@ -44,8 +44,11 @@ class Tree:
         try:
             os.link(file, place)
         except FileExistsError:
-            raise Failure(f"Two blobs would become the file {path!r}: this disk does not tell their names apart.",
-                          "Rename one of them, or choose a folder on another disk.", source) from None  # fmt: skip
+            raise Failure(
+                f"The names of two blobs are the same on this disk: {path!r}.",
+                "Rename one of them, or choose a folder on another disk.",
+                source,
+            ) from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise

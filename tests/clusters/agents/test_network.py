@@ -187,7 +187,7 @@ def test_a_host_that_nobody_reaches_is_one_row():
 
 def test_another_machine_at_an_address_has_another_remedy():
     offer = offered(**THREE)
-    reached = reaching(offer, everything) | {("a", "10.0.0.3"): "something else answers there"}
+    reached = reaching(offer, everything) | {("a", "10.0.0.3"): "another machine or program answers"}
     (red,) = [row for row in meeting.rows(offer, reached, None, "") if row.level == "error"]
     assert "an address that no other machine has" in red.remedy
 

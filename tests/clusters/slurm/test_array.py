@@ -164,7 +164,7 @@ def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
     swept.ticket("one")
     wait_for(lambda: states(found)["completed"] == 1 and len(running(slurm)) == 2, what="a trial that has ended")
     slurm.run("scancel", root_of(next(iter(running(slurm)))))
-    with pytest.raises(JobFailed, match=r"could not begin: .*\(scancel\)"):
+    with pytest.raises(JobFailed, match=r"could not start: .*\(scancel\)"):
         found.wait(120)
     failed = states(found)["failed"]
     assert failed >= 3
@@ -205,7 +205,7 @@ def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept)
         limited(-1)
     assert states(found) == {"completed": 3}
     assert not any("_" in task for task in tasks())
-    assert any("Slurm takes no array of 3 jobs" in one for job in jobs() for one in notes(job, "no-array"))
+    assert any("Slurm rejected an array of 3 jobs" in one for job in jobs() for one in notes(job, "no-array"))
 
 
 @pytest.mark.full

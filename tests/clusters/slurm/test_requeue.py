@@ -76,7 +76,7 @@ def is_preempted_once(slurm, job):
     assert job.result(timeout=120) == 7
     (restart,) = restarts(job)
     assert restart[0]
-    assert restart[1].endswith("for one of higher priority (PREEMPTED).")
+    assert restart[1].endswith("to a job with higher priority (PREEMPTED).")
 
 
 @pytest.mark.fault("restarts", "preempted while ranks that know no SIGTERM run: ended by it, and queued again")
@@ -164,7 +164,7 @@ def test_job_that_slurm_itself_requeues(slurm, tmp_path):
     wait_for(lambda: len(begun(job, 0)) == 2, 120.0)
     go.touch()
     assert job.wait(120).state is State.COMPLETED, job.view().reason
-    assert "queue again" in restarts(job)[0][1]
+    assert "Slurm requeued job" in restarts(job)[0][1]
     assert slurm_jobs(slurm) == {}
 
 

@@ -186,7 +186,7 @@ def test_a_job_waits_with_its_reason_and_then_runs(slurm):  # noqa: F811
 def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm):  # noqa: F811
     job = submit("1", partition="short", time_limit="5")
     wait_for(lambda: notes(job, "PartitionTimeLimit"), what="the notice")
-    assert "Set a shorter time_limit" in notes(job, "PartitionTimeLimit")[0]
+    assert "Lower time_limit" in notes(job, "PartitionTimeLimit")[0]
     assert job.state is State.QUEUED
     job.cancel()
     assert job.wait(60).state is State.CANCELED
@@ -319,7 +319,7 @@ def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
 def test_a_node_on_which_the_start_fails_ends_the_job_and_is_named(slurm):  # noqa: F811
     job = submit("1", nodes=2, setup="[ $SLURM_NODEID = 0 ] || { echo 'no disk there' >&2; exit 6; }").wait(60)
     assert job.state is State.FAILED
-    assert "node-b has ended: Exited with exit code 6" in job.view().reason
+    assert "node-b ended: Exited with exit code 6" in job.view().reason
     assert any("no disk there" in event["text"] for event in events(job) if event["type"] == "log")
     assert slurm_jobs(slurm) == {}
 

@@ -101,7 +101,7 @@ def test_what_only_resembles_an_own_option_of_a_job_is_taken(extra):
 
 def test_waiting_is_told_with_slurm_s_own_word():
     assert words.waiting(JobState("PENDING", "Resources")) == "waiting for free nodes (Resources)"
-    assert words.waiting(JobState("PENDING", "Priority")) == "waiting for jobs of higher priority (Priority)"
+    assert words.waiting(JobState("PENDING", "Priority")) == "waiting for jobs with higher priority (Priority)"
     assert words.waiting(JobState("PENDING", "SomethingNew")) == "waiting (SomethingNew)"
     assert "CONFIGURING" in words.waiting(JobState("CONFIGURING"))
     assert JobState("CONFIGURING").pending
@@ -114,7 +114,7 @@ def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
         notice = words.never(JobState("PENDING", reason), "12")
         assert "12" in notice.text
         assert notice.code
-        assert notice.text.endswith(".")
+        assert notice.text.endswith((".", ": scontrol release 12"))
 
 
 def test_a_name_can_pass_for_no_field_of_slurm():
@@ -162,7 +162,7 @@ def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_s
         ("allocated", "", "up", "in use"),
         ("down", "no power", "down", "down: no power"),
         ("drained", "disk", "down", "drained: disk"),
-        ("idle*", "", "down", "idle (it does not answer Slurm)"),
+        ("idle*", "", "down", "idle (no response to Slurm)"),
         ("powering_up", "", "starting", "powering_up"),
         ("completing", "", "up", "completing"),
     ],
@@ -208,7 +208,7 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
-    assert (row.level, row.says) == ("error", "Slurm is not configured here.")
+    assert (row.level, row.says) == ("error", "Slurm is not configured on this machine.")
     assert "SLURM_CONF" in row.remedy
 
 
@@ -237,7 +237,7 @@ def test_account_and_qos_are_refused_with_those_that_one_has(account, qos, field
 def test_end_is_told_with_slurm_s_word_for_it():
     text = accounting.Usage("OUT_OF_MEMORY", 182, 1_200_000_000, 0, 125).text("12")
     assert text.startswith("Slurm job 12 ended as OUT_OF_MEMORY after 3 min")
-    assert "at most 1.2 GB of memory on a node" in text
+    assert "peak memory per node 1.2 GB" in text
     assert "--mem=64G" in text
 
 

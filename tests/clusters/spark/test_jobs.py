@@ -263,7 +263,7 @@ def test_address_that_executors_do_not_reach_is_refused_with_the_remedy(on_spark
     stage = Stage(SparkOptions(**on_spark.options), Order("closed", tasks=2, least=2))
     try:
         stage.port.close()
-        with pytest.raises(LaunchFailed, match=r"node-. does not reach 10\.203") as refused:
+        with pytest.raises(LaunchFailed, match=r"node-. cannot reach 10\.203") as refused:
             stage.await_tasks(lambda _why: None, 90)
         assert "option host" in refused.value.hint
     finally:

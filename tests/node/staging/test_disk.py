@@ -43,7 +43,7 @@ def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(stage, larg
     disk(8 * MB)
     run = stage.run(source(large), sas=reading(large))
     last = run.failed()
-    assert "has 8.3 MB free, but 17.8 MB have to come" in last["text"]
+    assert "has 8.3 MB free, but 17.8 MB must be copied" in last["text"]
     assert "shard" in last["remedy"]
     assert run.asked == 0
 

@@ -181,9 +181,9 @@ def test_a_path_is_used_in_its_place_when_it_is_the_same_folder(stage, tmp_path)
     told["fingerprint"] = paths.fingerprint(str(there))
     assert stage.run(told).staged()["paths"] == {"DISTDL_DATA_X": str(there)}
     (there / "a").write_bytes(b"22")
-    assert "has other files on this node" in stage.run(told).failed()["text"]
+    assert "has different files on this node" in stage.run(told).failed()["text"]
     missing = {**told, "path": str(tmp_path / "nowhere")}
-    assert stage.run(missing).failed()["text"] == f"{tmp_path / 'nowhere'} is not on this node."
+    assert stage.run(missing).failed()["text"] == f"{tmp_path / 'nowhere'} does not exist on this node."
 
 
 def test_a_job_that_is_forgotten_leaves_the_cache(stage, container):
