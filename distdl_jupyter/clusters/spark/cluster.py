@@ -55,9 +55,9 @@ class SparkCluster(AgentCluster):
     def unavailable(self, options: SparkOptions) -> str:
         """Spark must be installed here, and Java where this machine is the driver."""
         if find_spec("pyspark") is None:
-            return "Spark is not installed in this environment: run 'pip install distdl-jupyter[spark]'."
+            return "Spark is not installed in this environment. Run: pip install 'distdl-jupyter[spark]'"
         if options.master and not options.remote and not has_java():
-            return "Spark needs Java here, and there is none: install Java 17 or newer, or set JAVA_HOME."
+            return "Spark needs Java, but Java was not found. Install Java 17 or newer, or set JAVA_HOME."
         return ""
 
     def validate(self, options: SparkOptions) -> None:
@@ -67,26 +67,30 @@ class SparkCluster(AgentCluster):
             raise InvalidSpec(session.NONE, field="master", hint=session.NONE_HINT)
         if given > 1:
             raise InvalidSpec(
-                "A Spark cluster has either a master or a remote.",
+                "A Spark cluster cannot have both a master and a remote.",
                 code="spark-master-and-remote",
                 field="master",
                 hint='Set master="spark://HOST:7077", or remote="sc://HOST:15002" for Spark Connect.',
             )
         if options.remote and not re.match(r"sc://[^/:]+", options.remote):
             raise InvalidSpec(
-                f"remote takes sc://HOST:15002, not {options.remote!r}.", code="spark-remote-invalid", field="remote"
+                f"remote is {options.remote!r}, but must have the form sc://HOST:15002.",
+                code="spark-remote-invalid",
+                field="remote",
             )
         if "token=" in options.remote:
             raise InvalidSpec(
-                "remote holds a token, which is a secret.",
+                "remote contains a token, which is a secret.",
                 code="spark-remote-secret",
                 field="remote",
-                hint="Take it out and set the variable SPARK_CONNECT_AUTHENTICATE_TOKEN.",
+                hint="Remove it, and set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN.",
             )
         if options.cpus_per_process < 1 or options.gpus_per_node < 0:
-            name = "cpus_per_process" if options.cpus_per_process < 1 else "gpus_per_node"
+            name, least = ("cpus_per_process", 1) if options.cpus_per_process < 1 else ("gpus_per_node", 0)
             raise InvalidSpec(
-                f"{name} is {getattr(options, name)}, which is too few.", code="spark-number-too-small", field=name
+                f"{name} is {getattr(options, name)}, but must be at least {least}.",
+                code="spark-number-too-small",
+                field=name,
             )
         options.settings()
 
@@ -124,7 +128,12 @@ class SparkCluster(AgentCluster):
         except DistDLError as error:
             return [
                 Check(
-                    "", "Spark", "error", error.message, error.hint or "See the log of Spark's master.", code=error.code
+                    "",
+                    "Spark",
+                    "error",
+                    error.message,
+                    error.hint or "See the log of the Spark master.",
+                    code=error.code,
                 )
             ]
         finally:
@@ -155,10 +164,9 @@ class SparkCluster(AgentCluster):
         count = self._stage_run.await_tasks(lambda why: context.report("queue", why))
         if "mpirun" in context.programs and self._stage_run.port.crowded:
             raise LaunchFailed(
-                "Open MPI tells nodes apart by their hosts' names, but Spark has given the job several "
-                "executors of one host.",
+                "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host.",
                 code="spark-mpi-same-host",
-                hint="Use another backend, or one node for each host with more processes.",
+                hint="Use another backend, or use one node per host with more processes per node.",
             )
         context.report("stage", f"starting agents on {plural(count, 'executor')}")
         self._connections = self._stage_run.port.connect(options.directory or DIRECTORY)

@@ -146,13 +146,13 @@ class _Classic(_Session):
         executors = self._executors()
         if executors:
             own = plural(sum(int(one.totalCores()) for one in executors), "core")
-            return f"{plural(len(executors), 'executor')} with {own} so far"
+            return f"{plural(len(executors), 'executor')} with {own} are up"
         if (found := self._asked()) is None:
-            return "none is up"
+            return "no executor is up"
         workers = [one for one in found.workers if one.isAlive()]
         there = f"{plural(len(workers), 'worker')} with {plural(sum(int(one.cores()) for one in workers), 'core')}"
-        shared = f"{plural(found.applications, 'application')} share" if found.applications > 1 else "this job has"
-        return f"none is up; {shared} {there}"
+        shared = f"{plural(found.applications, 'application')} share" if found.applications > 1 else "this job may use"
+        return f"no executor is up; {shared} {there}"
 
     def _executors(self) -> list[Any]:
         store = self._spark._jsc.sc().statusStore()  # noqa: SLF001 - Spark's own pages read it
@@ -291,7 +291,7 @@ class _Master:
     def state(self) -> _State:
         """Ask. Masters that stand by know nothing."""
         if not self._masters:
-            raise ValueError("no master answers")
+            raise ValueError("no master responds")
         found = [master.askSync(self._question, self._tag) for master in self._masters]
         workers = [worker for one in found for worker in one.workers()]
         return _State(workers, sum(len(one.activeApps()) for one in found))
@@ -462,27 +462,27 @@ def _reach(options: SparkOptions) -> None:
             why = f"{error.strerror or error}"
     if why:
         raise LaunchFailed(
-            f"Spark at {options.address} does not answer: {why}.", code="spark-unreachable", hint=LOOK_AT_MASTER
+            f"Spark at {options.address} does not respond: {why}.", code="spark-unreachable", hint=LOOK_AT_MASTER
         )
 
 
 #: What Spark's own words mean.
 _WORDS: tuple[tuple[str, Callable[..., str], str], ...] = (
     (r"distdl: ([\w.-]+ cannot reach \S+: [^\n]*)", lambda why: f"{why}.",
-     "Set the option host to an address of this machine that Spark's executors reach, and open its ports to them."),
-    (r"SPARK-24942", lambda: "This Spark adds and removes executors by itself, so tasks cannot begin together.",
-     "Begin the session with spark.dynamicAllocation.enabled=false."),
+     "Set the option host to an address of this machine that Spark's executors can reach, and open its ports to them."),
+    (r"SPARK-24942", lambda: "Spark adds and removes executors dynamically, so the tasks cannot start together.",
+     "Start the session with spark.dynamicAllocation.enabled=false."),
     (r"JAVA_GATEWAY_EXITED", lambda: "Spark's driver did not start.",
-     "See what it says; Spark 4 needs Java 17 or newer."),
+     "Read its output. Spark 4 needs Java 17 or newer."),
     (r"different version: \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+)\)?",
-     lambda there, here: f"The executors run Python {there}, and this job {here}.",
-     "Set the option python to a Python there of the job's version."),
-    (r'Cannot run program "([^"]+)"', lambda path: f"The executors have no Python at {path}.",
-     "Set the option python to the path of Python there."),
-    (r"No module named '?(py[\w.]+)", lambda name: f"Python on the executors lacks {name}.",
-     "Install it there, or set the option python."),
+     lambda there, here: f"The executors run Python {there}, but this job runs Python {here}.",
+     "Set the option python to the path of the job's Python version on the executors."),
+    (r'Cannot run program "([^"]+)"', lambda path: f"There is no Python at {path} on the executors.",
+     "Set the option python to the path of Python on the executors."),
+    (r"No module named '?(py[\w.]+)", lambda name: f"{name} is not installed in the Python of the executors.",
+     "Install it on the executors, or set the option python."),
     (r"All masters are unresponsive|StatusCode.UNAVAILABLE|failed to connect to all addresses",
-     lambda: "Spark does not answer.", LOOK_AT_MASTER),
+     lambda: "Spark does not respond.", LOOK_AT_MASTER),
 )  # fmt: skip
 
 
@@ -492,7 +492,7 @@ def _explained(said: str, options: SparkOptions) -> tuple[str, str]:
         if found := re.search(pattern, said):
             return sentence(*(part.strip().replace(", ", ".") for part in found.groups())), hint
     return (
-        f"Spark at {options.address} has ended the job's stage: {_first_line(said)}.",
+        f"Spark at {options.address} ended the job's stage: {_first_line(said)}.",
         "See the log of its executors.",
     )
 
@@ -503,7 +503,7 @@ def _first_line(said: str) -> str:
     kept = [
         line for line in lines if line and not line.startswith(("An error occurred while calling", "Traceback", "at "))
     ]
-    return (kept or ["it does not say why"])[0][:300].rstrip(".:")
+    return (kept or ["no reason given"])[0][:300].rstrip(".:")
 
 
 def serve(lines: IO[bytes], out: IO[bytes], ended: threading.Event, shared: Any = None) -> None:

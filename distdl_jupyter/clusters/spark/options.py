@@ -12,7 +12,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.redact import is_secret
 
 #: What to do when nothing answers.
-LOOK_AT_MASTER = "See whether its master is up, and correct the option master or remote."
+LOOK_AT_MASTER = "Check that its master is running, and correct the option master or remote."
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +21,27 @@ class SparkOptions:
 
     master: str = field(
         default="",
-        metadata={"help": "the cluster's master: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]",
+        metadata={"help": "master of the cluster: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]",
                   "first": True},
     )  # fmt: skip
     remote: str = field(
-        default="", metadata={"help": "instead of master: a Spark Connect server, sc://10.0.0.4:15002", "first": True}
+        default="", metadata={"help": "Spark Connect server, instead of master: sc://10.0.0.4:15002", "first": True}
     )
-    cpus_per_process: int = field(default=1, metadata={"help": "Spark's cores for each process", "first": True})
+    cpus_per_process: int = field(default=1, metadata={"help": "Spark cores for each process", "first": True})
     gpus_per_node: int = field(default=0, metadata={"help": "GPUs on each node", "first": True})
     conf: str = field(
-        default="", metadata={"help": 'settings of Spark, as JSON: {"spark.executor.memory": "4g"}'}
+        default="", metadata={"help": 'Spark settings as JSON: {"spark.executor.memory": "4g"}'}
     )  # fmt: skip
     python: str = field(
-        default="", metadata={"help": "the path of Python on the executors (default: the path of the job's own)"}
+        default="", metadata={"help": "path of Python on the executors (default: the path of this Python)"}
     )
     session: str = field(
         default="",
-        metadata={"help": "instead of master: the socket of the process whose session it is, found by itself"},
+        metadata={"help": "socket of the process with the Spark session, instead of master; found automatically"},
     )
     host: str = field(
         default="",
-        metadata={"help": "the address of this machine that executors reach (default: that which leads to the master)"},
+        metadata={"help": "address of this machine that executors can reach (default: the one on the route to it)"},
     )
     directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
     network: str = field(default="", metadata={"help": NETWORK_HELP})
@@ -60,16 +60,16 @@ class SparkOptions:
                      for name, value in json.loads(self.conf or "{}").items()}  # fmt: skip
         except (ValueError, AttributeError):
             raise InvalidSpec(
-                f'conf takes JSON such as {{"spark.executor.memory": "4g"}}, not {self.conf!r}.',
+                f'conf is {self.conf!r}, but must be JSON such as {{"spark.executor.memory": "4g"}}.',
                 code="spark-conf-invalid",
                 field="conf",
             ) from None
         if hidden := [name for name, value in found.items() if is_secret(name, value)]:
             raise InvalidSpec(
-                f"conf holds a secret ({hidden[0]}), which would be seen in the list of processes.",
+                f"conf contains a secret ({hidden[0]}), which would be visible in the process list.",
                 code="spark-conf-secret",
                 field="conf",
-                hint="Put it into spark-defaults.conf of SPARK_CONF_DIR.",
+                hint="Put it into the file spark-defaults.conf in SPARK_CONF_DIR.",
             )
         return found
 

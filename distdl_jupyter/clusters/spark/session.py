@@ -18,9 +18,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-NONE = "There is no Spark session in this process, and the cluster has neither a master nor a remote."
+NONE = "The cluster has neither a master nor a remote, and this process has no Spark session."
 NONE_HINT = (
-    'Begin one here (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
+    'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
     'or remote="sc://HOST:15002" for Spark Connect.'
 )
 _lock = threading.Lock()

@@ -75,7 +75,7 @@ class Stage:
 
     def _lost(self, name: str) -> str:
         why = f" {self._error.message}" if self._error is not None else ""
-        return f"Spark's executor on {name} is gone: its task ended before the job did.{why}"
+        return f"Spark's executor on {name} was lost, because its task ended before the job.{why}"
 
     def _failed(self, message: str, hint: str = "") -> LaunchFailed:
         """Return the error with what the driver has printed, where it has not begun or has ended by itself."""
@@ -98,12 +98,12 @@ class Stage:
                     raise LaunchFailed(
                         f"Spark at {self._options.address} has no free executor: {self._why}.",
                         code="spark-no-executor",
-                        hint="Look again when its jobs have ended.",
+                        hint="Try again when its other jobs have ended.",
                     )
                 raise LaunchFailed(
-                    f"Spark at {self._options.address} has opened no session for {_OPEN_SECONDS:.0f} s.",
+                    f"Spark at {self._options.address} did not open a session within {_OPEN_SECONDS:.0f} s.",
                     code="spark-no-session",
-                    hint="Read its driver's log, or look again later.",
+                    hint="Try again later, or read the log of its driver.",
                 )
             report(self._why)
             time.sleep(_LOOK_SECONDS)
@@ -142,7 +142,7 @@ def nodes(options: SparkOptions) -> list[dict[str, Any]]:
         if "nodes" in message:
             return list(message["nodes"])
     raise LaunchFailed(
-        f"Spark at {options.address} does not answer within {_ASK_SECONDS:.0f} s.",
+        f"Spark at {options.address} did not respond within {_ASK_SECONDS:.0f} s.",
         code="spark-silent",
         hint=LOOK_AT_MASTER,
     )
@@ -162,7 +162,7 @@ def _host(options: SparkOptions) -> str:
             return str(asking.getsockname()[0])
     except OSError as error:
         raise LaunchFailed(
-            f"No address of this machine leads to {host}: {error.strerror or error}.",
+            f"This machine has no route to {host}: {error.strerror or error}.",
             code="spark-no-route",
             hint="Correct the option master or remote, or set the option host.",
         ) from error
@@ -230,7 +230,7 @@ class _Process(_Driver):
             self._input.close()
 
     def why_ended(self) -> str:
-        return f"Spark's driver ended with code {self._popen.wait()}."
+        return f"Spark's driver exited with code {self._popen.wait()}."
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -266,7 +266,7 @@ class _Kernel(_Driver):
             self._socket.shutdown(socket.SHUT_WR)
 
     def why_ended(self) -> str:
-        return "The kernel that has the job's Spark session has ended."
+        return "The kernel with the Spark session of the job has ended."
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
@@ -287,10 +287,10 @@ def _driver(what: str, options: SparkOptions, order: Order, back: dict[str, Any]
     except OSError as error:
         if options.session:
             raise LaunchFailed(
-                "The kernel that has the job's Spark session has ended.",
+                "The kernel with the Spark session of the job has ended.",
                 code="spark-kernel-ended",
-                hint="Begin a session in a notebook that runs and submit the job there.",
+                hint="Start a Spark session in another notebook and submit the job there.",
             ) from error
         raise LaunchFailed(
-            f"Spark's driver cannot be started: {error.strerror or error}.", code="spark-driver-not-started"
+            f"Cannot start Spark's driver: {error.strerror or error}.", code="spark-driver-not-started"
         ) from error

@@ -97,7 +97,7 @@ def test_a_lost_node_is_named(on_ray):
 def test_ray_that_is_not_there_is_refused_with_the_remedy(tmp_path, monkeypatch):
     from distdl_jupyter.clusters.ray import RayCluster, RayOptions
 
-    with pytest.raises(LaunchFailed, match="does not answer"):
+    with pytest.raises(LaunchFailed, match="does not respond"):
         RayCluster().nodes(RayOptions(address="127.0.0.1:1"))
 
 

@@ -114,7 +114,7 @@ def test_cancel_frees_slots_within_five_seconds(on_spark):
 def test_cancel_of_a_waiting_job_leaves_nothing(on_spark):
     cluster_configs.add("large", "spark", {**on_spark.options, "cpus_per_process": CORES + 1})
     job = submit(waits, **{**TWO, "compute_target": "large"})
-    wait_for(lambda: "none is up; this job has 2 workers with 8 cores" in detail(job), 120, "the reason")
+    wait_for(lambda: "no executor is up; this job may use 2 workers with 8 cores" in detail(job), 120, "the reason")
     job.cancel()
     assert job.wait(30).state is State.CANCELED
     assert not drivers(job)
@@ -174,7 +174,7 @@ def test_nodes_are_listed(on_spark):
 
 
 def test_master_that_does_not_answer_is_refused_with_the_remedy():
-    with pytest.raises(LaunchFailed, match=r"spark://127\.0\.0\.1:1 does not answer: Connection refused") as refused:
+    with pytest.raises(LaunchFailed, match=r"spark://127\.0\.0\.1:1 does not respond: Connection refused") as refused:
         SparkCluster().nodes(SparkOptions(master="spark://127.0.0.1:1"))
     assert "correct the option master" in refused.value.hint
 
@@ -184,7 +184,7 @@ def test_executors_without_the_python_are_refused_with_the_remedy(on_spark):
     cluster_configs.add("other", "spark", {**on_spark.options, "python": "/nowhere/python3"})
     job = submit(sums, **{**TWO, "compute_target": "other"})
     assert job.wait(120).state is State.FAILED
-    assert "The executors have no Python at /nowhere/python3" in job.view().reason
+    assert "There is no Python at /nowhere/python3 on the executors" in job.view().reason
 
 
 def other_python():
@@ -201,7 +201,7 @@ def test_executors_with_another_python_are_refused_with_the_remedy(on_spark):
     job = submit(sums, **{**TWO, "compute_target": "other"})
     assert job.wait(120).state is State.FAILED
     assert "The executors run Python 3." in job.view().reason
-    assert "and this job 3." in job.view().reason
+    assert "but this job runs Python 3." in job.view().reason
 
 
 @pytest.mark.full
@@ -245,7 +245,7 @@ def test_driver_killed_is_named(on_spark):
     for pid in drivers(job):
         os.kill(pid, signal.SIGKILL)
     assert job.wait(60).state is State.FAILED
-    assert "Spark's driver ended with code -9" in job.view().reason
+    assert "Spark's driver exited with code -9" in job.view().reason
     wait_for(lambda: not on_spark.agents(), 10, "no agent on any host")
 
 
@@ -255,7 +255,7 @@ def test_mpirun_refuses_several_executors_of_one_host(tmp_path, monkeypatch):
     cluster_configs.add("here", "spark", {"master": "local-cluster[2,1,1024]"})
     job = submit(trains, **{**TWO, "compute_target": "here", "distributed_backend": "horovod-mpi"})
     assert job.wait(120).state is State.FAILED
-    assert "several executors of one host" in job.view().reason
+    assert "several executors on one host" in job.view().reason
 
 
 @pytest.mark.full
@@ -321,7 +321,7 @@ def test_connect_supervisor_killed_leaves_nothing(on_connect, spark_hosts):
 
 @pytest.mark.full
 def test_connect_that_does_not_answer_is_refused_with_the_remedy():
-    with pytest.raises(LaunchFailed, match=r"sc://127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(LaunchFailed, match=r"sc://127\.0\.0\.1:1 does not respond"):
         SparkCluster().nodes(SparkOptions(remote="sc://127.0.0.1:1"))
 
 

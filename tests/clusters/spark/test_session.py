@@ -96,7 +96,7 @@ def test_kernel_that_is_killed_ends_the_job_and_is_named(on_spark, settings):
         process.send_signal(signal.SIGKILL)
         view = job.wait(60).view()
         assert view.state is State.FAILED
-        assert "The kernel that has the job's Spark session has ended." in view.reason
+        assert "The kernel with the Spark session of the job has ended." in view.reason
         wait_for(lambda: not on_spark.agents(), 15, "no agent on any host")
 
 
@@ -106,7 +106,7 @@ def test_executors_that_come_and_go_by_themselves_are_refused_with_the_remedy(on
     with kernel("sums", {**settings, **more}) as (process, _job):
         ended = answer(process)
         assert ended["state"] == "failed"
-        assert "This Spark adds and removes executors by itself, so tasks cannot begin together." in ended["reason"]
+        assert "Spark adds and removes executors dynamically, so the tasks cannot start together." in ended["reason"]
 
 
 @pytest.mark.full
@@ -174,6 +174,6 @@ print(server.accept()[0].recv(1000))
         path = f"{folder}/session"
         with subprocess.Popen([sys.executable, "-c", words, path], stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout.readline() == "listens\n"
-            with pytest.raises(LaunchFailed, match=r"The kernel that has the job's Spark session has ended\."):
+            with pytest.raises(LaunchFailed, match=r"The kernel with the Spark session of the job has ended\."):
                 stage.Stage(SparkOptions(session=path, host="127.0.0.1"), Order(name="job"))
             assert other.stdout.read() == "b''\n"
