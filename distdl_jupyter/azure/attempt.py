@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FILE = "distdl_azure_attempt.json"
 #: Seconds that ``begin`` waits for the code.
 PROMPT_SECONDS = 60.0
-NO_KEYRING = "This machine has no keyring: the sign-in is kept unencrypted in a file that only you may read."
+NO_KEYRING = "This machine has no keyring, so the sign-in is stored unencrypted in a file that only you can read."
 #: The file's size is always the same, so that a reader never sees the end of an older text.
 _SIZE = 4096
 

@@ -80,10 +80,10 @@ def cloud(name: str) -> Cloud:
     path = Path(name).expanduser()
     if not path.is_absolute():
         raise InvalidSpec(
-            f"{name!r} is no cloud of Azure.",
+            f"Unknown Azure cloud {name!r}.",
             code="azure-cloud-unknown",
             field="cloud",
-            hint=f"There are: {', '.join(CLOUDS)}; or a JSON file with its addresses.",
+            hint=f"Use one of: {', '.join(CLOUDS)}; or the absolute path of a JSON file with its addresses.",
         )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from typing import Any
 from distdl_jupyter.azure import prices, settings
 from distdl_jupyter.core.errors import InvalidSpec
 
-OWN = "your own figure"
+OWN = "set by you"
 _FORM = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
 
 
@@ -48,7 +48,7 @@ def own(given: Any) -> Rate:
     amount = float(found.group(1).replace(",", ".")) if found else 0.0
     if found is None or amount <= 0:
         raise InvalidSpec(
-            f"price_per_hour is {given!r}, but it takes the price of one node and hour.",
+            f"price_per_hour is {given!r}, but must be the price of one node per hour.",
             code="price-invalid",
             field="price_per_hour",
             hint='Examples: 3.5, "3.5 EUR".',

@@ -100,7 +100,7 @@ def silent(settings: AzureSettings, cache: Any, record: str) -> Any:
             tenant_id=settings.tenant_id or None,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise NotSignedIn("It cannot be read who is signed in to Azure.", hint="Sign in to Azure again.") from None
+        raise NotSignedIn("The stored Azure sign-in cannot be read.", hint="Sign in to Azure again.") from None
 
 
 def _stoppable(wanted: Callable[[], bool]) -> Any:
@@ -195,7 +195,7 @@ def _environment(settings: AzureSettings) -> Any:
     missing = variables_missing()
     if missing:
         raise NotSignedIn(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set where Jupyter runs.",
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set in the environment of Jupyter.",
             code="azure-variables-missing",
             hint=f"Set AZURE_TENANT_ID, AZURE_CLIENT_ID and {_SECRET} (or {_CERTIFICATE}) and restart Jupyter.",
         )
@@ -209,7 +209,7 @@ def _environment(settings: AzureSettings) -> Any:
         raise NotSignedIn(
             f"The certificate in {_CERTIFICATE} cannot be read ({type(error).__name__}).",
             code="azure-certificate-unreadable",
-            hint="It has to be a PEM or PKCS12 file with its private key.",
+            hint="It must be a PEM or PKCS12 file that contains its private key.",
         ) from None
 
 

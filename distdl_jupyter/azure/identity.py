@@ -170,10 +170,10 @@ def sign_in(kind: str = "", **changes: Any) -> Status:
     settled = settings.change(**({"credential": kind} if kind else {}), **changes)
     if not settled.credential:
         raise InvalidSpec(
-            "It is not said how to sign in.",
+            "No sign-in method is set.",
             code="azure-sign-in-kind-missing",
             field="credential",
-            hint="There are: cli, device_code, browser, managed_identity, environment.",
+            hint="Use one of: cli, device_code, browser, managed_identity, environment.",
         )
     forget()
     if settled.credential in credentials.INTERACTIVE:

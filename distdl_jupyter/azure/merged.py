@@ -19,7 +19,7 @@ from distdl_jupyter.azure.skus import Region, Sku
 from distdl_jupyter.azure.vm_size import VmSize, gpu_in
 
 _REASONS = {"NotAvailableForSubscription": "not available for your subscription in {}",
-            "QuotaId": "not offered to your kind of subscription in {}"}  # fmt: skip
+            "QuotaId": "not offered for your subscription type in {}"}  # fmt: skip
 
 
 def sizes(region: str = "") -> tuple[VmSize, ...]:
@@ -92,7 +92,7 @@ def _new(sku: Sku, region: Region) -> VmSize:
         "infiniband": sku.rdma,
         **_status(sku, region),
     }
-    notes = "Arm host" if sku.arm_host else "Listed by Azure alone; no page was read."
+    notes = "Arm host" if sku.arm_host else "From Azure's list only; not in the catalogue."
     return VmSize(**{**values, **own, "notes": notes, "origins": _origins(region, *own)})
 
 

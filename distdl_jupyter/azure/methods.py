@@ -21,11 +21,11 @@ TITLES = {
 }
 #: When to take it, one line each.
 WHEN = {
-    "cli": "You use az on this machine: takes the account of az login.",
-    "device_code": "Jupyter runs elsewhere, as on a hub: you enter a short code in any browser.",
-    "browser": "Jupyter runs on the computer before you: a page opens there.",
-    "managed_identity": "Jupyter runs on a machine of Azure that has an identity.",
-    "environment": "For automation: an app's id and secret stand in the environment of Jupyter.",
+    "cli": "You use az on this machine. The account of az login is used.",
+    "device_code": "Jupyter runs on another machine, for example a hub. You enter a short code in any browser.",
+    "browser": "Jupyter runs on your own computer. A browser page opens.",
+    "managed_identity": "Jupyter runs on an Azure machine with a managed identity.",
+    "environment": "For automation. The app id and secret are set in the environment of Jupyter.",
 }
 
 
@@ -58,6 +58,6 @@ def warning() -> str:
     if not found:
         return ""
     return (
-        f"{found[0]} in the environment opens a whole storage account; it is used only while nobody is signed in. "
-        "Sign in, then remove it."
+        f"{found[0]} in the environment gives access to a whole storage account. It is used only while you are not "
+        "signed in. Sign in, then remove it."
     )

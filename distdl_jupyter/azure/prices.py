@@ -56,7 +56,7 @@ def ask(size: str = "", region: str = "", currency: str = "") -> list[Price]:
         raise AzureRefused(
             "This cloud has no Retail Prices API.",
             code="azure-no-retail-prices",
-            hint="Give the price yourself: price_per_hour.",
+            hint="Set the price with price_per_hour.",
         )
     which = f"armSkuName eq '{_arm(size)}'" if size else f"contains(armSkuName, '{PREFIX}N')"
     wanted = (
@@ -86,14 +86,14 @@ def place(region: str = "", currency: str = "") -> tuple[str, str]:
     region, currency = (region or own.region).lower().replace(" ", ""), (currency or own.currency).upper()
     if not region.isalnum():
         raise InvalidSpec(
-            "No region of Azure is set, and prices differ from region to region.",
+            "No Azure region is set, and prices depend on the region.",
             code="price-region-missing",
             field="region",
             hint="Example: %dist_config azure region=westeurope.",
         )
     if not (currency.isalpha() and len(currency) == 3):
         raise InvalidSpec(
-            f"{currency!r} is no currency's code.",
+            f"{currency!r} is not a currency code.",
             code="currency-invalid",
             field="currency",
             hint="Examples: USD, EUR, JPY.",
@@ -196,7 +196,7 @@ def look(size: str, region: str = "", *, low_priority: bool = False, timeout: fl
 
 
 def _none(size: str, region: str) -> str:
-    return f"The {SERVICE} gives no price of {_name(size)} in {region}."
+    return f"The {SERVICE} has no price for {_name(size)} in {region}."
 
 
 def _question(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SIGNATURE = re.compile(r"((?:sig|code|access_token|refresh_token)=)[^&\s\"']+", re.IGNORECASE)
 #: A JSON web token: its first part is the base64 of '{"'.
 _TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
-_SILENT = "Check this machine's connection; behind a proxy set HTTPS_PROXY."
+_SILENT = "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY."
 
 
 def masked(text: str) -> str:
@@ -89,7 +89,8 @@ class Rest:
         url = path if path.startswith("https://") else self.address + path
         if _host(url) != _host(self.address):
             raise AzureRefused(
-                f"{_host(self.address)} pointed to {_host(url)}, which gets no token from here.", code="azure-redirect"
+                f"{_host(self.address)} redirected to {_host(url)}, which is not trusted with a token.",
+                code="azure-redirect",
             )
         query = {**({"api-version": api_version} if api_version else {}), **(parameters or {})}
         request = HttpRequest(method, url, params=query, json=body, headers=dict(headers or {}))
@@ -98,11 +99,13 @@ class Rest:
             response.read()
         except ClientAuthenticationError as error:
             raise NotSignedIn(
-                f"Azure gave no token. {_first_line(error)}", code="azure-no-token", hint="Sign in to Azure again."
+                f"Azure did not issue a token. {_first_line(error)}",
+                code="azure-no-token",
+                hint="Sign in to Azure again.",
             ) from None
         except AzureError as error:
             raise AzureRefused(
-                f"{_host(url)} could not be asked: {_first_line(error)}", code="azure-unreachable", hint=_SILENT
+                f"{_host(url)} cannot be reached: {_first_line(error)}", code="azure-unreachable", hint=_SILENT
             ) from None
         if response.status_code >= 400:
             raise refused(response)
@@ -129,8 +132,8 @@ def refused(response: Any) -> AzureRefused:
 
 _HINTS = {
     401: "Sign in to Azure again.",
-    403: "The account that is signed in lacks the right; ask the subscription's owner for it, or sign in otherwise.",
-    429: "Azure asks for patience; try again in some minutes.",
+    403: "Your account lacks the permission. Ask the owner of the subscription for it, or use another account.",
+    429: "Azure limits the number of requests. Try again in a few minutes.",
 }
 
 

@@ -31,7 +31,7 @@ class AzureSettings:
         default="",
         metadata={
             "help": "How to sign in: cli (az login), device_code, browser, managed_identity or environment "
-            "(AZURE_CLIENT_ID and its companions)."
+            "(AZURE_CLIENT_ID and related variables)."
         },
     )
     tenant_id: str = field(default="", metadata={"help": "Tenant (directory) to sign in to."})
@@ -39,24 +39,24 @@ class AzureSettings:
         default="",
         metadata={"help": "Client id of an app registration, or of a user-assigned managed identity."},
     )
-    subscription_id: str = field(default="", metadata={"help": "Subscription that is offered first."})
+    subscription_id: str = field(default="", metadata={"help": "Subscription that is preselected."})
     region: str = field(
         default="",
-        metadata={"help": "Region whose VM sizes, quota and prices are shown, such as westeurope."},
+        metadata={"help": "Region for VM sizes, quotas and prices, such as westeurope."},
     )
     currency: str = field(default="USD", metadata={"help": "Currency of prices, such as USD or EUR."})
     cloud: str = field(
         default="AzureCloud",
         metadata={
             "help": "AzureCloud, AzureUSGovernment, AzureChinaCloud, or the path of a JSON file with the addresses of "
-            "another one."
+            "another cloud."
         },
     )
     token_cache: TokenCache = field(
         default="",
         metadata={
-            "help": "Where a device code's or browser's sign-in is kept: in this machine's keyring, else in a file "
-            "that only you may read; keyring refuses the file."
+            "help": "Where a sign-in by device code or browser is stored. By default, this is the keyring of this "
+            "machine, or a file that only you can read if there is none. The value keyring does not allow the file."
         },
     )
 
@@ -86,7 +86,7 @@ def read() -> AzureSettings:
         raise DistDLError(
             f"The settings for Azure in {file()} cannot be read ({type(error).__name__}).",
             code="azure-settings-unreadable",
-            hint="Mend or delete that file.",
+            hint="Correct or delete that file.",
         ) from None
 
 
@@ -102,10 +102,10 @@ def _checked(name: str, value: Any) -> Any:
     fields = {one.name: one for one in dataclasses.fields(AzureSettings)}
     if name not in fields and looks_secret(name):
         raise InvalidSpec(
-            f"{name} looks like a secret, and the settings keep none.",
+            f"{name} looks like a secret, and secrets are not stored in the settings.",
             code="azure-setting-secret",
             field=name,
-            hint="Sign in, or put it into the environment of Jupyter.",
+            hint="Sign in, or set it in the environment of Jupyter.",
         )
     if name not in fields:
         raise InvalidSpec(unknown(name, list(fields), "setting for Azure"), code="azure-setting-unknown", field=name)
@@ -115,7 +115,7 @@ def _checked(name: str, value: Any) -> Any:
         return fields[name].default
     if name == "credential" and value not in get_args(CredentialKind):
         raise InvalidSpec(
-            unknown(str(value), list(get_args(CredentialKind)), "way to sign in"),
+            unknown(str(value), list(get_args(CredentialKind)), "sign-in method"),
             code="azure-credential-unknown",
             field=name,
         )
@@ -127,10 +127,10 @@ def _token_cache(value: str) -> str:
         return ""
     if value != "keyring":
         raise InvalidSpec(
-            f"{value!r} is no place for a sign-in.",
+            f"Unknown value {value!r} for token_cache.",
             code="token-cache-invalid",
             field="token_cache",
-            hint="There is: keyring, which refuses a file; empty, it may be a file too.",
+            hint="Use keyring, or leave it empty to allow a file on machines without a keyring.",
         )
     return value
 

@@ -79,9 +79,9 @@ def refresh(region: str = "") -> Region:
     skus = [asdict(sku) for sku in _skus(listed, region)]
     if not skus:
         raise AzureRefused(
-            f"Azure lists no GPU size in {region!r}.",
+            f"Azure lists no GPU sizes for the region {region!r}.",
             code="azure-no-gpu-sizes",
-            hint="Check the region's name: az account list-locations lists them.",
+            hint="Check the name of the region. To list all regions, run: az account list-locations",
         )
     data = {"subscription": subscription, "skus": skus, "quotas": _quotas(service, subscription, region)}
     return _region_of(region, cache.write("skus", region, data=data))
@@ -107,7 +107,7 @@ def _region(region: str) -> str:
     region = (region or settings.read().region).lower().replace(" ", "")
     if not region.isalnum():
         raise InvalidSpec(
-            "No region of Azure is set.",
+            "No Azure region is set.",
             code="sku-region-missing",
             field="region",
             hint="Example: %dist_config azure region=westeurope.",
@@ -121,13 +121,13 @@ def _subscription() -> str:
     account = identity.account()
     if account is None:
         identity.credential()
-        raise NotSignedIn("Azure gave no token.", hint=identity.HOW)
+        raise NotSignedIn("Azure did not issue a token.", hint=identity.HOW)
     if account.subscription:
         return account.subscription
     first = next(iter(identity.rest().pages("/subscriptions", "2022-12-01")), None)
     if first is None:
         raise AzureRefused(
-            "The account that is signed in sees no subscription.",
+            "Your account has no subscription in this tenant.",
             code="azure-no-subscription",
             hint="Sign in to another tenant, or set subscription_id.",
         )

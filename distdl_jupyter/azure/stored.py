@@ -31,7 +31,7 @@ FILE = "distdl_azure_account.json"
 #: The name of azure-identity's cache: ours alone, not that of other tools.
 NAME = "distdl_jupyter"
 _AGAIN = "Sign in to Azure again."
-_ELSEWISE = "Put that right, or take the account of az login."
+_ELSEWISE = "Correct that, or use the account of az login."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +75,14 @@ def read() -> SignIn | None:
                 raise NotSignedIn(
                     f"{file()} is writable by others.",
                     code="sign-in-file-writable",
-                    hint="Run chmod go-w on it, and sign in again.",
+                    hint="Run chmod go-w on it, then sign in again.",
                 )
             return SignIn(**json.load(source))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise NotSignedIn(
-            f"{file()}, which says who is signed in, cannot be read ({type(error).__name__}).",
+            f"The stored sign-in in {file()} cannot be read ({type(error).__name__}).",
             code="sign-in-file-unreadable",
             hint=_AGAIN,
         ) from None
@@ -167,7 +167,7 @@ def _secure() -> None:
                 one.chmod(mode)
     except OSError as error:
         raise NotSignedIn(
-            f"The sign-in cannot be kept in {path.parent} ({error.strerror or error}).",
+            f"The sign-in cannot be stored in {path.parent} ({error.strerror or error}).",
             code="sign-in-not-kept",
             hint=_ELSEWISE,
         ) from None
@@ -176,7 +176,7 @@ def _secure() -> None:
 def _check_own(path: Path, seen: os.stat_result) -> None:
     if seen.st_uid != os.geteuid():
         raise NotSignedIn(
-            f"{path} belongs to another user (number {seen.st_uid}).",
+            f"{path} belongs to another user (uid {seen.st_uid}).",
             code="sign-in-file-of-another-user",
             hint=_ELSEWISE,
         )

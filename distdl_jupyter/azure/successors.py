@@ -42,13 +42,17 @@ def successor_of(size: VmSize) -> Successor | None:
         return None
     named = _named(size)
     if named is not None and _is_enough(named, size):
-        return Successor(named, _reason(size, named, "Azure's migration guide names it"), size.azure_successor_source)
+        return Successor(
+            named, _reason(size, named, "recommended by Azure's migration guide"), size.azure_successor_source
+        )
     candidates = [other for other in catalogue() if _trains(other) and _memory(other) >= _memory(size)]
     if not candidates:
         return None
     best = min(candidates, key=lambda other: _distance(size, other))
     by_guide = best.series == size.azure_successor
-    why = "Azure's migration guide names its series" if by_guide else "nearest training size of the catalogue"
+    why = (
+        "of the series recommended by Azure's migration guide" if by_guide else "nearest training size in the catalogue"
+    )
     return Successor(best, _reason(size, best, why), size.azure_successor_source if by_guide else "")
 
 
@@ -79,7 +83,7 @@ def _distance(size: VmSize, other: VmSize) -> tuple[Fraction, bool, bool, bool, 
 
 
 def _reason(old: VmSize, new: VmSize, why: str) -> str:
-    text = f"{new.gpus_text} {new.memory_text} instead of {old.gpus_text} {old.memory_text}: {why}."
+    text = f"{new.gpus_text} {new.memory_text} instead of {old.gpus_text} {old.memory_text} ({why})."
     if old.infiniband and not new.infiniband:
-        text += " It has no InfiniBand." if new.infiniband is False else " Its InfiniBand is not stated."
+        text += " It has no InfiniBand." if new.infiniband is False else " Whether it has InfiniBand is not documented."
     return text

@@ -39,10 +39,10 @@ def find(name: str) -> VmSize:
     if members := [size for size in sizes() if wanted and wanted in _series_keys(size.series)]:
         return max(members, key=_largest)
     raise InvalidSpec(
-        f"{name!r} is no GPU size of the catalogue. {_nearest(wanted)}",
+        f"Unknown GPU size {name!r}. {_nearest(wanted)}",
         code="vm-size-unknown",
         field="vm_size",
-        hint="distdl_jupyter.vm_sizes() lists them all.",
+        hint="To list all sizes, call distdl_jupyter.vm_sizes().",
     )
 
 
@@ -55,21 +55,21 @@ def link_of(text: str) -> Link:
     """
     name, bits, latency = link.words(text)
     if bits is not None:
-        return Link(bits, latency or 0.0, "as you said")
+        return Link(bits, latency or 0.0, "set by you")
     size = find(name)
     by_infiniband = size.ethernet_gbps is None
     gbps = size.infiniband_gbps_per_vm if by_infiniband else size.ethernet_gbps
     if not gbps:
         raise InvalidSpec(
-            f"No page states the network rate of {size.name}.",
+            f"The network rate of {size.name} is not documented.",
             code="vm-size-without-network-rate",
             field="rehearse",
-            hint="Give the rate, as 32gbit.",
+            hint="Set the rate, for example 32gbit.",
         )
     column = "infiniband_gbps_per_vm" if by_infiniband else "ethernet_gbps"
     told = next((who for field, who in size.origins if field == column), size.source)
     said = f"{'InfiniBand' if by_infiniband else 'Ethernet'} rate: {told}"
-    said += "; latency: " + ("as you said" if latency is not None else "stated on no page")
+    said += "; latency: " + ("set by you" if latency is not None else "not documented")
     return Link(1e9 * gbps, latency or 0.0, said, size.name)
 
 
@@ -94,8 +94,8 @@ def _nearest(wanted: str) -> str:
     names |= {key: size.series.split(" (")[0] for size in sizes() for key in _series_keys(size.series)}
     near = dict.fromkeys(names[key] for key in difflib.get_close_matches(wanted, names, n=3, cutoff=0.5))
     if not near:
-        return f"The newest are {', '.join(size.name for size in _newest())}."
-    return f"Nearest: {', '.join(near)}."
+        return f"The newest sizes are {', '.join(size.name for size in _newest())}."
+    return f"Did you mean {' or '.join(near)}?"
 
 
 def _newest() -> list[VmSize]:

@@ -18,7 +18,7 @@ EXAMPLE = "Examples: 1gbit, 500mbit,0.2ms, NC64as_T4_v3, NC64as_T4_v3,0.2ms."
 class Link:
     """What each node reaches the others by: ``bits_per_second`` in each direction, and the way there in seconds.
 
-    ``source`` says who states them: a page, "as you said". A latency that nobody stated is 0.
+    ``source`` says who states them: a page, "set by you". A latency that nobody stated is 0.
     """
 
     bits_per_second: float

@@ -90,7 +90,7 @@ def failure(type_: str, error: Exception) -> Answer:
         return {"error": str(error)}
     if isinstance(error, OSError):
         return {"error": _os_error(error)}
-    return {"error": f"The request {type_!r} is not valid: {type(error).__name__}: {error}."}
+    return {"error": f"The request {type_!r} is not valid: {type(error).__name__}: {str(error).removesuffix('.')}."}
 
 
 def _os_error(error: OSError) -> str:

@@ -20,7 +20,7 @@ def own_place(tmp_path, monkeypatch, azure_settings):
 )
 def test_an_own_price_is_a_number_or_a_number_with_a_currency(given, amount, currency):
     rate = cost.of_node(given, None, bills=False)
-    assert (rate.per_hour, rate.currency, rate.source) == (amount, currency, "your own figure")
+    assert (rate.per_hour, rate.currency, rate.source) == (amount, currency, "set by you")
 
 
 @pytest.mark.parametrize("given", ["free", "0", -1, True, "3.5 dollars", "1e9"])

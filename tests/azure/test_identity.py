@@ -41,26 +41,26 @@ def test_the_resource_manager_is_asked_with_a_token_of_its_own(signed_in):
 def test_nobody_is_signed_in(azure, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert identity.account() is None
-    with pytest.raises(NotSignedIn, match=r"Nobody is signed in to Azure\. Sign in: "):
+    with pytest.raises(NotSignedIn, match=r"Not signed in to Azure\. Sign in: "):
         identity.credential()
 
 
 def test_the_environment_lacks_a_variable(signed_in, monkeypatch):
     monkeypatch.delenv("AZURE_CLIENT_SECRET")
-    with pytest.raises(NotSignedIn, match="AZURE_CLIENT_SECRET is not set where Jupyter runs"):
+    with pytest.raises(NotSignedIn, match="AZURE_CLIENT_SECRET is not set in the environment of Jupyter"):
         identity.credential()
 
 
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        ("7000215", "The client secret is wrong (AADSTS7000215). Put the secret's value"),
-        ("7000222", "The client secret has expired (AADSTS7000222). Make a new one"),
-        ("90002", "There is no such tenant (AADSTS90002)."),
-        ("50076", "Azure asks for a second factor"),
-        ("53003", "The organisation's policy refuses this way to sign in (AADSTS53003)."),
-        ("65001", "Nobody agreed yet that this app may use Azure"),
-        ("999999", "Azure gave no token. AADSTS999999: It is refused. Sign in again."),
+        ("7000215", "The client secret is wrong (AADSTS7000215). Set AZURE_CLIENT_SECRET to the value of the secret"),
+        ("7000222", "The client secret has expired (AADSTS7000222). Set AZURE_CLIENT_SECRET to a new one"),
+        ("90002", "The tenant does not exist (AADSTS90002)."),
+        ("50076", "Azure requires a second factor"),
+        ("53003", "The policy of your organisation does not allow this sign-in method (AADSTS53003)."),
+        ("65001", "This app does not yet have consent to use Azure"),
+        ("999999", "Azure did not issue a token. AADSTS999999: It is refused. Sign in again."),
     ],
 )
 def test_what_entra_id_refuses_is_one_sentence_with_its_remedy(signed_in, number, sentence):
@@ -81,7 +81,7 @@ def test_a_wrong_secret_is_not_repeated(signed_in, monkeypatch):
 
 def test_an_unknown_tenant(signed_in, monkeypatch):
     monkeypatch.setenv("AZURE_TENANT_ID", "nobody.example")
-    with pytest.raises(NotSignedIn, match="There is no such tenant"):
+    with pytest.raises(NotSignedIn, match="The tenant does not exist"):
         identity.credential().get_token("https://storage.azure.com/.default")
 
 

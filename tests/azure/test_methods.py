@@ -64,9 +64,12 @@ def test_az_is_asked_for_the_tenant_of_the_settings(az):
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ("ERROR: Please run 'az login' to setup account.\n", "Nobody is logged in with az. Run az login in a terminal"),
+        (
+            "ERROR: Please run 'az login' to setup account.\n",
+            "The Azure command line (az) is not signed in. Run this in a terminal on this machine, then try again: az",
+        ),
         ("ERROR: AADSTS70043: The refresh token has expired.\n", "The sign-in has expired (AADSTS70043). Sign in"),
-        ("ERROR: AADSTS50076: Due to a configuration change\n", "Azure asks for a second factor"),
+        ("ERROR: AADSTS50076: Due to a configuration change\n", "Azure requires a second factor"),
     ],
 )
 def test_az_that_refuses(az, said, sentence):
@@ -124,7 +127,7 @@ def test_an_id_that_cannot_be_one_is_refused(azure):
     status = identity.sign_in("cli", tenant_id="not a tenant!")
     assert status.state == "failed"
     status = identity.sign_in("device_code", tenant_id="not a tenant!")
-    assert (status.state, status.problem.message) == ("failed", "There is no such tenant.")
+    assert (status.state, status.problem.message) == ("failed", "The tenant does not exist.")
     identity.sign_out()
 
 
@@ -138,22 +141,22 @@ def test_what_fits_this_machine_is_suggested(az, monkeypatch):
 
 
 def test_a_way_that_there_is_not_names_those_that_there_are(azure):
-    with pytest.raises(InvalidSpec, match="way to sign in"):
+    with pytest.raises(InvalidSpec, match="sign-in method"):
         identity.sign_in("password")
-    with pytest.raises(InvalidSpec, match="It is not said how to sign in"):
+    with pytest.raises(InvalidSpec, match="No sign-in method is set"):
         identity.sign_in()
 
 
 def test_a_key_in_the_environment_is_warned_of_and_never_shown(azure, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_KEY", "a-key-of-a-whole-account")
     page = pages.sign_in_view()
-    assert "AZURE_STORAGE_KEY in the environment opens a whole storage account" in page.warning
+    assert "AZURE_STORAGE_KEY in the environment gives access to a whole storage account" in page.warning
     assert "a-key-of" not in repr(page)
     assert [row.name for row in doctor._azure()] == ["Azure"]
 
 
 def test_the_doctor_speaks_of_azure_where_somebody_did(signed_in, monkeypatch):
-    assert [(row.status, row.value) for row in doctor._azure()] == [("ok", f"app {CLIENT}, by environment")]
+    assert [(row.status, row.value) for row in doctor._azure()] == [("ok", f"app {CLIENT} (environment)")]
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
     identity.forget()
     row = doctor._azure()[0]

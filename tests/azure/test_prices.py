@@ -95,9 +95,9 @@ def test_regions_and_currencies_are_kept_apart(service) -> None:
 def test_without_a_region_nothing_is_known_and_asking_says_what_to_set(service) -> None:
     settings.change(region="")
     assert prices.known("NC4as_T4_v3") is None
-    with pytest.raises(InvalidSpec, match=r"No region of Azure is set.*%dist_config azure region=westeurope"):
+    with pytest.raises(InvalidSpec, match=r"No Azure region is set.*%dist_config azure region=westeurope"):
         prices.ask()
-    assert "No region" in prices.look("NC4as_T4_v3").problem
+    assert "No Azure region is set" in prices.look("NC4as_T4_v3").problem
     settings.change(region="westeurope", currency="DOLLARS")
     with pytest.raises(InvalidSpec, match="currency"):
         prices.ask()
@@ -118,7 +118,7 @@ def test_a_price_that_nobody_tells_is_said_to_be_unknown_and_not_asked_for_again
     for _ in range(2):
         look = prices.look("NC48ads_A100_v4", timeout=60)
         assert (look.price, look.looking) == (None, False)
-        assert look.problem == "The Retail Prices API gives no price of NC48ads_A100_v4 in westeurope."
+        assert look.problem == "The Retail Prices API has no price for NC48ads_A100_v4 in westeurope."
     assert len(service.server.asked("/api/retail/prices")) == 1
 
 
@@ -133,5 +133,5 @@ def test_the_next_page_may_name_the_port_of_https() -> None:
     from distdl_jupyter.azure.rest import _host
 
     assert _host("https://prices.azure.com:443/api/retail/prices?$skip=100") == _host("https://prices.azure.com/x")
-    with pytest.raises(AzureRefused, match="gets no token"):
+    with pytest.raises(AzureRefused, match="is not trusted with a token"):
         Rest("https://prices.azure.com", None).get("https://elsewhere.example/x")

@@ -82,7 +82,7 @@ def test_a_code_that_is_declined_or_too_old_says_so(people, ending, sentence):
     getattr(people.login, ending)()
     status = wait_for(lambda: (now := identity.status()).state == "failed" and now)
     assert status.problem.message.startswith(sentence)
-    assert status.problem.hint.startswith("Start again")
+    assert status.problem.hint.startswith("Sign in again")
     with pytest.raises(NotSignedIn, match=sentence):
         identity.credential()
     assert signed_in_by_code(people).state == "signed_in"
@@ -92,7 +92,7 @@ def test_a_code_that_policy_forbids(people):
     people.login.refuse("AADSTS53003", "access_denied", "Access has been blocked by Conditional Access policies.")
     status = identity.sign_in("device_code")
     assert status.state == "failed"
-    assert "policy refuses" in status.problem.message
+    assert "policy of your organisation does not allow" in status.problem.message
     assert "Trace ID" not in str(status)
 
 
@@ -183,7 +183,7 @@ def test_a_machine_without_a_browser_says_what_to_do(people, monkeypatch):
     status = identity.status()
     assert (status.state, status.problem.message) == (
         "failed",
-        "No browser can be opened on the machine where Jupyter runs.",
+        "A browser cannot be opened on the machine that runs Jupyter.",
     )
     assert status.problem.hint == "Sign in with a device code instead."
 
@@ -330,14 +330,14 @@ def test_a_user_may_refuse_the_file(people):
     identity.sign_in("device_code", token_cache="keyring")
     status = identity.status()
     assert status.state == "failed"
-    assert status.problem.message == "This machine has no keyring, and token_cache=keyring refuses a file."
+    assert status.problem.message == "This machine has no keyring, and token_cache=keyring does not allow a file."
     assert "az login" in status.problem.hint
     assert not people.login.codes
     settings.change(token_cache="plain")
     assert settings.read().token_cache == ""
     signed_in_by_code(people)
     settings.change(token_cache="keyring")
-    with pytest.raises(NotSignedIn, match="token_cache=keyring refuses a file"):
+    with pytest.raises(NotSignedIn, match="token_cache=keyring does not allow a file"):
         identity.credential().get_token(BLOB)
     with pytest.raises(InvalidSpec, match="no place for a sign-in"):
         settings.change(token_cache="memory")

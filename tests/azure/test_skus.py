@@ -110,10 +110,10 @@ def test_regions_are_kept_apart_and_an_unknown_one_is_refused(service) -> None:
     skus.refresh("West Europe")
     assert skus.known("westeurope").name == "westeurope"
     assert skus.known("eastus") is None
-    with pytest.raises(AzureRefused, match="Azure lists no GPU size in 'nowhere'"):
+    with pytest.raises(AzureRefused, match="Azure lists no GPU sizes for the region 'nowhere'"):
         skus.refresh("nowhere")
     settings.change(region="")
-    with pytest.raises(InvalidSpec, match="No region of Azure is set"):
+    with pytest.raises(InvalidSpec, match="No Azure region is set"):
         skus.refresh()
 
 

@@ -61,7 +61,7 @@ def test_a_study_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     rows = panel.locator(".dd-scaletable").first.locator("tbody tr")
     expect(rows).to_have_count(4)
     expect(rows.nth(1)).to_contain_text("0.02")
-    expect(panel).to_contain_text("Prices: your own figure.")
+    expect(panel).to_contain_text("Prices: set by you.")
     book.picture("scaling", panel)
     study = book.page.locator("#distdl-sidebar .dd-job[role=row]")
     book.page.evaluate("window.jupyterapp.commands.execute('distdl:focus-sidebar')")

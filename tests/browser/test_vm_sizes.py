@@ -114,7 +114,7 @@ def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(notebook:
     pages.says(book.cell(3), "Completed")
     expect(meta).to_contain_text(re.compile(r"ran \d+ s.*about [\d.]+ EUR"))
     expect(meta).not_to_contain_text("so far")
-    expect(meta.locator("span[title*='your own figure']")).to_have_attribute(
+    expect(meta.locator("span[title*='set by you']")).to_have_attribute(
         "title", re.compile("3,600.00 EUR/h for 1 node")
     )
     book.picture("panel-cost", book.cell(3))

@@ -62,7 +62,7 @@ def test_azure_and_the_prices_are_asked_when_told_to_and_remembered(capsys, sign
 
 def test_what_is_missing_is_said_in_one_sentence(capsys, azure, monkeypatch):
     assert main(["vm-sizes", "--prices"]) == 2
-    assert capsys.readouterr().err.startswith("distdl: No region of Azure is set")
+    assert capsys.readouterr().err.startswith("distdl: No Azure region is set")
     monkeypatch.setenv("PATH", "/nonexistent")
     settings.change(region="westeurope")
     assert main(["vm-sizes", "--refresh"]) == 2

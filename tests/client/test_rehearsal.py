@@ -26,7 +26,7 @@ BYTES = 4 * 1024 * 1024
         ({"node_count": 1, "process_count_per_node": 2}, "needs at least 2 nodes"),
         ({"node_count": 2, "distributed_backend": "horovod-mpi"}, "has no horovod-mpi"),
         ({"node_count": 2, "distributed_backend": "horovod-gloo", "elastic": True}, "has no elastic jobs"),
-        ({"node_count": 2, "rehearse": "fast"}, "is no GPU size of the catalogue"),
+        ({"node_count": 2, "rehearse": "fast"}, "Unknown GPU size 'fast'"),
         ({"node_count": 2, "rehearse": "1gbit,soon"}, "is no link"),
     ],
 )

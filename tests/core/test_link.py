@@ -23,11 +23,11 @@ def test_a_rate_or_a_size_and_a_latency_are_a_link(text, bits, latency, shown):
 
 
 def test_the_source_of_rate_and_latency_is_said():
-    assert link_of("1gbit,1ms").source == "as you said"
+    assert link_of("1gbit,1ms").source == "set by you"
     size = link_of("NC64as_T4_v3").source
     assert size.startswith("Ethernet rate: ")
     assert ".md@" in size
-    assert size.endswith("latency: stated on no page")
+    assert size.endswith("latency: not documented")
 
 
 @pytest.mark.parametrize("text", ["", "0mbit", "5", "1gbit,fast", "1gbit,1ms,1ms", "1.2.3gbit"])
@@ -38,5 +38,5 @@ def test_what_is_no_link_is_refused_with_an_example(text):
 
 
 def test_a_size_without_a_stated_rate_is_refused():
-    with pytest.raises(InvalidSpec, match="No page states the network rate of NC24r"):
+    with pytest.raises(InvalidSpec, match="The network rate of NC24r is not documented"):
         link_of("NC24r")

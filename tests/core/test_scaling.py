@@ -78,7 +78,7 @@ def test_two_points_give_a_forecast_of_a_larger_error(latency):
 
 @pytest.mark.parametrize("processes", [2, 4, 16])
 def test_a_link_that_no_run_has_met_brings_the_counted_gradients(processes):
-    link = Link(1e8, 2e-4, "as you said")
+    link = Link(1e8, 2e-4, "set by you")
     scaling = on_one_machine()
     here, there = scaling.forecast(processes), scaling.forecast(processes, link=link)
     assert there.communication - here.communication == pytest.approx(over(link, processes))
@@ -93,7 +93,7 @@ def test_a_link_that_no_run_has_met_brings_the_counted_gradients(processes):
 
 
 def test_what_travels_behind_the_backward_pass_is_no_part_of_the_step():
-    link = Link(1e9, 0.0, "as you said")
+    link = Link(1e9, 0.0, "set by you")
     whole = over(link, 2)
     shown = on_one_machine(backward=10.0)
     first_bucket = 2**20 / GRADIENTS
@@ -105,7 +105,7 @@ def test_what_travels_behind_the_backward_pass_is_no_part_of_the_step():
 
 
 def test_a_forecast_for_a_link_takes_gradients_and_whole_nodes():
-    link = Link(1e9, 0.0, "as you said")
+    link = Link(1e9, 0.0, "set by you")
     with pytest.raises(InvalidSpec, match="The gradient size was not recorded in these runs, so"):
         Scaling("train", [made(n) for n in (1, 2)]).forecast(4, link=link)
     with pytest.raises(InvalidSpec, match="cannot be divided evenly among 3 nodes"):

@@ -35,7 +35,7 @@ def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() ->
     form.node_count = 2
     form.price_per_hour = "3.675 EUR"
     assert form.cost["per_hour"] == "7.35 EUR"
-    assert form.cost["source"] == "your own figure"
+    assert form.cost["source"] == "set by you"
     assert "--price-per-hour '3.675 EUR'" in form.magic
     assert form.options()["price_per_hour"] == "3.675 EUR"
 
@@ -45,7 +45,7 @@ def test_a_price_that_is_none_is_said_beside_the_field() -> None:
     assert form.price_per_hour == "3.5"
     form.price_per_hour = "much"
     assert form.cost["wrong"]
-    assert form.cost["problem"].startswith("price_per_hour is 'much', but it takes the price of one node and hour.")
+    assert form.cost["problem"].startswith("price_per_hour is 'much', but must be the price of one node per hour.")
     assert form.cost["per_hour"] == ""
 
 
@@ -64,7 +64,7 @@ def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
     [
         (Rented(bills=True), "The price is unknown because no VM size is"),
         (Rented(bills=True, size=A100, interruptible=True), cost.NOT_USUAL),
-        (Rented(bills=True, size=A100), "No region of Azure is set, and prices differ from region to region."),
+        (Rented(bills=True, size=A100), "No Azure region is set, and prices depend on the region."),
     ],
 )
 def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str) -> None:

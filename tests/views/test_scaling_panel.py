@@ -93,12 +93,12 @@ def test_the_learning_rate_grows_with_the_batch_and_is_never_invented():
 
 
 def test_an_epoch_has_a_price_only_where_its_samples_and_a_price_are_known():
-    known = {"price_per_hour": 3.0, "currency": "USD", "price_source": "your own figure"}
+    known = {"price_per_hour": 3.0, "currency": "USD", "price_source": "set by you"}
     assert panel(*slow()).prices == panel(*slow(epoch_samples=50_000)).prices == panel(*slow(**known)).prices == ()
     shown = panel(*slow(epoch_samples=50_000, **known))
     (price,) = shown.prices
     assert price.cost == pytest.approx(3.0 * 50_000 / (128 / 0.062) / 3600)
-    assert shown.price_notes == ("Prices: your own figure.",)
+    assert shown.price_notes == ("Prices: set by you.",)
     assert shown.price_title == "4 processes, measured, 50,000 samples"
 
 

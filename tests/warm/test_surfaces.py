@@ -106,4 +106,4 @@ def test_damaged_settings_are_none(own_home):
 def test_the_variable_wins(own_home, monkeypatch):
     monkeypatch.setenv("DISTDL_WARM", "off")
     assert settings.switched_off() == "DISTDL_WARM"
-    assert "Unset DISTDL_WARM" in report.lines()[0]
+    assert "To switch them on, unset DISTDL_WARM." in report.lines()[0]

@@ -78,7 +78,7 @@ class Cache:
                 permissions.own(path)
         except OSError as error:
             why = error.strerror
-            raise Failure(f"Data cannot be staged in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
+            raise Failure(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
 
     def path(self, address: str, name: str, etag: str) -> str:
         """Return where this version of a blob is, or would be."""
