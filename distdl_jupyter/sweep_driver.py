@@ -356,7 +356,9 @@ def main() -> None:
     except Broken as broken:
         ended(folder, State.FAILED, str(broken), broken.hint)
     except DistDLError as error:
-        ended(folder, State.FAILED, error.message, error.hint or f"Go on: distdl sweep --resume {short_id(folder.id)}.")
+        ended(
+            folder, State.FAILED, error.message, error.hint or f"Resume it: distdl sweep --resume {short_id(folder.id)}"
+        )
     except Exception as error:  # noqa: BLE001 - told to the user, with its place in the sweep's supervisor.log
         traceback.print_exc()
         why = f"{type(error).__name__}: {error}".rstrip(".")

@@ -126,7 +126,7 @@ def refused(response: Any) -> AzureRefused:
     )
     code, said = str(inner.get("code") or ""), masked(str(inner.get("message") or "")).strip()
     status, host = response.status_code, _host(response.request.url)
-    text = f"{host} answered {status}{' ' + code if code else ''}" + (f": {said}" if said else ".")
+    text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {said}" if said else ".")
     return AzureRefused(text, status=status, azure_code=code, hint=_HINTS.get(status, ""))
 
 

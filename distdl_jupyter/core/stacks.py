@@ -77,17 +77,17 @@ class Group:
 
     @property
     def says(self) -> str:
-        """Where they stand: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
+        """Where they are: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
         own, waits = self.thread.own, self.thread.waits_in
         frame = own or next(iter(self.thread.frames), None)
         if own is None and self.thread.frames and all(one.kind == "worker" for one in self.thread.frames):
-            return "no code of the job"
-        place = "no Python code" if frame is None else frame.place
+            return "code outside the job"
+        place = "native code" if frame is None else frame.place
         return f"{waits} ({place})" if waits else place
 
     @property
     def sentence(self) -> str:
-        """Return it as a clause: "rank 2 stands in In [7], line 12"."""
+        """Return it as a clause: "rank 2 is in In [7], line 12"."""
         return self.clause()
 
     def clause(self, awaited: str = "") -> str:
@@ -96,7 +96,7 @@ class Group:
         if self.thread.waits_in:
             whom = f" for {awaited}" if awaited else ""
             return f"{ranks_in_words(list(self.ranks))} {'waits' if one else 'wait'}{whom} in {self.says}"
-        return f"{ranks_in_words(list(self.ranks))} {'stands' if one else 'stand'} in {self.says}"
+        return f"{ranks_in_words(list(self.ranks))} {'is' if one else 'are'} in {self.says}"
 
 
 @dataclass(frozen=True)

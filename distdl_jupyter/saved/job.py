@@ -172,7 +172,7 @@ def _staging(view: JobView) -> list[dict[str, Any]]:
 def _stacks(taken: Stacks, detail: Detail) -> dict[str, Any]:
     """Return the stacks side by side, those that differ first."""
     more = len(taken.groups) - _COLUMNS
-    rest = [f"{humanize.plural(more, 'more place')} where ranks stand"] if more > 0 else []
+    rest = [f"{humanize.plural(more, 'more group')} of ranks"] if more > 0 else []
     rest += [f"No stack of rank {one.rank}: {one.why}" for one in taken.missing[: 2 * detail.lines]]
     groups = [
         {"ranks": group.ranks, "differs": group.differs, "frames": _stack_frames(group.frames[: 2 * detail.frames])}

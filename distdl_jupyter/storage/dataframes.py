@@ -258,7 +258,7 @@ def _storing(
             opened.use(lambda store: obstore.put(store, f"{prefix}/{name}", content, use_multipart=False))
         except errors() as error:  # its text could hold what the store answered
             said = answer(error)
-            raise RuntimeError(f"{where} answered {said.status or ''} {said.code}".replace("  ", " ")) from None
+            raise RuntimeError(f"{where} responded with {said.status or ''} {said.code}".replace("  ", " ")) from None
 
     return put
 

@@ -91,11 +91,14 @@ def _refused(place: str, error: object, role: str) -> DataUnavailable:
     what, remedy = _SAYINGS.get(code, ("", ""))
     if not what and status is None:  # azure-identity's own, before Blob was asked
         return DataUnavailable(
-            f"{place}: Azure gave no token. {_first_line(error)}.", code="data-no-token", hint="Sign in to Azure again."
+            f"{place}: Azure did not issue a token. {_first_line(error)}.",
+            code="data-no-token",
+            hint="Sign in to Azure again.",
         )
     if not what:
         return DataUnavailable(
-            f"{place}: Azure answered {status} {code}: {_first_line(error)}.".replace(" :", ":"), code="storage-refused"
+            f"{place}: Azure responded with {status} {code}: {_first_line(error)}.".replace(" :", ":"),
+            code="storage-refused",
         )
     return DataUnavailable(f"{place}: {what} ({code}).", code=f"storage-{_kebab(code)}", hint=remedy.format(role=role))
 

@@ -102,8 +102,10 @@ class DataContract(Subject):
             listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
                 assert "found world" in listener.said(rank), listener.lines
-        assert sorted(staging.ordered) == list(range(self.node_count)), "an order for each node, and one only"
-        assert sorted(staging.staged) == list(range(self.node_count)), "nodes whose end of staging was not passed on"
+        assert sorted(staging.ordered) == list(range(self.node_count)), "each node must get exactly one staging order"
+        assert sorted(staging.staged) == list(range(self.node_count)), (
+            "the end of staging was not reported for these nodes"
+        )
 
     def test_without_its_data_no_rank_runs(self) -> None:
         """A job that trains without its data costs more than one that fails."""
@@ -112,11 +114,13 @@ class DataContract(Subject):
         try:
             with self._started(sample) as listener:
                 listener.until_ended(self.ranks, self.timeout)
-                assert all(exit_.code != 0 for exit_ in listener.exits.values()), "ranks ran without their data"
+                assert all(exit_.code != 0 for exit_ in listener.exits.values()), "ranks started without their data"
                 said += [exit_.evidence for exit_ in listener.exits.values()]
         except DataUnavailable as error:
             said.append(str(error))
-        assert any(str(self.data(sample)) in text for text in said), f"nobody said what is lacking: {said}"
+        assert any(str(self.data(sample)) in text for text in said), (
+            f"the messages do not name the missing data: {said}"
+        )
         assert not list(sample.folder.outputs.glob("ran-*"))
         self.leaves_nothing(sample.id)
 
@@ -130,7 +134,7 @@ class DataContract(Subject):
 
         sample.context.report = report
         with contextlib.suppress(_Wanted), self._started(sample) as listener:
-            listener.until(staging.asked.is_set, self.timeout, "a question of a stager")
+            listener.until(staging.asked.is_set, self.timeout, "a request from a stager")
             listener.run.signal("TERM")
             listener.until_ended(self.ranks, self.timeout)
         assert staging.asked.is_set()

@@ -84,7 +84,7 @@ class DescriptionContract(Subject):
         assert len({node.name for node in nodes}) == len(nodes)
         for node in nodes:
             assert node.name
-            assert node.detail or node.state != "down", f"{node.name} is down and does not say why"
+            assert node.detail or node.state != "down", f"{node.name} is down, but its detail is empty"
         assert self.cluster.max_node_count(self.checked, len(nodes)) >= len(nodes)
 
     def test_the_node_of_a_rank_is_found_by_the_host_that_it_was_placed_on(self) -> None:
@@ -145,12 +145,12 @@ class DescriptionContract(Subject):
     def _check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[Check]:
         began = time.monotonic()
         rows = self.cluster.checks(self.checked, modules=modules, programs=programs)
-        assert time.monotonic() - began < _CHECK_SECONDS, "checks take 30 s at most"
+        assert time.monotonic() - began < _CHECK_SECONDS, "checks must complete within 30 s"
         for row in rows:
             assert row.what, row
             assert row.says, row
             assert "\n" not in row.says + row.remedy, row
-            assert row.remedy or row.level in ("ok", "info"), f"no remedy: {row}"
+            assert row.remedy or row.level in ("ok", "info"), f"this check has no remedy: {row}"
         return rows
 
 

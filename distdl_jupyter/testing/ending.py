@@ -94,7 +94,7 @@ class EndingContract(Subject):
         with self.running(_FAMILY) as (sample, listener):
             self.until_said(listener, "here")
             handle = json.loads(json.dumps(listener.run.handle()))
-            assert handle == listener.run.handle(), "a handle is plain data: another process reads it"
+            assert handle == listener.run.handle(), "a handle must be plain data that another process can read"
             assert len(self.cluster.sweep(sample.id, handle)) > 0
             listener.until_ended(self.ranks, self.timeout)
             listener.until_gone(self.timeout)
@@ -150,7 +150,7 @@ class EndingContract(Subject):
             try:
                 print(json.dumps(asked), file=holder.stdin, flush=True)
                 line = holder.stdout.readline()
-                assert line, "the process that was to hold the job failed; its words stand above"
+                assert line, "the process that runs the job failed; its output is above"
             finally:
                 os.kill(holder.pid, signal.SIGKILL)
                 holder.wait()

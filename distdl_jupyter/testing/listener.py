@@ -65,7 +65,7 @@ class Listener:
         if exits:
             self._reader.drain()
         for exit_ in exits:
-            assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was told twice"
+            assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was reported twice"
             self.exits[exit_.rank] = exit_
             for which in ((exit_.rank, "out"), (exit_.rank, "err")):
                 self.lines_at_end[which] = list(self.lines.get(which, []))
@@ -75,7 +75,7 @@ class Listener:
         """Listen until ``condition()`` is true. Raises AssertionError after ``timeout`` seconds."""
         until = time.monotonic() + timeout
         while not condition():
-            assert time.monotonic() < until, f"not within {timeout:g} s: {what}. {self._seen()}"
+            assert time.monotonic() < until, f"this did not happen within {timeout:g} s: {what}. {self._seen()}"
             self.listen()
 
     def until_ended(self, ranks: int, timeout: float) -> None:
@@ -88,7 +88,7 @@ class Listener:
 
     def _seen(self) -> str:
         tail = {which: lines[-5:] for which, lines in self.lines.items()}
-        return f"Ended: {list(self.exits.values())}. Said: {tail}. Notices: {[one.text for one in self.notices]}."
+        return f"Ended: {list(self.exits.values())}. Output: {tail}. Notices: {[one.text for one in self.notices]}."
 
     def drain(self) -> None:
         """Read what is left."""

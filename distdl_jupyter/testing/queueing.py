@@ -49,7 +49,7 @@ class _Wait:
             self._says_why.set()
 
     def until_it_waits(self, timeout: float) -> None:
-        assert self._says_why.wait(timeout), "the job does not say why it waits"
+        assert self._says_why.wait(timeout), "the job does not report why it waits"
         assert self.error is None, self.error
 
     def end(self) -> None:
@@ -68,7 +68,7 @@ class QueueContract(Subject):
 
     def waiting(self) -> tuple[Sample, _Wait]:
         """Place a job and return it when it says why it waits."""
-        assert self.cluster.queues, "a cluster on which jobs wait says so in 'queues'"
+        assert self.cluster.queues, "a cluster whose jobs are queued must set 'queues'"
         sample = self.sample(self.code)
         wait = _Wait(sample)
         wait.until_it_waits(self.timeout)
@@ -79,7 +79,9 @@ class QueueContract(Subject):
         sample, wait = self.waiting()
         assert wait.reasons[0]
         assert "\n" not in wait.reasons[0]
-        assert json.loads(json.dumps(wait.handles)) == wait.handles, "a handle is plain data: another process reads it"
+        assert json.loads(json.dumps(wait.handles)) == wait.handles, (
+            "a handle must be plain data that another process can read"
+        )
         wait.end()
         assert isinstance(wait.until_over(self.timeout), _Ended)
         assert list(self.cluster.sweep(sample.id, wait.handles[-1])) == []

@@ -90,7 +90,7 @@ class RunningContract(Subject):
                 assert listener.exits[rank].code == 7
                 said = [line for line in listener.lines_at_end[rank, "out"] if " says " in line]
                 assert [int(line.split()[2]) for line in said] == list(range(5000))
-                assert {line.split()[0] for line in said} == {str(rank)}, "words of another rank"
+                assert {line.split()[0] for line in said} == {str(rank)}, "output of another rank"
                 assert "and this" in listener.lines_at_end[rank, "err"]
 
     def test_a_rank_that_leaves_with_code_0_before_its_end_is_told_like_that(self) -> None:
@@ -126,7 +126,7 @@ class RunningContract(Subject):
         placement = sample.place(ports=3, rank_ports=2)
         assert len(set(placement.ports)) == 3
         own = {(place.address, port) for place in placement.ranks for port in place.ports}
-        assert len(own) == 2 * self.ranks, "a rank may listen itself, on its own node"
+        assert len(own) == 2 * self.ranks, "a rank can listen on its own node"
         assert placement.address
         assert placement.interface
         assert [place.rank for place in placement.ranks] == list(range(self.ranks))
@@ -208,7 +208,9 @@ class RunningContract(Subject):
         else:
             listener.run.signal("KILL")
             listener.close()
-            assert after is None or impatient.calls < after, f"{plural(impatient.calls, 'word')} did not end the wait"
+            assert after is None or impatient.calls < after, (
+                f"the wait did not end after {plural(impatient.calls, 'report')}"
+            )
         self.leaves_nothing(sample.id)
         return impatient.calls
 
@@ -239,7 +241,7 @@ class _Impatient:
         self.calls = 0
 
     def __call__(self, phase: str, _detail: str) -> None:
-        assert phase in ("queue", "stage", "start"), f"{phase!r} is no phase of placing or starting"
+        assert phase in ("queue", "stage", "start"), f"{phase!r} is not a phase of placing or starting"
         self.calls += 1
         if self.calls == self._after:
             raise _EnoughError

@@ -78,5 +78,5 @@ class Subject:
         """Wait until nothing of a job lives."""
         until = time.monotonic() + self.timeout
         while left := self.left(job_id):
-            assert time.monotonic() < until, f"{left} of job {job_id} are left"
+            assert time.monotonic() < until, f"these parts of job {job_id} were left behind: {left}"
             time.sleep(0.1)

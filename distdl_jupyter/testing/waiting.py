@@ -23,9 +23,9 @@ class WaitingContract(Subject):
     @contextlib.contextmanager
     def waiting(self) -> Iterator[tuple[str, Listener]]:
         """Start a job and yield it when it says why it waits."""
-        assert self.cluster.queues, "a cluster on which jobs wait says so in 'queues'"
+        assert self.cluster.queues, "a cluster whose jobs are queued must set 'queues'"
         with self.running(self.code) as (sample, listener):
-            listener.until(listener.run.waiting, self.timeout, "a reason why the job waits")
+            listener.until(listener.run.waiting, self.timeout, "the reason why the job waits")
             try:
                 yield sample.id, listener
             finally:

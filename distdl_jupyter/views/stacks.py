@@ -164,7 +164,7 @@ def _rank_states(members: Sequence[RankStacks]) -> str:
 def _calls(thread: Thread) -> Iterator[str]:
     frames = _own_frames(thread)
     if not frames:
-        yield "no code of the job"
+        yield "code outside the job"
     for own, run in itertools.groupby(frames, lambda frame: frame.own):
         if own:
             for frame in run:

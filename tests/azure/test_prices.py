@@ -124,7 +124,7 @@ def test_a_price_that_nobody_tells_is_said_to_be_unknown_and_not_asked_for_again
 
 def test_a_refusal_is_told_in_the_services_words(service) -> None:
     service.refuses = (400, "BadRequest", "Invalid filter.")
-    with pytest.raises(AzureRefused, match=r"answered 400 BadRequest: Invalid filter\."):
+    with pytest.raises(AzureRefused, match=r"responded with 400 BadRequest: Invalid filter\."):
         prices.ask()
     assert "Invalid filter" in prices.look("NC4as_T4_v3", timeout=60).problem
 

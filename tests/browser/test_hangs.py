@@ -69,7 +69,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     book.run_all()
     cell = book.output(1)
     line = cell.locator(".dd-stall")
-    expect(line).to_contain_text(re.compile(r"No progress: rank 1 stands in .*, while rank 0 waits for it in "))
+    expect(line).to_contain_text(re.compile(r"No progress: rank 1 is in .*, while rank 0 waits for it in "))
     # One number, which counts on.
     assert len(re.findall(r"\b[0-9]+ (?:s|min)\b", line.inner_text())) == 1
     expect(cell.locator(".dd-pill").first).to_have_text("Stalled")

@@ -98,7 +98,7 @@ def test_ranks_at_the_same_place_are_one_group_and_those_that_wait_are_the_other
     assert [group.ranks for group in one.groups()] == [(1,), (0, 2, 3)]
     assert one.differ == (1,)
     assert one.sentence == (
-        "rank 1 stands in In [5], line 4, while ranks 0, 2 and 3 wait for it in hvd.allreduce (In [7], line 4)"
+        "rank 1 is in In [5], line 4, while ranks 0, 2 and 3 wait for it in hvd.allreduce (In [7], line 4)"
     )
     assert taken(ALLREDUCE, HELPER).differ == taken(HELPER, ALLREDUCE).groups()[1].ranks == (1,)
     assert taken(ALLREDUCE, ALLREDUCE).differ == ()

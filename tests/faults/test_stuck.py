@@ -271,11 +271,11 @@ def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
     try:
         time.sleep(4)  # nothing to wait for: that nothing happens is what is tested
         assert job.view().stall is None
-        assert "no code of the job" in job.stacks(30).groups()[0].says
+        assert "code outside the job" in job.stacks(30).groups()[0].says
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             cell = pool.submit(session.run, "import time\nif rank == 1:\n    time.sleep(12)")
             stall = wait_for(lambda: job.view().stall, 30, "the stall")
-            assert "rank 1 stands in" in stall.text
+            assert "rank 1 is in" in stall.text
             cell.result(60)
         wait_for(lambda: job.view().stall is None, 30, "the end of the stall")
     finally:
@@ -305,7 +305,7 @@ def test_a_stall_that_passes(monkeypatch):
     stall = wait_for(lambda: job.view().stall, 120, "the stall")
     assert stall.ranks == [1]
     assert stall.text.startswith("No progress: ")
-    assert "rank 1 stands in" in stall.text
+    assert "rank 1 is in" in stall.text
     assert "while rank 0 waits for it in torch.distributed.all_reduce" in stall.text
     assert [one.why for one in job.view().stacks] == ["stall"]
     job.wait(60)
@@ -327,7 +327,7 @@ def test_a_hang_that_is_given_a_time(backend):
     view = job.view()
     assert view.state is State.FAILED, view.reason
     assert "no rank made progress for 4 s, its hang_timeout_seconds" in view.reason
-    assert "rank 1 stands in tests/faults/test_stuck.py, line" in view.reason
+    assert "rank 1 is in tests/faults/test_stuck.py, line" in view.reason
     assert "rank 0 waits for it in" in view.reason
     assert view.stop.by == "hang"
     assert view.failure is None

@@ -104,8 +104,8 @@ def test_a_running_job_of_a_server_that_is_silent_says_as_of_when(node):
 
 
 def test_a_job_without_progress_says_which_rank_differs(node):
-    stalled = row(done=62, total=100, stalled=True, says="No progress: rank 2 stands in In [7], line 3.")
-    assert line(node, stalled) == "No progress: rank 2 stands in In [7], line 3."
+    stalled = row(done=62, total=100, stalled=True, says="No progress: rank 2 is in In [7], line 3.")
+    assert line(node, stalled) == "No progress: rank 2 is in In [7], line 3."
     assert line(node, stalled, stale=True).startswith("lab-3, 2 × 2, 62 % at ")
 
 

@@ -221,8 +221,7 @@ def test_where_ranks_stand_is_shown_also_when_the_job_has_ended(kernel):
     wait_for(running)
     shown = wait_for(lambda: (found := kernel.ok("%dist_stacks").value) and "300" in found["text/plain"] and found)
     assert (
-        "stand in In [2], line 4" in shown["text/plain"]
-        or "Cell [2] in quickstart.ipynb, line 4" in shown["text/plain"]
+        "are in In [2], line 4" in shown["text/plain"] or "Cell [2] in quickstart.ipynb, line 4" in shown["text/plain"]
     )
     assert "time.sleep(300)" in shown["text/html"]
     kernel.ok("%dist_cancel --now")

@@ -34,7 +34,7 @@ def told(notebook, text):
 
 def test_the_rank_that_left_the_all_reduce_out_is_named_and_its_stack_is_kept(executed):
     (reason,) = eval(told(executed[0], "restart.reason"))
-    assert "rank 1 stands in" in reason
+    assert "rank 1 is in" in reason
     assert "rank 0 waits for it in hvd." in reason
     stacks = told(executed[0], "job.stacks")
     assert stacks.index("Rank 1:") < stacks.index("Rank 0:")

@@ -104,7 +104,7 @@ def test_nobody_is_signed_in(container, monkeypatch):
         (403, "AuthorizationFailure", "blocks requests from this network"),
         (403, "KeyBasedAuthenticationNotPermitted", "takes no account keys"),
         (409, "PublicAccessNotPermitted", "does not allow anonymous access"),
-        (403, "SomethingNew", "Azure answered 403 SomethingNew"),
+        (403, "SomethingNew", "Azure responded with 403 SomethingNew"),
     ],
 )
 def test_a_refusal_is_a_sentence_with_its_remedy(container, blob, blob_proxy, status, code, says):

@@ -55,8 +55,8 @@ def test_a_cheat_is_noticed(cheat, test, words):
     ("cheat", "test", "words"),
     [
         ("hasty", "every_rank_finds_its_data_when_it_starts", ""),
-        ("hasty", "without_its_data_no_rank_runs", "ranks ran without their data"),
-        ("heedless", "without_its_data_no_rank_runs", "ranks ran without their data"),
+        ("hasty", "without_its_data_no_rank_runs", "ranks started without their data"),
+        ("heedless", "without_its_data_no_rank_runs", "ranks started without their data"),
     ],
 )
 def test_a_cheat_with_data_is_noticed(cheat, test, words):

@@ -45,8 +45,7 @@ def test_the_rank_that_differs_comes_first_with_its_line():
     assert [one.kind for one in others.frames] == ["library", "cell"]
     assert [(one.rank, one.pid, one.silent) for one in others.places] == [(0, 40, 61.0), (1, 41, 61.0), (3, 43, 61.0)]
     assert (
-        told.says
-        == "rank 2 stands in In [7], line 3, while ranks 0, 1 and 3 wait for it in hvd.allreduce (In [7], line 2)"
+        told.says == "rank 2 is in In [7], line 3, while ranks 0, 1 and 3 wait for it in hvd.allreduce (In [7], line 2)"
     )
 
 
@@ -88,7 +87,7 @@ def view(*events, state=State.RUNNING, **spec):
     return job, found
 
 
-STALL = {"type": "stall", "t": 70.0, "since": 9.0, "ranks": [1], "text": "No progress for 1 min: rank 1 stands in x."}
+STALL = {"type": "stall", "t": 70.0, "since": 9.0, "ranks": [1], "text": "No progress for 1 min: rank 1 is in x."}
 
 
 def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():

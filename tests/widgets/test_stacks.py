@@ -65,7 +65,7 @@ def test_an_ended_job_is_not_asked():
 
 def test_a_saved_notebook_keeps_the_stall_and_who_stands_where():
     story = keep(recorded.tell("running"))
-    story.event("stall", since=story.t - 60, ranks=[2], text=f"No progress for 1 min: rank 2 stands in {HOSTILE}.")
+    story.event("stall", since=story.t - 60, ranks=[2], text=f"No progress for 1 min: rank 2 is in {HOSTILE}.")
     html, text = page_of(story)
     story.close()
     said = check(html).text
@@ -73,7 +73,7 @@ def test_a_saved_notebook_keeps_the_stall_and_who_stands_where():
     assert said.index("rank 2 differs") < said.index("ranks 0, 1, 3")
     assert "In [7], line 3" in said
     assert "step(a)" in said
-    assert "No progress for 1 min: rank 2 stands in" in text
+    assert "No progress for 1 min: rank 2 is in" in text
 
 
 def test_it_stays_small_and_safe_whatever_the_frames_are_called():

@@ -40,7 +40,7 @@ _NEVER = {
     "QOSNotAllowed": ("the quality of service is not allowed for this job", "Set another qos or partition."),
     "JobHeldUser": ("it is held by you", "Release it: scontrol release {job}"),
     "JobHeldAdmin": ("it is held by an administrator", "Ask the administrators."),
-    "launch_failed_requeued_held": ("its start failed and Slurm holds it",
+    "launch_failed_requeued_held": ("its start failed and Slurm holds it back",
                                     "Ask the administrators why the node failed."),
     "QOSMaxWallDurationPerJobLimit": ("its time limit is longer than the quality of service allows",
                                       "Lower time_limit."),
