@@ -56,7 +56,7 @@ R = TypeVar("R")
 
 
 class Job:
-    """A handle of one job. Cheap to make; equal handles name the same job; any number of threads may use one."""
+    """A handle of one job. Handles are cheap to create and safe to use from several threads."""
 
     def __init__(self, folder: JobFolder, end: JobRow | None = None) -> None:
         self.folder = folder
@@ -75,32 +75,33 @@ class Job:
 
     @property
     def spec(self) -> JobSpec:
-        """What was asked for."""
+        """Return the specification that the job was submitted with."""
         return self._follower.spec
 
     @property
     def name(self) -> str:
-        """The job's name."""
+        """Return the name of the job."""
         return self.spec.name if self._end is None else self._end.name
 
     @property
     def state(self) -> State:
-        """The state now."""
+        """Return the current state of the job."""
         return self.view().state if self._end is None else State(self._end.state)
 
     def view(self) -> JobView:
-        """Return everything small that is known now (see core.view)."""
+        """Return a snapshot of the job: state, ranks, metrics, notes and failure (see ``core.view``)."""
         with self._reading:
             return self._follower.catch_up()
 
     def on_settled(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once in ``wait`` or ``result`` of this handle after the job ended, before they return."""
+        """Register a function that ``wait`` or ``result`` of this handle calls once, after the job has ended."""
         self._callbacks.append(callback)
 
     def wait(self, timeout: float | None = None) -> Job:
         """Wait until the job has ended, at most ``timeout`` seconds, and return this handle.
 
-        Raises TimeoutError; the job goes on then. A failed job is no error here: ``result`` raises it.
+        Raises TimeoutError after ``timeout`` seconds; the job keeps running. A failed job raises nothing here, only in
+        ``result``.
         """
         until = None if timeout is None else time.monotonic() + timeout
         with explain_interrupt(lambda: interrupted(self)):
@@ -115,11 +116,12 @@ class Job:
         return self
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the end and return rank 0's value, the only one that is opened.
+        """Wait until the job has ended and return the value of rank 0. The values of other ranks are not loaded.
 
-        Raises JobFailed, TimeoutError, and ResultUnavailable for a value that could not be pickled.
+        Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
+        pickled.
 
-        Of an elastic job whose rank 0 had no process at the end it is that of the first rank that had one.
+        In an elastic job whose rank 0 had no process at the end, the value is that of the first rank that had one.
         """
         from distdl_jupyter import results
 
@@ -127,9 +129,10 @@ class Job:
         return results.value(self.folder, view.ranks[next((rank.rank for rank in view.ranks if rank.ok), 0)])
 
     def results(self, timeout: float | None = None) -> list[Any]:
-        """Wait for the end and return every rank's value in order of rank.
+        """Wait until the job has ended and return the values of all ranks, in rank order.
 
-        Raises JobFailed, TimeoutError, and ResultUnavailable for a value that could not be pickled.
+        Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
+        pickled.
         """
         from distdl_jupyter import results
 
@@ -150,10 +153,10 @@ class Job:
         return view
 
     def logs(self, rank: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[LogLine]:
-        """Yield the log's lines (``rank stream time text``; ``str(line)`` is the text), of one rank when given.
+        """Yield the lines of the log, of all ranks or of one ``rank``.
 
-        With ``follow`` it goes on until the job has ended, else it yields what is there now. With ``tail`` it begins
-        with the last so many lines, however long the log is.
+        Each line has ``rank``, ``stream``, ``time`` and ``text``; ``str(line)`` is the text. With ``follow``, new lines
+        are yielded until the job has ended. With ``tail``, only the last ``tail`` lines of the present log are yielded.
         """
         from distdl_jupyter.core.logline import last_lines, lines_of
 
@@ -171,19 +174,20 @@ class Job:
                         yield line
 
     def metrics(self) -> pd.DataFrame:
-        """Return all reported metrics: one row per report with ``rank``, ``step``, ``time`` (UTC) and each metric.
+        """Return all reported metrics as a DataFrame: one row per report, with ``rank``, ``step``, ``time`` (UTC).
 
-        All of the first 100,000 reports are there; of more, those that no curve can tell apart are one row, the last.
-        After a restart there is ``attempt`` too, from 0; steps that a later attempt reports again are there twice.
+        Each metric is a column. The first 100,000 reports are complete; later ones that would not be visible in a curve
+        are merged into one row, the last. After a restart, the column ``attempt`` counts from 0, and steps that a later
+        attempt reports again occur twice.
         """
         from distdl_jupyter import results
 
         return results.metrics_frame(self.folder)
 
     def figure(self, metric: str | None = None, *, each_rank: bool = False, log: bool = False) -> Any:
-        """Return a plotly Figure of one metric (the first by default) over steps.
+        """Return a plotly Figure of one metric over steps; the default is the first metric.
 
-        Raises InvalidSpec when the job has reported no such metric.
+        Raises InvalidSpec if the job has not reported the metric.
         """
         import plotly.graph_objects as go
 
@@ -201,12 +205,12 @@ class Job:
         return go.Figure(figure(seen.book, chosen, mode=mode, log=log, standalone=True, earlier=seen.earlier))
 
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
-        """Stop the job from anywhere: INT, TERM, KILL with a grace between; ``now`` kills at once.
+        """Cancel the job, from any process: send INT, then TERM, then KILL, each after a grace period.
 
-        ``reason`` is a sentence that is kept with its end.
+        With ``now``, send KILL at once. ``reason`` is a sentence that is recorded with the end of the job.
 
-        Returns when the request is placed; ``wait`` waits for the end. Raises JobNotRunning when it has ended, and
-        JobStillRunning when its supervisor runs on another host that has been silent for long: the request waits there.
+        Returns when the request is written; ``wait`` waits for the end. Raises JobNotRunning if the job has ended, and
+        JobStillRunning if its supervisor runs on a host that no longer responds; the request stays pending there.
         """
         if self.view().state.ended:
             raise JobNotRunning(
@@ -222,10 +226,10 @@ class Job:
             )
 
     def declare_lost(self) -> None:
-        """Say that the host of the job's supervisor is gone for good, which this host cannot see itself.
+        """Declare that the host of the job's supervisor is gone for good, which this host cannot detect.
 
-        A job on that host ends as lost; one that runs on other machines gets a supervisor here. Raises JobNotRunning
-        when it has ended, JobStillRunning while its supervisor was heard lately.
+        A job on that host ends as lost; a job on other machines gets a supervisor on this host. Raises JobNotRunning if
+        the job has ended, JobStillRunning if its supervisor has responded recently.
         """
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).")
@@ -251,20 +255,20 @@ class Job:
             raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
     def ask_stacks(self) -> None:
-        """Ask all ranks where they stand and return at once; the view's ``stacks`` say when the answers are there.
+        """Request the stack traces of all ranks and return at once; they appear in ``view().stacks``.
 
-        Raises JobNotRunning when no rank has begun yet or the job has ended.
+        Raises JobNotRunning if no rank has started yet or the job has ended.
         """
         from distdl_jupyter import job_stacks
 
         job_stacks.ask(self.folder, self.view())
 
     def stacks(self, timeout: float = 10.0, *, kept: bool = False, number: int | None = None) -> StacksShown:
-        """Return where all threads of all ranks stand now, side by side: the ranks that differ first.
+        """Return the stack traces of all threads of all ranks; ranks that differ from the others come first.
 
-        The ranks go on undisturbed, also those that are stuck in a library. Of a job that has ended, and with
-        ``kept``, those that were taken last are returned, or those with the ``number``. Raises JobNotRunning when no
-        rank runs and none are kept, TimeoutError after ``timeout`` seconds.
+        The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with ``kept``,
+        the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no rank runs and no
+        traces are saved, TimeoutError after ``timeout`` seconds.
         """
         from distdl_jupyter import job_stacks
 
@@ -274,7 +278,7 @@ class Job:
             return job_stacks.take(self.folder, self.view, timeout)
 
     def ask_profile(self, steps: int = 5, ranks: Sequence[int] | None = None) -> None:
-        """Ask ranks to record their next steps and return at once; the view's ``profiles`` say how far they are.
+        """Request a profile of the next ``steps`` steps and return at once; ``view().profiles`` shows its progress.
 
         Raises InvalidSpec, JobNotRunning.
         """
@@ -291,14 +295,15 @@ class Job:
         kept: bool = False,
         number: int | None = None,
     ) -> ProfileShown:
-        """Record the next ``steps`` training steps (1 to 50) of some ranks, all by default, with torch's profiler.
+        """Record the next ``steps`` training steps (1 to 50) of ``ranks``, by default all, with torch's profiler.
 
-        It shows itself as a table of the operators that take the most time; ``to_pandas()`` has them all, ``trace`` is
-        the path of a Chrome trace of all ranks on one clock, for https://ui.perfetto.dev, ``save(path)`` copies it. The
-        job goes on; while they record, steps are slower. Steps are those of torch's optimizers.
+        The result is displayed as a table of the slowest operators. ``to_pandas()`` returns all operators, ``trace`` is
+        the path of a Chrome trace of all ranks on one clock (open it in https://ui.perfetto.dev), ``save(path)`` copies
+        the trace. The job keeps running, but its steps are slower while they are recorded. A step is one step of a
+        torch optimizer.
 
-        Of a job that has ended, and with ``kept``, the last profile is returned, or that with the ``number``. Raises
-        InvalidSpec, JobNotRunning with the reason when nothing could be recorded, TimeoutError after ``timeout`` s.
+        For a job that has ended, or with ``kept``, the last profile is returned, or the one with this ``number``.
+        Raises InvalidSpec, JobNotRunning if nothing could be recorded, TimeoutError after ``timeout`` seconds.
         """
         from distdl_jupyter import job_profile
 
@@ -308,10 +313,10 @@ class Job:
             return job_profile.take(self.folder, self.view, steps, ranks, timeout)
 
     def resources(self) -> ResourceTable:
-        """Return what every rank and its machine used, second by second: CPU, memory, GPU, disk and network.
+        """Return the resource usage of each rank and its machine, per second: CPU, memory, GPU, disk and network.
 
-        It shows the newest numbers; ``to_pandas()`` has all, ``figure()`` draws them. It is empty for a job that ran
-        for less than a second or on Azure ML.
+        The table shows the latest values; ``to_pandas()`` returns all of them, ``figure()`` plots them. It is empty for
+        jobs that ran for less than one second and for jobs on Azure ML.
         """
         from distdl_jupyter.views.resources import ResourceTable
 
@@ -319,37 +324,38 @@ class Job:
         return ResourceTable(self.folder.resources, may_come=may_come)
 
     def environment(self) -> JobEnvironment:
-        """Return what the job ran with: rank 0's Python, its packages, and the state of the code in git.
+        """Return the environment of the job: Python and packages of rank 0, and the git state of the code.
 
-        ``print`` shows it as a requirements.txt. Before rank 0 has begun it is empty.
+        ``print`` shows it as a requirements.txt. It is empty until rank 0 has started.
         """
         from distdl_jupyter.core import environment
 
         return environment.read(self.folder)
 
     def time(self) -> StepTimesShown:
-        """Return where the time of each rank's training steps went up to now, in seconds.
+        """Return how the training steps of each rank spent their time so far, in seconds.
 
-        That is data, compute, waiting for slower ranks, communication and the rest; ``straggler`` is the rank for which
-        the others wait. It shows itself as a table; ``to_pandas()`` has a row for each rank and step, ``figure()`` a
-        bar for each rank. Measured are the steps of torch's optimizers. Without any, ``why`` says so in a sentence.
+        The parts are data, computation, waiting for slower ranks, communication and other; ``straggler`` is the rank
+        that the others wait for. The result is displayed as a table; ``to_pandas()`` returns one row per rank and step,
+        ``figure()`` plots one bar per rank. The steps are those of torch optimizers; if there are none, ``why`` gives
+        the reason.
         """
         from distdl_jupyter import results
 
         return results.step_times(self.folder, self.view())
 
     def tracking(self) -> list[TrackerRecord]:
-        """Return how far each experiment tracker has come: its run, where that is, and what keeps it from going on."""
+        """Return the state of each experiment tracker: its run, the address of the run, and any problem."""
         from distdl_jupyter.core import tracking
 
         return tracking.of_job(self.folder.path)
 
     def track(self, trackers: str | Sequence[str] = "", *, timeout: float | None = 600.0) -> list[TrackerRecord]:
-        """Bring trackers up to date with this job, which may have ended long ago, and return how far they have come.
+        """Send the metrics of this job to experiment trackers and return the state of each; ended jobs work too.
 
-        ``trackers`` are "mlflow", "tensorboard" and "wandb" ("" for those that the job has); a job has one run in each,
-        however often this is called. Returns when they have all of an ended job, or are in trouble, or after
-        ``timeout`` seconds. Raises InvalidSpec.
+        ``trackers`` are "mlflow", "tensorboard" and "wandb" ("" for those of the job). A job has one run in each
+        tracker, even if this is called several times. Returns when the trackers have everything of an ended job or
+        report a problem, or after ``timeout`` seconds. Raises InvalidSpec.
         """
         from distdl_jupyter import results
 
@@ -357,23 +363,23 @@ class Job:
             return results.track(self.folder, trackers, timeout)
 
     def rerun(self, **options: Any) -> Job:
-        """Start the same job once more, with the code and the values that travelled then; return the new handle.
+        """Start a new job with the same code and captured values, and return its handle.
 
         ``options`` replace those of this job: ``job.rerun(process_count_per_node=4)``. Secret environment variables are
-        taken from ``options`` or this process's environment, because no job keeps them. Raises InvalidSpec when one is
-        missing there or an option is wrong, PluginUnavailable, JobNotFound when the job's files are gone.
+        not stored with a job; they are read from ``options`` or the environment of this process. Raises InvalidSpec if
+        one is missing or an option is wrong, PluginUnavailable, JobNotFound if the files of the job were deleted.
         """
         from distdl_jupyter import rerun
 
         return Job(_begin(*rerun.again(self.folder, new_id(), options)))
 
     def move(self, compute_target: str, **options: Any) -> Job:
-        """Start this job, which waits, on another cluster instead; return the new handle.
+        """Move this queued job to another cluster and return the new handle.
 
-        ``options`` replace those of this job, as in ``rerun``. It gives up its place first, so it never runs twice: one
-        that starts at the same moment goes on here. Raises JobNotRunning when it waits no more, InvalidSpec when an
-        option is wrong or a secret is missing, PluginUnavailable, JobNotFound when the job's files are gone; it keeps
-        its place then.
+        ``options`` replace those of this job, as in ``rerun``. The job leaves its queue first, so it never runs twice;
+        a job that starts at the same moment stays where it is. Raises JobNotRunning if the job is not queued any more,
+        InvalidSpec if an option is wrong or a secret is missing, PluginUnavailable, JobNotFound if the files of the job
+        were deleted; after these errors the job is still queued.
         """
         from distdl_jupyter import rerun
 
@@ -395,15 +401,14 @@ class Job:
             raise waits_no_more(self.id, view.state)
 
     def resume(self, **options: Any) -> Job:
-        """Go on from the checkpoints of this job, which has ended, as a new job; return its handle.
+        """Resume this ended job from its checkpoints as a new job, and return the handle of that job.
 
-        It runs the same code with the same values, and finds in its ``checkpoint_dir()`` what this job left there.
-        ``options`` replace those of this job: ``job.resume(process_count_per_node=4, max_run_duration_seconds=3600)``.
-        Secret environment variables are taken from ``options`` or this process's environment, because no job keeps
-        them.
+        The new job runs the same code with the same values, and its ``checkpoint_dir()`` contains the files of this
+        job. ``options`` replace those of this job, for example ``job.resume(process_count_per_node=4)``. Secret
+        environment variables are read from ``options`` or the environment of this process.
 
-        Raises JobStillRunning, InvalidSpec when this job saved no checkpoint or an option is wrong, PluginUnavailable,
-        JobNotFound when the job's files are gone.
+        Raises JobStillRunning, InvalidSpec if this job saved no checkpoint or an option is wrong, PluginUnavailable,
+        JobNotFound if the files of the job were deleted.
         """
         self._check_ended("Cancel it before resuming it.")
         from distdl_jupyter import rerun
@@ -411,10 +416,10 @@ class Job:
         return Job(_begin(*rerun.resumed(self.folder, new_id(), options)))
 
     def checkpoints(self) -> CheckpointList:
-        """Return what training code left in ``checkpoint_dir()``, the newest first.
+        """Return the checkpoints in ``checkpoint_dir()``, newest first.
 
-        Each has ``step``, ``metrics`` (means over ranks at that step), ``size`` in bytes, ``modified``, ``location``
-        and ``load_code``, also those that ranks have written in parts. They show themselves as a table.
+        Each has ``step``, ``metrics`` (means over all ranks at that step), ``size`` in bytes, ``modified``,
+        ``location`` and ``load_code``. Sharded checkpoints are listed as one. The list is displayed as a table.
         """
         from distdl_jupyter.core.checkpoints import inherited, of_job
         from distdl_jupyter.readers import CurveReader
@@ -426,13 +431,13 @@ class Job:
         return CheckpointList(of_job(self.folder, reader.book))
 
     def fork(self, step: float | None = None, path: str | None = None, **options: Any) -> Job:
-        """Start a new job with the same code, which goes on from one checkpoint of this one; return its handle.
+        """Start a new job that continues from one checkpoint of this job, and return its handle.
 
-        That is the newest one, or the one of a ``step`` or ``path`` of ``checkpoints()``; this job may still run, and
-        stays as it is. ``options`` replace those of this job, as in ``resume``.
+        The checkpoint is the newest one, or the one with a ``step`` or ``path`` of ``checkpoints()``. This job is not
+        changed and may still run. ``options`` replace those of this job, as in ``resume``.
 
-        Raises InvalidSpec when there is no such checkpoint or an option is wrong, PluginUnavailable, JobNotFound when
-        the job's files are gone.
+        Raises InvalidSpec if the checkpoint does not exist or an option is wrong, PluginUnavailable, JobNotFound if the
+        files of the job were deleted.
         """
         from distdl_jupyter import rerun
         from distdl_jupyter.core.checkpoints import choose
@@ -440,9 +445,10 @@ class Job:
         return Job(_begin(*rerun.forked(self.folder, new_id(), choose(self.checkpoints(), step, path), options)))
 
     def remove(self) -> None:
-        """Delete the job's folder with its log and values, and DataFrames that were written for it.
+        """Delete the folder of the job with its log and values, and the DataFrames that were written for it.
 
-        With a check goes its run on one process. Raises JobStillRunning while the job lives, DiskRefused.
+        For a check, the run on one process is deleted too. Raises JobStillRunning if the job has not ended, and
+        DiskRefused.
         """
         self._check_ended("Cancel it before removing it.")
         if self.spec.check:
@@ -476,7 +482,7 @@ class Job:
 
 
 class Jobs(list[Job]):
-    """Jobs, newest first, that show themselves as a table."""
+    """A list of jobs, newest first, that is displayed as a table."""
 
     def table(self) -> JobTable:
         """Return the table, which is made anew each time."""
@@ -494,7 +500,7 @@ class Jobs(list[Job]):
 
 
 def jobs() -> Jobs:
-    """Return all jobs of this user's data directory, newest first."""
+    """Return all jobs in the data directory of this user, newest first."""
     from distdl_jupyter import job_list
 
     ended = {id_: one.row for id_, one in job_list.here().ended().items()}
@@ -527,7 +533,10 @@ def left_as_it_is(what: str, state: State, stop: str) -> str:
 
 
 def attach(job_id: str | None = None) -> Job:
-    """Return a handle of a job by its id, or by the id's last part, of the newest by default. Raises JobNotFound."""
+    """Return the handle of the job with this id; the last part of an id is enough. The default is the newest job.
+
+    Raises JobNotFound.
+    """
     if job_id is None:
         if newest := next(iter(jobs()), None):
             return newest
@@ -551,15 +560,15 @@ def submit(
     batchai_mounts: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Job:
-    """Run a function, or a script, on every rank and return at once with the job's handle.
+    """Run a function or a script on every rank, and return the handle of the job at once.
 
-    ``batchai_job`` is the path of an Azure Batch AI job.json, or its content: its script runs as that file says, and
-    ``options`` given beside it win. ``batchai_mounts`` says where the files of a mount are now
-    (``{"nfs": "shared:/mnt/nfs"}``); ``compat.batchai.explain`` shows what each field becomes.
+    ``batchai_job`` is the path or the content of an Azure Batch AI job.json; its script runs as that file specifies,
+    and ``options`` override it. ``batchai_mounts`` maps a mount to the present location of its files
+    (``{"nfs": "shared:/mnt/nfs"}``); ``compat.batchai.explain`` shows how each field is converted.
 
-    ``options`` are those of every job (the fields of ``core.options.JobOptions``, as ``node_count`` and
-    ``process_count_per_node``; ``distdl submit --help`` says what each is), those of the backend and of the cluster,
-    and every alias of them.
+    ``options`` are the options of all jobs (the fields of ``core.options.JobOptions``, such as ``node_count`` and
+    ``process_count_per_node``; see ``distdl submit --help``), those of the backend and of the cluster, and their
+    aliases.
 
     Raises InvalidSpec, PluginUnavailable, DataUnavailable and DiskRefused before anything is started.
     """
@@ -740,7 +749,7 @@ def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
 
 
 class DistributedFunction:
-    """A function that knows how it is to be distributed; calling it runs it here, ``submit`` runs it as a job."""
+    """A function with job options: calling it runs it in this process, ``submit`` runs it as a job."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._function = function
@@ -748,20 +757,20 @@ class DistributedFunction:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function in this process, once, as any function."""
+        """Run the function once in this process."""
         return self._function(*args, **kwargs)
 
     def submit(self, *args: Any, **kwargs: Any) -> Job:
-        """Run the function with these arguments on every rank; returns at once."""
+        """Run the function with these arguments on every rank, and return the handle of the job at once."""
         return submit(self._function, args, kwargs, **self._options)
 
     def options(self, **options: Any) -> DistributedFunction:
-        """Return the same function with other options."""
+        """Return the same function with changed options."""
         return DistributedFunction(self._function, override(self._options, options))
 
 
 def distributed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Decorate a function: ``@distributed(process_count_per_node=2)``, then ``train.submit(...)`` gives a Job."""
+    """Decorate a function: with ``@distributed(process_count_per_node=2)``, ``train.submit(...)`` returns a Job."""
     if function is not None:
         return DistributedFunction(function, options)
     return functools.partial(distributed, **options)

@@ -38,16 +38,16 @@ def check(
     steps: int = 3,
     **options: Any,
 ) -> ComparisonShown:
-    """Run the first training steps of a function on several ranks and on one process, and say what differs.
+    """Run the first training steps of a function on several ranks and on one process, and compare them.
 
-    The function runs as it is, on two ranks unless ``options`` (those of ``submit``) say more, and ends after
-    ``steps`` steps of its optimizer, as ``sys.exit()`` would end it. Then one process does the same steps with the
-    batches of all ranks that ``DataLoader`` handed out there, from the same weights. Compared are samples, losses,
-    gradients and weights; ``.findings`` says what is wrong and which line to change.
+    The unchanged function runs on two ranks, or as set by ``options`` (those of ``submit``), and is ended after
+    ``steps`` optimizer steps, like by ``sys.exit()``. Then one process repeats these steps with the ``DataLoader``
+    batches of all ranks, from the same weights. Samples, losses, gradients and weights are compared; ``.findings``
+    lists what is wrong and which line to change.
 
-    Instead of a function it takes a job, whose code and values it runs.
+    A job can be passed instead of a function; its code and values are run.
 
-    Raises InvalidSpec, JobFailed where the function fails, and what ``submit`` raises.
+    Raises InvalidSpec, JobFailed if the function fails, and the errors of ``submit``.
     """
     if isinstance(function, client.Job):
         return of_job(function, steps=steps, **options)

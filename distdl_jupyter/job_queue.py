@@ -156,7 +156,7 @@ def _holds(one: Holding) -> str:
 
 
 def queue() -> Queue:
-    """Return what waits and what is held, of all users of this machine, and this user's jobs that wait elsewhere."""
+    """Return the queue of this machine with the jobs of all users, and your own jobs that are queued elsewhere."""
     found = slots.entries()
     use = in_use(found)
     return Queue(waiting=tuple(_waiting(found)), holding=use.holding, total=use.total, free=use.free,

@@ -110,10 +110,10 @@ def prune(
 ) -> Pruned:  # fmt: skip
     """Delete ended jobs that are older than an age (``"30d"``) and not among the newest ``keep`` jobs.
 
-    One of both is enough. With ``dry_run`` nothing is deleted and the answer says what would be. ``only`` are the ids
-    of the jobs that may go. What cannot be deleted has its ``problem`` in the answer.
+    At least one of the two is required. With ``dry_run``, nothing is deleted and the result lists what would be.
+    ``only`` limits the deletion to these job ids. Jobs that cannot be deleted have a ``problem`` in the result.
 
-    Raises InvalidSpec, DiskRefused when the jobs cannot be listed.
+    Raises InvalidSpec, DiskRefused if the jobs cannot be listed.
     """
     seconds, keep = _checked(older, keep)
     found, kept = _sorted_out(seconds, keep)

@@ -67,18 +67,18 @@ def scale(
     epoch_samples: float | None = None,
     **options: Any,
 ) -> ScalingShown:
-    """Run a training function on several numbers of processes, one after the other, and return how it scales.
+    """Run a training function with several numbers of processes, one after another, and measure how it scales.
 
-    Each run is measured for about ``seconds`` seconds of steps without the first ones, and canceled then unless the
-    function has returned; it is repeated until two runs agree. ``nodes`` is one number of nodes, or one for each of
-    ``processes``. Batches stay as the function makes them: of one size on each process (weak scaling), or, where it
-    divides them by the ranks, of one size for all (strong scaling). ``epoch_samples`` is how many samples an epoch has,
-    for its price. ``options`` are those of ``submit``.
+    Each run is measured for about ``seconds`` seconds of steps, without the first steps, and then canceled unless the
+    function has returned. Runs are repeated until two of them agree. ``nodes`` is a number of nodes, or one for each
+    item of ``processes``. Batch sizes are those of the function: the same on each process (weak scaling), or divided by
+    the number of ranks (strong scaling). ``epoch_samples`` is the number of samples per epoch, which is used for its
+    price. ``options`` are those of ``submit``.
 
-    ``.figure`` and ``.table`` show it, ``.forecast(16)`` says what more processes are likely to bring. The study is
-    kept with its jobs: ``distdl_jupyter.scaling(id)`` opens it again, ``.resume()`` goes on with what was broken off.
+    ``.figure`` and ``.table`` show the result; ``.forecast(16)`` predicts the effect of more processes. The study is
+    stored with its jobs: ``distdl_jupyter.scaling(id)`` opens it, ``.resume()`` continues an interrupted one.
 
-    Raises InvalidSpec for a function that trains nothing, JobFailed for one that fails, and what ``submit`` raises.
+    Raises InvalidSpec if the function does not train, JobFailed if it fails, and the errors of ``submit``.
     """
     draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
     training = inspect_training(function, args, kwargs or {}, numbers=draft.numbers)

@@ -38,15 +38,15 @@ KIND = "sweep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTrial(Trial):
-    """A trial with its job."""
+    """A trial of a sweep with its job."""
 
     @property
     def job(self) -> Job:
-        """The trial's job."""
+        """Return the job of the trial."""
         return Job(JobStore().folder(self.id))
 
     def run(self, **options: Any) -> Job:
-        """Start a job of its own with the trial's values, ``process_count_per_node=4`` for instance; return its handle.
+        """Start a new job with the values of this trial, for example with more processes, and return its handle.
 
         ``options`` replace those of the trial. Raises InvalidSpec, PluginUnavailable, JobNotFound.
         """

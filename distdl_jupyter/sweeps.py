@@ -48,29 +48,29 @@ TRIALS = 20
 
 
 class Sweep(SweepShown):
-    """A handle of one sweep; what it answers is read from the folders of its trials, in any process."""
+    """A handle of one sweep, which works in any process: it reads the folders of the trials."""
 
     def __init__(self, id_: str) -> None:
         self.id = id_
 
     @property
     def study(self) -> Study:
-        """The sweep as far as it has come."""
+        """Return the present state of the sweep and its trials."""
         return sweep_study.read(self.id)
 
     @property
     def name(self) -> str:
-        """The name of the sweep, as its job would have it."""
+        """Return the name of the sweep."""
         return self.study.group.name
 
     @property
     def state(self) -> State:
-        """The state now: lost where what drives it was killed and cannot be started again."""
+        """Return the current state: lost if the driver of the sweep was killed and cannot be restarted."""
         return self.study.state
 
     @property
     def best(self) -> SweepTrial:
-        """The best trial that completed: ``params``, ``value``, ``job``, ``run(...)``. Raises ResultUnavailable."""
+        """Return the best completed trial: ``params``, ``value``, ``job``, ``run()``. Raises ResultUnavailable."""
         study = self.study
         if study.best is None:
             more = " ".join(filter(None, (study.problem, study.hint)))
@@ -84,7 +84,7 @@ class Sweep(SweepShown):
     def wait(self, timeout: float | None = None) -> Sweep:
         """Wait until the sweep has ended, at most ``timeout`` seconds, and return this handle.
 
-        Raises TimeoutError, and JobFailed when it cannot go on.
+        Raises TimeoutError after ``timeout`` seconds, and JobFailed if the sweep cannot continue.
         """
         until = None if timeout is None else time.monotonic() + timeout
         with explain_interrupt(lambda: interrupted(self)):
@@ -97,7 +97,7 @@ class Sweep(SweepShown):
         return self
 
     def stop(self) -> Sweep:
-        """Cancel the trials that run, and start no more; ``resume`` goes on. Raises JobNotRunning when it has ended."""
+        """Cancel the running trials and start no others; ``resume`` continues. Raises JobNotRunning if it has ended."""
         if (state := self.state).ended and state is not State.LOST:
             raise JobNotRunning(
                 f"Sweep {self.id} has ended ({state.value}), so it cannot be stopped.", code="sweep-ended"
@@ -119,7 +119,7 @@ class Sweep(SweepShown):
         return self
 
     def remove(self) -> None:
-        """Delete the sweep with its trials, their logs and values. Raises JobStillRunning, DiskRefused."""
+        """Delete the sweep and its trials with their logs and values. Raises JobStillRunning, DiskRefused."""
         study, folder = self.study, sweep_study.folder(self.id)
         if study.state is State.RUNNING or any(not one.has_ended for one in study.trials):
             raise JobStillRunning(
@@ -131,10 +131,10 @@ class Sweep(SweepShown):
             sweep_study.store().remove(folder)
 
     def resume(self, trials: int | None = None) -> Sweep:
-        """Go on with a sweep that was stopped, has failed, or was ended from outside; with more ``trials`` if given.
+        """Resume a sweep that was stopped, failed or was killed, optionally with another number of ``trials``.
 
-        Trials that run go on, and those that have ended are not started again. Raises JobStillRunning, InvalidSpec
-        where a secret variable is missing, JobNotFound when the sweep's folder is gone.
+        Running trials continue, and trials that have ended are not repeated. Raises JobStillRunning, InvalidSpec if a
+        secret variable is missing, JobNotFound if the folder of the sweep was deleted.
         """
         folder = sweep_study.folder(self.id)
         spec = folder.spec()
@@ -179,20 +179,21 @@ def sweep(
     seed: int | None = None,
     **options: Any,
 ) -> Sweep:
-    """Run a training function, or a script, with many values of its parameters, and find the best; returns at once.
+    """Run a training function or a script with many parameter values to find the best ones, and return at once.
 
-    ``parameters`` says what each parameter may be: ``{"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}``. A function
-    is called with them beside ``args`` and ``kwargs``, a script gets them as flags. ``metric`` is one that the training
-    reports; the last mean over the ranks counts. ``maximize`` is whether more is better (default: by its name).
+    ``parameters`` maps each parameter to its values: ``{"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}``. They are
+    passed to a function in addition to ``args`` and ``kwargs``, and to a script as flags. ``metric`` is a metric that
+    the training reports; its last mean over the ranks is compared. ``maximize`` says whether a higher value is better
+    (default: derived from the name of the metric).
 
-    At most ``parallel`` trials run at a time, of ``trials`` in all (default 20; with the sampler "grid" each
-    combination). ``sampler`` is tpe, random, grid, qmc or gp; ``pruner`` stops bad trials early: median, halving,
-    hyperband or none, from step ``prune_after`` on (None: from 10 % of a trial on, once 5 trials have finished).
+    At most ``parallel`` trials run at the same time, and ``trials`` in total (default 20; with the sampler "grid", all
+    combinations). ``sampler`` is tpe, random, grid, qmc or gp. ``pruner`` stops bad trials early: median, halving,
+    hyperband or none, from step ``prune_after`` on (None: after 10 % of a trial, once 5 trials have finished).
     ``options`` are those of ``submit``, for each trial.
 
-    ``sweep(id)`` returns a sweep again by its id or the last part of it, ``sweep()`` the newest one.
+    ``sweep(id)`` returns an existing sweep by its id or the last part of it, ``sweep()`` the newest one.
 
-    Raises InvalidSpec, PluginUnavailable without Optuna, and what ``submit`` raises.
+    Raises InvalidSpec, PluginUnavailable without Optuna, and the errors of ``submit``.
     """
     if (function is None and entry_script is None and parameters is None) or isinstance(function, str):
         return Sweep(sweep_study.find(str(function or "")))

@@ -149,16 +149,16 @@ def vm_sizes(
     refresh: bool = False,
     ask_prices: bool = False,
 ) -> pd.DataFrame:
-    """Return the catalogue as a table, one row a size, unknown values missing.
+    """Return the catalogue of Azure GPU sizes as a DataFrame with one row per size; unknown values are missing.
 
-    ``vm_sizes("A100")``, ``vm_sizes(min_gpu_memory_gib=80, infiniband=True)``; ``retired=True`` adds the retired sizes
-    (column ``retirement_date``). ``gpu_count`` is a number here, e.g. 0.5 for half a GPU.
+    Examples: ``vm_sizes("A100")``, ``vm_sizes(min_gpu_memory_gib=80, infiniband=True)``. ``retired=True`` adds retired
+    sizes (column ``retirement_date``). ``gpu_count`` is a number, for example 0.5 for half a GPU.
 
-    With a ``region`` (else that of ``%dist_config azure``), what Azure told of it goes before the catalogue (column
-    ``told_by_azure`` names the values and the day), and ``restriction`` and ``quota`` are those of the subscription.
-    ``refresh=True`` asks Azure for it now, which takes a sign-in; ``ask_prices=True`` asks the Retail Prices API, which
-    takes none. Both answers are kept. ``attrs`` holds ``catalogue_date``.
-    Raises InvalidSpec, NotSignedIn, AzureRefused when something is to be asked.
+    For a ``region`` (default: that of ``%dist_config azure``), values reported by Azure replace those of the catalogue
+    (column ``told_by_azure`` lists them with their date), and ``restriction`` and ``quota`` are those of the
+    subscription. ``refresh=True`` requests them from Azure now and needs a sign-in; ``ask_prices=True`` requests prices
+    from the Retail Prices API and needs none. Both responses are cached. ``attrs`` contains ``catalogue_date``.
+    Raises InvalidSpec, NotSignedIn, and AzureRefused if a request fails.
     """
     import pandas as pd
 

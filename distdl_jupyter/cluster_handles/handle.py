@@ -25,7 +25,7 @@ CREATION = 900.0
 
 
 class Nodes(list[NodeInfo]):
-    """The machines of a cluster, which show themselves as a table."""
+    """The machines of a cluster, displayed as a table."""
 
     def __repr__(self) -> str:
         return table.text(views.node_rows(self)) if self else "No known nodes."
@@ -35,7 +35,7 @@ class Nodes(list[NodeInfo]):
 
 
 class Choices(list[Choice]):
-    """Values that an option may have, which show themselves as a table."""
+    """The allowed values of an option, displayed as a table."""
 
     def __repr__(self) -> str:
         return table.text(views.choice_rows(self)) if self else "No values available."
@@ -45,11 +45,11 @@ class Choices(list[Choice]):
 
 
 class Checks(list[Check]):
-    """What was looked at on each node, which shows itself as a table with a remedy for each red row."""
+    """The checks of each node, displayed as a table with a fix for each failed check."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing keeps a job from running there."""
+        """Return whether all checks passed, so that jobs can run on the cluster."""
         return not views.has_errors(self)
 
     def __repr__(self) -> str:
@@ -60,41 +60,42 @@ class Checks(list[Check]):
 
 
 class ClusterHandle:
-    """One cluster by its name, as ``compute_target`` takes it."""
+    """A handle of one cluster; its name is the value of ``compute_target``."""
 
     def __init__(self, name: str) -> None:
         self.name = cluster_list.find(name).name
 
     @property
     def target(self) -> ClusterConfig:
-        """The name with kind and options as they are kept now. Raises ClusterNotFound."""
+        """Return the stored name, kind and options. Raises ClusterNotFound."""
         return cluster_list.find(self.name)
 
     @property
     def kind(self) -> str:
-        """The kind of cluster: ``"local"``, ``"ssh"``, ``"slurm"``."""
+        """Return the type of the cluster, such as ``"local"``, ``"ssh"`` or ``"slurm"``."""
         return self.target.kind
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that were given."""
+        """Return the options that are set."""
         return dict(self.target.options)
 
     def nodes(self) -> Nodes:
-        """Return its machines as they are now; one that is silent is told as such. Raises DistDLError."""
+        """Return the present state of its machines, including machines that do not respond. Raises DistDLError."""
         cluster, options = status.plugin(self.target)
         return Nodes(cluster.nodes(options))
 
     def check(self, distributed_backend: str | None = None) -> Checks:
-        """Look at every node for what would keep a job from running there; it takes up to half a minute.
+        """Check on every node whether jobs can run there. This takes up to 30 seconds.
 
-        With ``distributed_backend`` also for what that backend needs. Raises InvalidSpec for an unknown backend.
+        With ``distributed_backend``, the requirements of that backend are checked too. Raises InvalidSpec for an
+        unknown backend.
         """
         needs = status.needs(distributed_backend) if distributed_backend else None
         return Checks(status.check(self.target, needs))
 
     def change(self, **options: Any) -> ClusterHandle:
-        """Change these options; None takes one back to its default. Raises InvalidSpec, ClusterNotFound."""
+        """Change options of the cluster; None resets an option to its default. Raises InvalidSpec, ClusterNotFound."""
         target = self.target
         if not target.named:
             raise InvalidSpec(
@@ -107,7 +108,7 @@ class ClusterHandle:
         return self
 
     def choices(self, field: str) -> Choices:
-        """Return what an option may be here, or a field of ``create``: ``choices("vm_size")``. It may take seconds.
+        """Return the allowed values of an option, or of an argument of ``create``; this can take some seconds.
 
         Raises InvalidSpec, DistDLError.
         """
@@ -115,14 +116,15 @@ class ClusterHandle:
         return Choices(provision.choices(target.kind, field, target.options))
 
     def machines(self) -> Machines | None:
-        """Return its machines as a whole, None where they are not made from here. Raises DistDLError."""
+        """Return the machines as a whole, or None if they are not created by this package. Raises DistDLError."""
         cluster, options = status.plugin(self.target)
         return cluster.machines(options)
 
     def create(self, *, wait: bool = False, **wanted: Any) -> ClusterHandle:
-        """Make its machines, where its kind can: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
+        """Create the machines of the cluster: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
 
-        Returns when that was accepted; with ``wait`` when they can be used. Raises InvalidSpec, ClusterRefused.
+        Returns when the request is accepted, or with ``wait`` when the machines are ready. Raises InvalidSpec, and
+        ClusterRefused if clusters of this type cannot create machines.
         """
         provision.create(self.target, wanted)
         if wait:
@@ -130,7 +132,7 @@ class ClusterHandle:
         return self
 
     def scale(self, node_count: int | None = None, *, min_nodes: int | None = None) -> ClusterHandle:
-        """Change how many nodes there are, or may be at most, and how many stay up (and cost money) without a job.
+        """Change the number of nodes, their maximum, and how many stay up (and cost money) without a job.
 
         Raises InvalidSpec, ClusterRefused.
         """
@@ -138,12 +140,12 @@ class ClusterHandle:
         return self
 
     def delete(self) -> ClusterHandle:
-        """End its machines, where its kind can; the name stays. Raises ClusterRefused while a job runs on it."""
+        """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""
         provision.delete(self.target, active_jobs(self.name))
         return self
 
     def remove(self) -> None:
-        """Forget this cluster; its machines stay as they are. Raises ClusterRefused while a job runs on it."""
+        """Remove the name of the cluster and keep its machines. Raises ClusterRefused while a job runs on it."""
         cluster_list.remove(self.name, active_jobs(self.name))
 
     def __repr__(self) -> str:
@@ -158,7 +160,7 @@ class ClusterHandle:
 
 
 class ClusterList(Sequence[ClusterHandle]):
-    """All clusters: by number, or by name. It shows itself as a table of how they stand now."""
+    """All clusters, indexed by number or by name, and displayed as a table with their present state."""
 
     def __init__(self) -> None:
         self._targets = cluster_list.every()
@@ -184,7 +186,7 @@ class ClusterList(Sequence[ClusterHandle]):
         return views.cluster_rows(self.look())
 
     def look(self, seconds: float = TIMEOUT) -> list[ClusterStatus]:
-        """Return how all stand now, within ``seconds``."""
+        """Return the present state of all clusters within ``seconds`` seconds."""
         return status.look_at_all(self._targets, seconds)
 
     def __repr__(self) -> str:
@@ -195,18 +197,18 @@ class ClusterList(Sequence[ClusterHandle]):
 
 
 def clusters() -> ClusterList:
-    """Return all clusters: this machine, and those that were named. ``clusters()["lab"]`` is one of them.
+    """Return all clusters: this machine and the named ones. ``clusters()["lab"]`` is the cluster named lab.
 
-    Raises DistDLError when the file of the named clusters cannot be read.
+    Raises DistDLError if the file of the named clusters cannot be read.
     """
     return ClusterList()
 
 
 def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
-    """Give a kind of cluster with its options a name, for ``compute_target``: ``add_cluster("lab", "ssh", hosts=...)``.
+    """Add a cluster of a type under a name, for use as ``compute_target``: ``add_cluster("lab", "ssh", hosts=...)``.
 
-    It is kept in the user's Jupyter configuration, for notebooks, JupyterLab and the command line alike. Raises
-    InvalidSpec, PluginUnavailable, ClusterRefused when the name is taken.
+    The cluster is stored in the Jupyter configuration of the user, and is available in notebooks, JupyterLab and the
+    command line. Raises InvalidSpec, PluginUnavailable, and ClusterRefused if the name is in use.
     """
     cluster_configs.add(name, kind, options)
     return ClusterHandle(name)

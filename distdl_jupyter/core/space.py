@@ -42,22 +42,22 @@ Space = dict[str, Range | Choice]
 
 
 def uniform(low: float, high: float) -> Range:
-    """Return the numbers from ``low`` to ``high``. Raises InvalidSpec."""
+    """Return a parameter with numbers from ``low`` to ``high``. Raises InvalidSpec."""
     return _checked(Range(_number(low, "uniform"), _number(high, "uniform")), "uniform")
 
 
 def loguniform(low: float, high: float) -> Range:
-    """Return the numbers from ``low`` (above 0) to ``high``, spread by their logarithm. Raises InvalidSpec."""
+    """Return a parameter with numbers from ``low`` (above 0) to ``high`` on a log scale. Raises InvalidSpec."""
     return _checked(Range(_number(low, "loguniform"), _number(high, "loguniform"), log=True), "loguniform")
 
 
 def integers(low: int, high: int, *, log: bool = False) -> Range:
-    """Return the whole numbers from ``low`` to ``high``, both among them. Raises InvalidSpec."""
+    """Return a parameter with the integers from ``low`` to ``high``, both included. Raises InvalidSpec."""
     return _checked(Range(_number(low, "integers"), _number(high, "integers"), log, whole=True), "integers")
 
 
 def choice(values: Sequence[Any]) -> Choice:
-    """Return some values of which a trial gets one: numbers, texts, True, False or None. Raises InvalidSpec."""
+    """Return a parameter with these values: numbers, strings, True, False or None. Raises InvalidSpec."""
     return _choice(values, "choice")
 
 

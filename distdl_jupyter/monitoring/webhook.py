@@ -132,9 +132,9 @@ class Notifications:
 
 
 def notifications(webhook: str | None = None, notify: str | None = None, *, test: bool = False) -> Notifications:
-    """Say where messages about jobs go and what for, after setting what is given ("" takes it back).
+    """Change the settings of notifications about jobs, if any are given ("" resets one), and return them.
 
-    With ``test`` a message is sent now. Raises InvalidSpec, MessageNotSent.
+    With ``test``, a test message is sent now. Raises InvalidSpec, MessageNotSent.
     """
     given = {name: value for name, value in (("webhook", webhook), ("notify", notify)) if value is not None}
     known = settings.change(settings.MONITORING, **given) if given else settings.read()

@@ -19,18 +19,18 @@ from distdl_jupyter.worker import report
 
 
 def checkpoint_dir() -> Path:
-    """Return the folder for checkpoints of this job, which exists; outside of a job ``checkpoints`` in the current one.
+    """Return the checkpoint folder of this job, which exists. Outside a job, it is ``checkpoints`` in the current one.
 
-    All ranks of a node have the same one. On nodes that share no folder each node has its own, and of files of one name
-    that of rank 0's node is kept: let rank 0 write, and every rank read.
+    All ranks on a node have the same folder. If nodes share no folder, each node has its own, and for files with the
+    same name the one from the node of rank 0 is kept. Let rank 0 write and all ranks read.
 
-    A rank may be ended while it writes, so write under another name and rename, which happens whole or not at all::
+    A rank can be stopped while it writes, so write to another name and rename the file, which is atomic::
 
         path = distdl_jupyter.checkpoint_dir() / "last.pt"
         torch.save(state, path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
 
-    Raises OSError when it cannot be made.
+    Raises OSError if the folder cannot be created.
     """
     job = os.environ.get("DISTDL_JOB_DIR")
     folder = Path(job, "outputs", "checkpoints") if job else Path.cwd() / "checkpoints"
@@ -82,17 +82,17 @@ _warning = _Warning()
 
 
 def should_checkpoint() -> bool:
-    """Return whether this rank should save a checkpoint now, because the job will be ended soon; once for each warning.
+    """Return whether this rank should save a checkpoint now because the job will end soon; True once per warning.
 
-    Slurm warns before a job's time limit (the cluster's option ``checkpoint_seconds``) and, where the site gives time
-    for it, before a job makes room for another one. Ask after every step, in the main thread; it costs nothing::
+    Slurm warns a job before its time limit (cluster option ``checkpoint_seconds``) and before it is preempted, if the
+    site allows time for that. Call this after every step, in the main thread; it costs almost nothing::
 
         if step % 100 == 99 or distdl_jupyter.should_checkpoint():
             save(step)
 
-    Ranks hear of it at different steps. Where all of them save together (FSDP, DeepSpeed), let them agree, as with an
-    all-reduce of the answer every few steps. Elsewhere, and outside a job, it is always False unless the process gets
-    SIGUSR1.
+    Ranks can get the warning at different steps. If all ranks save together (FSDP, DeepSpeed), let them agree, for
+    example with an all-reduce of the result every few steps. On other clusters, and outside a job, the result is always
+    False unless the process receives SIGUSR1.
     """
     _warning.listen()
     found = _warning.take()

@@ -14,9 +14,9 @@ VARIABLE = "DISTDL_DATA_"
 
 
 def data_path(name: str = "data") -> Path:
-    """Return the folder (or file) of a data source of this job on this node.
+    """Return the path of a data source of this job on this node, a folder or a file.
 
-    Raises LookupError outside of a job, and for a name that the job was not given.
+    Raises LookupError outside a job, and if the job has no data source of this name.
     """
     found = os.environ.get(VARIABLE + name.upper())
     if found:

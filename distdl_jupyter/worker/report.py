@@ -30,15 +30,16 @@ _next_print = 0.0
 
 
 def log(step: float | None = None, **metrics: Any) -> None:
-    """Report the values of some metrics at one step: ``log(step=3, loss=0.1, accuracy=0.9)``.
+    """Report metric values of one step: ``log(step=3, loss=0.1, accuracy=0.9)``.
 
-    Values are Python or numpy numbers, or arrays and tensors of one element; NaN and inf are kept. Without ``step`` the
-    calls of each rank are counted: 0, 1, 2, ... Names that are no Python words go as ``log(**{"loss/train": 0.1})``.
+    Values are Python or numpy numbers, or arrays and tensors with one element; NaN and inf are allowed. Without
+    ``step``, the calls of each rank are counted: 0, 1, 2, ... For names that are not Python identifiers, write
+    ``log(**{"loss/train": 0.1})``.
     A step that starts over, for example with each epoch, continues the count. A step that was logged before, for
     example after loading a checkpoint, replaces what was logged from there on.
-    A whole number ``samples`` is also that of the step whose time is measured (``Job.time``).
+    If ``samples`` is an integer, it is also the sample count of the step in ``Job.time``.
 
-    Raises TypeError for a value that is not one number, and ValueError for a step that is not finite.
+    Raises TypeError if a value is not a single number, and ValueError if the step is not finite.
     """
     own_names.update(metrics)
     if "samples" in metrics:
@@ -75,9 +76,9 @@ def send(step: float, metrics: dict[str, Any]) -> None:
 
 
 def progress(done: float, total: float | None = None, unit: str = "") -> None:
-    """Report how far this rank is: ``progress(3, 10, "epochs")``. Without ``total`` no end is known.
+    """Report the progress of this rank: ``progress(3, 10, "epochs")``. Omit ``total`` if the end is unknown.
 
-    Raises TypeError for what is no number and ValueError for a number that is not finite.
+    Raises TypeError if a value is not a number, and ValueError if it is not finite.
     """
     global own_progress
     own_progress = True

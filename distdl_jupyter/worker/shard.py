@@ -128,14 +128,14 @@ def shard(
     name: str, batch_size: int, *, columns: Sequence[str] | None = None, seed: int | None = None,
     rank: int | None = None, size: int | None = None,
 ) -> Shard:  # fmt: skip
-    """Return this rank's batches of a DataFrame that the job was given with ``data={name: dataframe}``.
+    """Return the batches of this rank from a DataFrame that was passed to the job with ``data={name: dataframe}``.
 
-    Each row is in one batch of one rank, and all ranks have the same number of batches, so that none waits for another
-    in its last step. A batch has at most ``batch_size`` rows (two of the size 1, where ranks differ by a row). With
-    a ``seed``, such as the number of the epoch, row groups and the rows in each come in an order that it decides.
-    ``rank`` and ``size`` are this process's in the job, or what is given (elastic Horovod: hvd.rank(), hvd.size()).
+    Each row is in exactly one batch of one rank, and all ranks have the same number of batches, so that no rank waits
+    in the last step. A batch has at most ``batch_size`` rows (or two for a size of 1, if ranks differ by one row). With
+    a ``seed``, for example the number of the epoch, row groups and the rows in each are shuffled. ``rank`` and ``size``
+    default to those of this process in the job (elastic Horovod: pass hvd.rank() and hvd.size()).
 
-    Raises LookupError as ``data_path``, ValueError for data that is no DataFrame or has less rows than ranks,
+    Raises LookupError like ``data_path``, ValueError if the data is not a DataFrame or has fewer rows than ranks, and
     ModuleNotFoundError without pyarrow.
     """
     folder = data_path(name)
