@@ -41,7 +41,7 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class DistDLError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors of this package.
 
     ``code`` is a stable name of the error for programs and help links, in kebab-case. ``hint`` is the remedy as its own
     sentence ("" when the message already holds it). What has the form of a secret is masked in both texts, since
@@ -104,13 +104,13 @@ class JobNotRunning(DistDLError):
 
 
 class JobStillRunning(DistDLError):
-    """The job lives, so the request cannot be carried out yet."""
+    """The job has not ended, so the request cannot be carried out yet."""
 
     code = "job-still-running"
 
 
 class ResultUnavailable(DistDLError):
-    """The job has completed, and a value of it cannot be had here: it could not be pickled, or is gone."""
+    """A value of a completed job is not available: it could not be pickled, or was deleted."""
 
     code = "result-unavailable"
 
@@ -128,7 +128,7 @@ class ClusterRefused(DistDLError):
 
 
 class PluginUnavailable(DistDLError):
-    """A backend or cluster cannot be used here; the hint is the command that changes it."""
+    """A backend or cluster is not available here; the hint says how to install or configure it."""
 
     code = "plugin-unavailable"
 
@@ -157,19 +157,19 @@ class DataUnavailable(DistDLError):
 
 
 class MessageNotSent(DistDLError):
-    """A webhook did not take a message; of its address only the host is said."""
+    """A webhook rejected a message; the error contains only the host of its address."""
 
     code = "message-not-sent"
 
 
 class DiskRefused(DistDLError):
-    """What is needed cannot be written, because the disk is full or read-only or the folder is another user's."""
+    """A required file cannot be written: the disk is full or read-only, or the folder belongs to another user."""
 
     code = "disk-refused"
 
 
 class LaunchFailed(DistDLError):
-    """The ranks could not be started; ``output`` is the tail of what the launcher printed."""
+    """The ranks could not be started; ``output`` is the end of the launcher's output."""
 
     code = "launch-failed"
 

@@ -128,7 +128,8 @@ def _mpi(seen: Environment) -> Row:
         return Row("MPI", "warn" if seen.inspection.mpi else "absent", "mpirun and mpicxx not found", remedy)
     value = f"{seen.mpi.title}, {seen.mpi.mpirun}"
     if seen.inspection.horovod_works and not seen.inspection.mpi:
-        return Row("MPI", "warn", f"{value}; Horovod lacks it", "To include it, run `distdl install horovod`.")
+        remedy = "To include it, run `distdl install horovod`."
+        return Row("MPI", "warn", f"{value}; Horovod was built without it", remedy)
     return Row("MPI", "ok", value)
 
 

@@ -38,7 +38,7 @@ OnWait = Callable[[str], object]
 
 
 class Ranks:
-    """A session: ranks that stay and can be asked."""
+    """A session of persistent ranks, which run cells and keep their variables."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -49,12 +49,12 @@ class Ranks:
 
     @property
     def id(self) -> str:
-        """The id of its job."""
+        """Return the id of the job of these ranks."""
         return self.job.id
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return self.job.spec.process_count
 
     @property
@@ -74,7 +74,7 @@ class Ranks:
         values: Mapping[str, Any] | None = None,
         on_event: OnEvent | None = None,
     ) -> Answer:
-        """Run a cell on all ranks, or those of ``on``, and wait for their answers.
+        """Run a cell on all ranks, or on those in ``on``, and wait for the results.
 
         ``code`` is the cell without its magic line, ``raw_cell`` the whole of it and ``label`` what people call it
         ("In [7]"), for errors; ``values`` are put into the namespace first. ``on_event`` is called in this thread with
@@ -89,14 +89,14 @@ class Ranks:
         return self._ask(self._chosen(on), {**asked, **more}, body, on_event)
 
     def push(self, on: Iterable[int] | None = None, /, **values: Any) -> None:
-        """Put values into the ranks' namespace under their names. Raises InvalidSpec for what cannot travel."""
+        """Set variables in the namespaces of the ranks. Raises InvalidSpec for values that cannot be sent."""
         more, body = request.names(values)
         if more:
             asked = {"do": "push", "id": _number(), "label": f"push({', '.join(values)})", **more}
             self._ask(self._chosen(on), asked, body).check()
 
     def pull(self, name: str, on: Iterable[int] | None = None) -> dict[int, Any]:
-        """Return the value of a name by rank. Raises JobFailed when a rank does not have it."""
+        """Return the value of a variable by rank. Raises JobFailed if it is not defined on a rank."""
         asked = {"do": "pull", "id": _number(), "name": name, "label": f"pull({name})"}
         return dict(self._ask(self._chosen(on), asked, b"").check().values)
 
@@ -170,7 +170,7 @@ class Ranks:
     # life -------------------------------------------------------------------------------------
 
     def state(self) -> RanksState:
-        """Return "idle", "busy" or "ended", with one sentence in ``reason`` (what runs, why it ended)."""
+        """Return "idle", "busy" or "ended"; ``reason`` is a sentence that says what runs or why the ranks ended."""
         if self.is_over:
             return RanksState("ended", reason(self.job))
         try:
@@ -181,18 +181,18 @@ class Ranks:
 
     @property
     def is_over(self) -> bool:
-        """Whether the ranks have ended, or end now because one of them did."""
+        """Return whether the ranks have ended, or are ending because one of them has ended."""
         view = self.job.view()
         return view.state.ended or view.failure is not None
 
     def interrupt(self) -> None:
-        """Interrupt what the ranks run, from any thread or process; ranks that wait for a cell stay as they are."""
+        """Interrupt the running cell, from any thread or process. Idle ranks are not affected."""
         for rank in range(self.size):
             with contextlib.suppress(Gone):
                 self._query(rank, {"do": "interrupt"})
 
     def stop(self) -> None:
-        """End the ranks and wait for it. Ranks that run something are cancelled; else the job ends as completed."""
+        """Stop the ranks and wait for their end. The job ends as canceled if a cell is running, else as completed."""
         self._hang_up()
         if not self.job.view().state.ended:
             if self._say_stop():
@@ -215,14 +215,14 @@ class Ranks:
         return True
 
     def restart(self, on_wait: OnWait | None = None) -> Ranks:
-        """End the ranks and start them anew with the same options; this handle is the new ones' then."""
+        """Stop the ranks and start new ones with the same options; this handle then refers to the new ranks."""
         self.stop()
         self.job = self.job.rerun()
         self.await_ranks(on_wait)
         return self
 
     def await_ranks(self, on_wait: OnWait | None = None) -> None:
-        """Wait until every rank listens. Raises JobFailed or JobNotRunning when one ends before.
+        """Wait until every rank is ready. Raises JobFailed or JobNotRunning if one ends before that.
 
         ``on_wait`` is called with what is waited for when that has changed, every 2 s at most.
         """

@@ -49,7 +49,7 @@ class ScalingShown(Scaling):
         importlib.import_module("distdl_jupyter.widgets.scaling").show(self)
 
     def resume(self) -> ScalingShown:
-        """Go on with a study that was broken off: what was measured stays, and what is missing is run.
+        """Resume an interrupted study: keep its measurements and run the missing ones.
 
         Raises JobStillRunning, JobNotRunning where nothing is missing, JobNotFound when its runs are gone, InvalidSpec
         where a secret variable is missing, and what ``scale`` does.
@@ -60,13 +60,13 @@ class ScalingShown(Scaling):
 
     @property
     def panel(self) -> ScalingPanel:
-        """What the panel shows, as plain data."""
+        """Return the content of the panel as plain data."""
         assert self.facts is not None
         return scaling_panel.panel(self, self.facts)
 
     @property
     def id(self) -> str:
-        """The study's id, "" for points of no study."""
+        """Return the id of the study, or "" for points that belong to no study."""
         return self.facts.id if self.facts else ""
 
     @property
@@ -78,24 +78,24 @@ class ScalingShown(Scaling):
 
     @property
     def unit(self) -> str:
-        """What is counted: samples, or batches where the size of a batch was not seen."""
+        """Return the unit of the rates: samples, or batches if the batch size is unknown."""
         return scaling_panel.unit(self)
 
     @property
     def finding(self) -> str:
-        """What limits the most processes of the first backend."""
+        """Return the bottleneck of the first backend at its highest number of processes."""
         found = Finding.of(self, self.facts)
         if found is not None:
             return " ".join(filter(None, (found.headline, found.reason)))
         return "Only one number of processes has been measured." if self.points else "No measurements yet."
 
     def best(self) -> Point:
-        """Return the point with the highest rate. Raises ValueError where nothing is measured."""
+        """Return the point with the highest rate. Raises ValueError if nothing was measured."""
         return max(self.points, key=lambda one: one.rate)
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each backend and number of processes, measured ones and forecasts; times in seconds."""
+        """Return one row per backend and number of processes, measured and forecast; times are in seconds."""
         import pandas as pd
 
         every = self._shown()
@@ -108,7 +108,7 @@ class ScalingShown(Scaling):
 
     @property
     def figure(self) -> Any:
-        """A plotly Figure: rates over processes beside the ideal line, and forecasts with their error."""
+        """Return a plotly Figure of rates over processes with the ideal line, and of forecasts with their error."""
         import plotly.graph_objects as go
 
         figure = go.Figure()

@@ -129,17 +129,17 @@ class SweepShown:
 
     @property
     def study(self) -> Study:
-        """The sweep as far as it has come."""
+        """Return the present state of the sweep and its trials."""
         raise NotImplementedError
 
     @property
     def panel(self) -> SweepPanel:
-        """What the panel shows, as plain data."""
+        """Return the content of the panel as plain data."""
         return panel(self.study)
 
     @property
     def trials(self) -> SweepTable:
-        """The trials that were started, the best first: ``number``, ``params``, ``value``, ``state``, ``job``."""
+        """Return the started trials, best first, with ``number``, ``params``, ``value``, ``state`` and ``job``."""
         return SweepTable(self.study)
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class SweepShown:
         importlib.import_module("distdl_jupyter.widgets.sweep").show(self)
 
     def figure(self, kind: str = "curves", *, log: bool = False) -> Any:
-        """Return a plotly Figure: the ``curves`` of all trials, or the ``parameters`` with what came of them."""
+        """Return a plotly Figure of the ``curves`` of all trials, or of the ``parameters`` and their results."""
         study = self.study
         if kind not in ("curves", "parameters"):
             raise InvalidSpec(

@@ -31,8 +31,8 @@ class AzurePanel(PageWidget):
 
 
 def azure_sign_in() -> AzurePanel:
-    """Return the panel that shows who is signed in to Azure, and signs in and out. It never shows a token.
+    """Return the panel that shows the Azure account and signs in and out. It never shows a token.
 
-    Raises PluginUnavailable in a front end that needs anywidget and has none.
+    Raises PluginUnavailable if the front end needs anywidget and it is not installed.
     """
     return made_for_page(AzurePanel)()

@@ -153,8 +153,8 @@ def _begin(start: Callable[[], Job]) -> None:
 
 
 def panel(job: Job) -> JobPanel:
-    """Return the live panel of a job, as a widget to be displayed or laid out with others.
+    """Return the live panel of a job as a widget, for display or for a layout with other widgets.
 
-    Raises PluginUnavailable in a front end that needs anywidget and has none.
+    Raises PluginUnavailable if the front end needs anywidget and it is not installed.
     """
     return made_for_page(JobPanel)(job)

