@@ -142,8 +142,8 @@ def test_an_end_that_nobody_explains_names_slurms_state():
     ("state", "sent", "signal", "evidence"),
     [
         (JobState("FAILED", "NonZeroExitCode", 7), "", None, "Slurm ended the job as FAILED (NonZeroExitCode)."),
-        (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed it for using more memory"),
-        (JobState("CANCELLED"), "", "TERM", "canceled from outside (scancel)"),
+        (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed the job because it exceeded its memory"),
+        (JobState("CANCELLED"), "", "TERM", "canceled outside of this package (scancel)"),
         (JobState("CANCELLED"), "TERM", "TERM", ""),
         (JobState("CANCELLED"), "KILL", "KILL", ""),
         (JobState("NODE_FAIL"), "", None, "Slurm lost node-a."),
@@ -170,6 +170,6 @@ def test_srun_s_words_say_which_node_is_lost_and_which_agent_has_ended(monkeypat
     slurm = nodes.SlurmJob(script.Site(JobFolder(tmp_path / "20260101-000000-abcde"), ""), "12")
     slurm.listen("srun: error: Node failure on node-b\nsrun: error: node-c: task 2: Killed\n")
     assert [slurm.why_lost(at, f"node-{name}") for at, name in enumerate("abc")] == [
-        "", "Slurm lost node-b.", "The agent on node-c has ended: Killed.",
+        "", "Slurm lost node-b.", "The agent on node-c ended: Killed.",
     ]  # fmt: skip
     slurm.watch.stop()
