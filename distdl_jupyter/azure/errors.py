@@ -15,7 +15,7 @@ from distdl_jupyter.core.errors import NotSignedIn
 _CODE = re.compile(r"AADSTS(\d+)")
 _AGAIN = "Sign in again."
 _POLICY = (
-    "The policy of your organisation does not allow this sign-in method.",
+    "The policy of your organization does not allow this sign-in method.",
     "Use another method (browser, or az login on a machine that it trusts), or ask the tenant's administrator.",
 )
 #: What is said when the cache holds no token that could be renewed.

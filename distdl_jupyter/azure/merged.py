@@ -92,7 +92,7 @@ def _new(sku: Sku, region: Region) -> VmSize:
         "infiniband": sku.rdma,
         **_status(sku, region),
     }
-    notes = "Arm host" if sku.arm_host else "From Azure's list only; not in the catalogue."
+    notes = "Arm host" if sku.arm_host else "From Azure's list only; not in the catalog."
     return VmSize(**{**values, **own, "notes": notes, "origins": _origins(region, *own)})
 
 

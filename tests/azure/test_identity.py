@@ -58,7 +58,7 @@ def test_the_environment_lacks_a_variable(signed_in, monkeypatch):
         ("7000222", "The client secret has expired (AADSTS7000222). Set AZURE_CLIENT_SECRET to a new one"),
         ("90002", "The tenant does not exist (AADSTS90002)."),
         ("50076", "Azure requires a second factor"),
-        ("53003", "The policy of your organisation does not allow this sign-in method (AADSTS53003)."),
+        ("53003", "The policy of your organization does not allow this sign-in method (AADSTS53003)."),
         ("65001", "This app does not yet have consent to use Azure"),
         ("999999", "Azure did not issue a token. AADSTS999999: It is refused. Sign in again."),
     ],

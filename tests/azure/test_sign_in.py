@@ -92,7 +92,7 @@ def test_a_code_that_policy_forbids(people):
     people.login.refuse("AADSTS53003", "access_denied", "Access has been blocked by Conditional Access policies.")
     status = identity.sign_in("device_code")
     assert status.state == "failed"
-    assert "policy of your organisation does not allow" in status.problem.message
+    assert "policy of your organization does not allow" in status.problem.message
     assert "Trace ID" not in str(status)
 
 
@@ -339,7 +339,7 @@ def test_a_user_may_refuse_the_file(people):
     settings.change(token_cache="keyring")
     with pytest.raises(NotSignedIn, match="token_cache=keyring does not allow a file"):
         identity.credential().get_token(BLOB)
-    with pytest.raises(InvalidSpec, match="no place for a sign-in"):
+    with pytest.raises(InvalidSpec, match="Unknown value 'memory' for token_cache"):
         settings.change(token_cache="memory")
 
 

@@ -26,7 +26,7 @@ def test_the_catalogue_is_listed_without_asking_anybody(capsys):
     out = said(capsys)
     assert "ND96isr_H100_v5" in out
     assert "NC24rs_v3" not in out
-    assert "Catalogue: Microsoft's pages, 2026-09-24." in out
+    assert "Catalog: Microsoft documentation, 2026-09-24." in out
     assert "PRICE" not in out
     assert "QUOTA" not in out
 
