@@ -50,9 +50,7 @@ def successor_of(size: VmSize) -> Successor | None:
         return None
     best = min(candidates, key=lambda other: _distance(size, other))
     by_guide = best.series == size.azure_successor
-    why = (
-        "of the series recommended by Azure's migration guide" if by_guide else "nearest training size in the catalog"
-    )
+    why = "of the series recommended by Azure's migration guide" if by_guide else "nearest training size in the catalog"
     return Successor(best, _reason(size, best, why), size.azure_successor_source if by_guide else "")
 
 

@@ -131,8 +131,8 @@ def test_restarts_are_told_with_the_failure_before_each():
 
 
 def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut():
-    shown = text(of(WAITS, STANDS, WAITS), 110)
-    assert all(len(line) <= 110 for line in shown.splitlines())
+    shown = text(of(WAITS, STANDS, WAITS), 100)
+    assert all(len(line) <= 100 for line in shown.splitlines())
     (titles,) = [line for line in shown.splitlines() if line.startswith("Rank 1: ")]
     assert titles.startswith("Rank 1: sleeping, step 5, no progress for 1 min…")
     assert "Ranks 0 and 2: sleeping" in titles
