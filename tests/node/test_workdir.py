@@ -31,7 +31,7 @@ def test_a_base_that_others_may_write_takes_no_job_and_no_copy(tmp_path):
         lambda: content_cache.path(DIGEST, str(tmp_path)),
         lambda: content_cache.Copy(DIGEST, str(tmp_path)),
     ):
-        with pytest.raises(PermissionError, match=r"may be written by others .* name a folder of your own"):
+        with pytest.raises(PermissionError, match=r"is writable by others .*Use a folder that belongs to you"):
             use()
     assert not (tmp_path / "jobs").exists()
 

@@ -102,7 +102,7 @@ def test_nobody_is_signed_in(container, monkeypatch):
     [
         (403, "AuthorizationPermissionMismatch", "the role Storage Blob Data Reader"),
         (403, "AuthorizationFailure", "blocks requests from this network"),
-        (403, "KeyBasedAuthenticationNotPermitted", "takes no account keys"),
+        (403, "KeyBasedAuthenticationNotPermitted", "does not allow account keys"),
         (409, "PublicAccessNotPermitted", "does not allow anonymous access"),
         (403, "SomethingNew", "Azure responded with 403 SomethingNew"),
     ],
@@ -121,7 +121,7 @@ def test_an_account_that_no_name_service_knows(blob):
     account = access.account("nobody")
     account.client._config.retry_policy.total_retries = 0
     with pytest.raises(
-        DataUnavailable, match=r"The name of the storage account cannot be resolved\. Check the account's name"
+        DataUnavailable, match=r"The name of the storage account cannot be resolved\. Check the account name"
     ):
         manifest.listed(account, one)
 

@@ -277,7 +277,7 @@ def test_what_is_in_the_making_is_let_go_of_when_nobody_has_worked_at_it_for_lon
 def test_a_folder_of_somebody_else_is_not_used(stage, container):
     stage.base.mkdir()
     (stage.base / "blobs").symlink_to(stage.base.parent)
-    assert "blobs is no folder but a link" in stage.run(source(container)).failed()["text"]
+    assert "blobs is a link or a file, not a folder" in stage.run(source(container)).failed()["text"]
 
 
 @pytest.mark.fault("disk", "only what the package has made is removed from a folder that the user named")
@@ -316,7 +316,7 @@ def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
 
 def test_a_base_that_others_may_write_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    with pytest.raises(Failure, match="may be written by others"):
+    with pytest.raises(Failure, match="is writable by others"):
         Cache(str(tmp_path)).prepare()
 
 
