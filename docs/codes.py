@@ -1,6 +1,6 @@
-"""Collects the codes of everything the package tells users, from its sources: code, message, remedy and file.
+"""Collects the messages of the package from its source code: code, message, remedy and file.
 
-What is collected: errors of the package that are raised, findings of checks, advice, differences and notices.
+The messages are those of raised errors, findings of checks, advice, differences and notices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import distdl_jupyter
 from distdl_jupyter.core.errors import DistDLError
 
 PACKAGE = Path(distdl_jupyter.__file__).parent
-#: Which arguments are the code, the message and the remedy of what is no error; None: there is none.
+#: The positions of code, message and remedy (None: no remedy) among the arguments of calls that are not errors.
 ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "Finding": (1, 2, 3),
     "Found": (3, 1, 2),
@@ -123,7 +123,7 @@ def _argument(node: ast.Call, at: int | None) -> ast.AST | None:
 
 
 def text_of(node: ast.AST | None) -> str:
-    """Return a string of the source, its values as ``…``; "" for what is none."""
+    """Return a string literal of the source with its values as ``…``; "" for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

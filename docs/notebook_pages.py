@@ -1,9 +1,9 @@
-"""Makes pages of the notebooks: what their jobs showed is a view that works without a server.
+"""Turns the notebooks into pages on which the views of their jobs work without a server.
 
-The notebooks of ``EXECUTED`` run once, and again when they or the package's version change; the others are shown as
-they are saved, and say so. Of each job of an executed notebook the messages that a page is told are kept, and
-``_static/embedded.js`` gives them to the same view that JupyterLab has (``widgets/static/job.js``). A launch form is
-shown by its own view (``launch.js``), from its state when the notebook had run.
+The notebooks of ``EXECUTED`` run once, and again if they or the package's version change; the other pages show the
+saved outputs, and say so. The messages of each job of an executed notebook are saved, and ``_static/embedded.js``
+passes them to the view that JupyterLab uses (``widgets/static/job.js``). A launch form is shown by its own view
+(``launch.js``), in its state after the notebook has run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import nbformat
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-#: Run when the site is built; meant to take less than two minutes each on two cores that do nothing else.
+#: Run when the site is built; each should need less than two minutes on two idle cores.
 EXECUTED = (
     "quickstart", "when_a_rank_fails", "when_training_hangs", "ranks", "from-batch-ai", "scoring",
     "segmentation_detection", "model_parallel", "asynchronous", "learning_rate", "larger_than_a_node",
@@ -46,7 +46,7 @@ print(json.dumps({one.model_id: to_json(one.form.state()) for one in shown}))
 
 
 def write(folder: Path, static: Path) -> None:
-    """Write a page for each notebook into ``folder``, and what its jobs showed into ``static``."""
+    """Write a page for each notebook into ``folder``, and the messages of its jobs into ``static``."""
     for place in (folder, static):
         place.mkdir(parents=True, exist_ok=True)
     for name in ("job", "launch"):
@@ -98,9 +98,9 @@ def page(notebook: Any, name: str, run: str) -> Any:
                 form = data.pop(WIDGET)["model_id"]
                 data["text/html"] = f'<div class="distdl-form" data-form="{form}">The launch form</div>'
     said = run or (
-        "Shown with the outputs that it was saved with."
+        "This page shows the saved outputs of the notebook."
         if has_outputs
-        else "Not run for this page, which lacks what it needs; the tests execute it (tests/notebooks)."
+        else "The build cannot run this notebook, which needs more than it has; the tests run it (tests/notebooks)."
     )
     note = nbformat.v4.new_markdown_cell(f"*{said}* {{download}}`Notebook <../../notebooks/{name}>`", id="cell-note")
     notebook.cells.insert(1, note)
@@ -109,7 +109,7 @@ def page(notebook: Any, name: str, run: str) -> Any:
 
 
 def executed(path: Path) -> Path:
-    """Return the folder with an executed notebook, what its jobs showed, and when it ran; run it if it is missing."""
+    """Return the folder of an executed notebook, the messages of its jobs, and its date; run it if it is missing."""
     versions = {name: metadata.version(name) for name in VERSIONS}
     key = hashlib.sha256(path.read_bytes() + json.dumps(versions).encode()).hexdigest()[:12]
     kept = Path(sys.prefix) / "docs" / f"{path.stem}-{key}"
@@ -185,7 +185,7 @@ def script(table: str, key: str, value: Any) -> str:
 
 
 def messages(job: Any) -> dict[str, Any]:
-    """Return what a page may be told of a job that has ended: itself, its log, curves, resources and stacks."""
+    """Return the messages about an ended job that a page may need: its state, log, curves, resources and stacks."""
     from distdl_jupyter.core import stacks
     from distdl_jupyter.core.log import TAIL
     from distdl_jupyter.live.job import LiveJob

@@ -1,6 +1,6 @@
-"""Writes the reference pages from what the code itself says: option metadata, docstrings, parsers, schemas, errors.
+"""Generates the reference pages from the code: option metadata, docstrings, parsers, schemas, errors.
 
-Nothing of these pages is written by hand. ``write(folder)`` makes them before Sphinx reads its sources.
+``write(folder)`` writes them before Sphinx reads its sources.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import json
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from http.client import responses
@@ -34,7 +35,7 @@ from distdl_jupyter.worker.watch import hints as rules
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "distdl_jupyter"
 ERRORS = codes.error_classes()
-#: Variables of the environment that a user may set.
+#: Environment variables that a user may set.
 VARIABLES = {
     "DISTDL_DOCS": "the address of a copy of this site (`https://...`): messages in JupyterLab and in panels then link "
     "to their entry in [Troubleshooting](troubleshooting.md)",
@@ -47,10 +48,10 @@ VARIABLES = {
     "environment of the process that submits the job ([When training hangs](../howto/hangs.md))",
     "DISTDL_WARM": "`off` switches warm starts off",
 }
-#: Those that ranks find.
+#: Environment variables that ranks have.
 RANK_VARIABLES = ("DISTDL_RANK", "DISTDL_WORLD_SIZE", "DISTDL_LOCAL_RANK", "DISTDL_LOCAL_SIZE", "DISTDL_NODE_RANK",
                   "DISTDL_NODE_COUNT", "DISTDL_JOB_ID", "DISTDL_JOB_DIR", "DISTDL_RESTART_COUNT")  # fmt: skip
-#: The rooms of the package whose refusals stand together, and what they are about; the rest is "Jobs".
+#: The subject of the messages of each folder or module; the rest is "Jobs".
 SUBJECTS = {
     "azure": "Azure: sign-in, sizes and prices",
     "backends": "Backends",
@@ -91,7 +92,7 @@ SUBJECTS = {
 
 
 def write(folder: Path) -> None:
-    """Write all pages into ``folder``; a page that says the same already keeps its time."""
+    """Write all pages into ``folder``; an unchanged page keeps its modification time."""
     folder.mkdir(exist_ok=True)
     pages = {
         "options": options(),
@@ -113,7 +114,7 @@ def write(folder: Path) -> None:
 
 
 def options() -> str:
-    """Return the page of the options that every job takes."""
+    """Return the page of the options that every job accepts."""
     parts = [
         "# Job options",
         "Every job accepts these, as arguments of `submit()`, flags of `%%distributed` and of `distdl submit`, fields "
@@ -145,7 +146,7 @@ def plugins() -> str:
             fields = [one for one in registry.options(kind, name) if not one.name.startswith("_")]
             parts += [f"({anchor(f'{kind[:-1]} {name}')})=", f"## {kind[:-1].capitalize()} `{name}`"]
             rows = [(f"`{one.name}`", _text(one.metadata.get("help", "")), _default(_made(one))) for one in fields]
-            parts.append(_table(("option", "description", "default"), rows) if rows else "It has no options.")
+            parts.append(_table(("option", "description", "default"), rows) if rows else "No options.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -183,6 +184,7 @@ def python() -> str:
 def _described(name: str, found: Any) -> Iterator[str]:
     if callable(found) and not (inspect.isclass(found) and issubclass(found, Exception)):
         signature = re.sub(r"distdl_jupyter\.[\w.]*\.", "", str(inspect.signature(found)))
+        signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", signature)  # annotations without quotes
         yield f"```text\n{name}{signature}\n```"
     yield _docstring(found)
 
@@ -205,7 +207,7 @@ def _docstring(found: Any) -> str:
 def command_line() -> str:
     """Return the page of ``distdl``."""
     parser = cli._parser()
-    parts = ["# Command line", "Exit codes: 0 done, 1 the job or check failed, 2 the request was refused."]
+    parts = ["# Command line", "Exit codes: 0 done, 1 the job or check failed, 2 the request was rejected."]
     parts += _commands(parser, "distdl", 2)
     return "\n\n".join(parts) + "\n"
 
@@ -223,16 +225,40 @@ def _commands(parser: argparse.ArgumentParser, name: str, level: int) -> Iterato
             command = f"{name} {word}"
             yield f"({anchor(command)})="
             yield f"{'#' * level} `{command}`"
-            yield f"```text\n{one.format_help().rstrip()}\n```"
+            yield f"```text\n{_narrow(one.format_help().rstrip())}\n```"
             yield from _commands(one, command, min(level + 1, 3))
 
 
 def _wide(prog: str) -> argparse.HelpFormatter:
-    return argparse.HelpFormatter(prog, max_help_position=34, width=100)
+    return argparse.HelpFormatter(prog, max_help_position=34, width=_WIDTH)
+
+
+#: The columns of a code block, as wide as a page has room for beside its sidebars.
+_WIDTH = 90
+#: The left column of a help text: an option before its description, or only spaces.
+_LEFT_COLUMN = re.compile(r"( +\S.*? {2,}| {12,})(?=\S)")
+
+
+def _narrow(text: str) -> str:
+    """Return a help text with its paragraphs and its columns of descriptions wrapped to the width of a page."""
+    paragraphs: list[tuple[str, int]] = []
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        before, column = paragraphs[-1] if paragraphs else ("", 0)
+        if line.strip() and before.strip() and indent == column and (indent or before[0] != " "):
+            paragraphs[-1] = (f"{before} {line.strip()}", column)
+        else:
+            left = _LEFT_COLUMN.match(line)
+            paragraphs.append((line, left.end() if left else 0))
+    wrapped = (
+        textwrap.wrap(line, _WIDTH, subsequent_indent=" " * column, break_on_hyphens=False, break_long_words=False)
+        for line, column in paragraphs
+    )
+    return "\n".join("\n".join(lines) for lines in wrapped)
 
 
 def magics() -> str:
-    """Return the page of the magics: what the extension adds to a shell."""
+    """Return the page of the magics that the extension adds to a shell."""
     shell = InteractiveShell()
     known = {kind: set(named) for kind, named in shell.magics_manager.magics.items()}
     load(shell)
@@ -240,7 +266,8 @@ def magics() -> str:
     for kind, signs in (("cell", "%%"), ("line", "%")):
         for name, function in sorted(shell.magics_manager.magics[kind].items()):
             if name not in known[kind] and name != "distdl" and function.__doc__:  # an alias
-                text = inspect.cleandoc(function.__doc__)
+                text = inspect.cleandoc(getattr(function, "getdoc", lambda doc=function.__doc__: doc)()).rstrip()
+                text = _narrow(text)
                 parts += [f"({anchor(f'magic {kind} {name}')})=", f"## `{signs}{name}`", f"```text\n{text}\n```"]
     return "\n\n".join(parts) + "\n"
 
@@ -253,8 +280,8 @@ def http() -> str:
     api = json.loads((PACKAGE / "server" / "openapi.json").read_text())
     parts = [
         "# HTTP",
-        "`<server>/distdl/api/` of the Jupyter server: JSON, and one resumable WebSocket a page. Every request is "
-        "authenticated and authorized by the Jupyter server. The whole description is in "
+        "`<server>/distdl/api/` of the Jupyter server: JSON, and one resumable WebSocket per page. Every request is "
+        "authenticated and authorized by the Jupyter server. The complete description is in "
         "{download}`openapi.json <../../distdl_jupyter/server/openapi.json>`.",
     ]
     for path, methods in api["paths"].items():
@@ -301,15 +328,15 @@ def settings() -> str:
         "## The Jupyter server", "In `jupyter_server_config.py`.", _table(head, server),
         "## JupyterLab", "Settings → Settings Editor → Distributed training.", _table(head, lab),
         "## Environment variables", _table(("variable", "description"), variables),
-        f"Ranks find {', '.join(f'`{name}`' for name in RANK_VARIABLES)} beside torchrun's own.",
+        f"Ranks have {', '.join(f'`{name}`' for name in RANK_VARIABLES)}, and the variables of torchrun.",
     ]) + "\n"  # fmt: skip
 
 
-# what is refused, and what to do ------------------------------------------------------------------
+# messages and fixes -------------------------------------------------------------------------------
 
 
 def troubleshooting() -> str:
-    """Return the page of all error messages by their codes, each with its remedy; a code is the anchor of its entry."""
+    """Return the page of all error messages with their fixes; the code of a message is the anchor of its entry."""
     found: dict[str, list[codes.Entry]] = defaultdict(list)
     for entry in [*codes.entries(), *hints(), *unreachable(), *failures(), *statuses()]:
         found[entry.code].append(entry)
@@ -319,9 +346,9 @@ def troubleshooting() -> str:
     parts = [
         "# Troubleshooting",
         "Every error message, with its fix; `…` stands for a name or a number. The address of an entry is the `code` "
-        "of the error, check or finding (`error.code` in Python): search the page for the words that you see, or set "
-        "`DISTDL_DOCS` ([Settings](settings.md)) to get links from the messages to this page. What a failed *training* "
-        "means: [When a rank fails](../howto/failures.md), a silent one: [When training hangs](../howto/hangs.md).",
+        "of the error, check or finding (`error.code` in Python). Search this page for the text of your message, or "
+        "set `DISTDL_DOCS` ([Settings](settings.md)) to get links from the messages to this page. See also "
+        "[When a rank fails](../howto/failures.md) and [When training hangs](../howto/hangs.md).",
     ]
     about = {kind.code: inspect.getdoc(kind) or "" for kind in ERRORS}
     for subject in sorted(subjects):
@@ -342,7 +369,7 @@ def _message(entry: codes.Entry) -> str:
 
 
 def hints() -> Iterator[codes.Entry]:
-    """Yield what the hint of each rule for a rank's exception says."""
+    """Yield the hint of each rule for a rank's exception."""
     for code, rule in rules.RULES.items():
         tree = ast.parse(inspect.getsource(rule))
         returned = (node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
@@ -362,7 +389,7 @@ _RULE_TEXTS = {
 
 
 def unreachable() -> Iterator[codes.Entry]:
-    """Yield why an agent could not be started on a host, as ssh, the login shell and Python report it."""
+    """Yield the reasons why an agent cannot be started on a host, as ssh, the login shell and Python report them."""
     for _pattern, kind, explain in command._CAUSES:
         for node in ast.walk(ast.parse(inspect.getsource(explain))):
             if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):

@@ -43,9 +43,9 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 class DistDLError(Exception):
     """Base class of all errors of this package.
 
-    ``code`` is a stable name of the error for programs and help links, in kebab-case. ``hint`` is the remedy as its own
-    sentence ("" when the message already holds it). What has the form of a secret is masked in both texts, since
-    errors quote what was given.
+    ``code`` is a stable name of the error for programs and help links, in kebab-case. ``hint`` is the fix as a separate
+    sentence ("" if the message already contains it). Text that has the form of a secret is masked in both, because
+    errors quote their input.
     """
 
     #: The class has the code of all errors that were raised without one.
@@ -82,7 +82,7 @@ def _place(filename: str) -> str:
 
 
 class InvalidSpec(DistDLError):
-    """A value of the request is not allowed; ``field`` names it."""
+    """A value of the request is invalid; ``field`` names it."""
 
     code = "invalid-spec"
 
@@ -92,7 +92,7 @@ class InvalidSpec(DistDLError):
 
 
 class JobNotFound(DistDLError):
-    """No job has this id."""
+    """There is no job with this id."""
 
     code = "job-not-found"
 
@@ -182,11 +182,11 @@ class LaunchFailed(DistDLError):
 
 
 class JobFailed(DistDLError):
-    """The job ended without success; ``str()`` shows the earliest failing rank's own traceback.
+    """The job failed; ``str()`` shows the traceback of the rank that failed first.
 
-    ``rank`` is the rank that failed first (None when the job failed as a whole), ``exit_code`` and ``signal``
-    (a name such as ``"KILL"``) say how its process ended, ``error`` is the exception as data (``type``,
-    ``message``, ``frames``, ``values``), ``others`` one line for each rank that ended because of it.
+    ``rank`` is the rank that failed first (None if the job failed as a whole), ``exit_code`` and ``signal`` (a name
+    such as ``"KILL"``) say how its process ended, ``error`` is the exception as data (``type``, ``message``,
+    ``frames``, ``values``), ``others`` has one line for each rank that ended because of it.
     """
 
     code = "job-failed"

@@ -61,10 +61,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec(JobOptions):
-    """One job as asked for. ``process_count`` = ``node_count`` x ``process_count_per_node`` ranks run.
+    """The specification of a job. It runs on ``process_count`` = ``node_count`` x ``process_count_per_node`` ranks.
 
-    ``distributed_backend`` is the canonical label; ``environment_variables`` are those that are no secret; sizes are
-    bytes, ``created`` seconds since the epoch.
+    ``distributed_backend`` is the canonical label; ``environment_variables`` are those that are not secret; sizes are
+    in bytes, ``created`` is in seconds since the epoch.
     """
 
     id: str
@@ -110,7 +110,7 @@ class JobSpec(JobOptions):
 
     @property
     def process_count(self) -> int:
-        """World size: how many ranks run."""
+        """World size: the number of ranks."""
         return self.node_count * self.process_count_per_node
 
     def to_json(self) -> dict[str, Any]:

@@ -65,12 +65,12 @@ class Azure(Handler):
 
     @answers(AzureSignIn)
     async def get(self) -> AzureSignIn:
-        """Say who is signed in to Azure, how, and how else one could."""
+        """Return who is signed in to Azure, how, and the other ways to sign in."""
         return await _done("status")  # type: ignore[no-any-return]
 
     @answers(AzureSignIn, body=AzureChange)
     async def patch(self, body: AzureChange) -> AzureSignIn:
-        """Change settings of the sign-in."""
+        """Change the settings of the sign-in."""
         return await _done("settings", body)  # type: ignore[no-any-return]
 
 
@@ -79,7 +79,7 @@ class AzureByCode(Handler):
 
     @answers(AzureSignIn, status=202, body=AzureStart, refuses=(424,))
     async def post(self, body: AzureStart) -> AzureSignIn:
-        """Sign in; the answer may hold a code that somebody has to enter."""
+        """Sign in; the response may have a code to enter."""
         return await _done("sign_in", body)  # type: ignore[no-any-return]
 
     @answers(AzureSignIn)
@@ -93,7 +93,7 @@ class AzureOut(Handler):
 
     @answers(AzureSignIn)
     async def post(self) -> AzureSignIn:
-        """Forget the sign-in: in kernels, jobs and on disk too."""
+        """Sign out, also in kernels, in jobs and on disk."""
         return await _done("sign_out")  # type: ignore[no-any-return]
 
 
@@ -102,5 +102,5 @@ class AzureSubscriptions(Handler):
 
     @answers(AzureSubscriptionList, refuses=(424, 502))
     async def get(self) -> AzureSubscriptionList:
-        """List the subscriptions that the account may see."""
+        """List the subscriptions of the account."""
         return AzureSubscriptionList(await _done("subscriptions"))

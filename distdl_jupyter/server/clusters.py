@@ -124,7 +124,7 @@ class Clusters(Handler):
 
     @answers(Cluster, status=201, body=NewCluster, refuses=(409, 424))
     async def post(self, body: NewCluster) -> Cluster:
-        """Give a kind of cluster with its options a name."""
+        """Name a cluster with its options."""
         target = await self.run_in_thread(cluster_configs.add, body.name, body.kind, body.options)
         return (await shown(self.app, [target]))[0]
 
@@ -139,7 +139,7 @@ class ClusterByName(Handler):
 
     @answers(Cluster, body=ScaleCluster, refuses=(404, 409, 424))
     async def patch(self, name: str, body: ScaleCluster) -> Cluster:
-        """Change how many nodes a cluster has."""
+        """Change the number of nodes of a cluster."""
         target = await self.run_in_thread(
             provision.scale, await self.run_in_thread(cluster_handles.find, name), body.node_count, body.min_nodes
         )
@@ -147,7 +147,7 @@ class ClusterByName(Handler):
 
     @answers(status=204, refuses=(404, 409))
     async def delete(self, name: str) -> None:
-        """Forget a named cluster on which no job runs."""
+        """Remove the name of a cluster on which no job is running."""
         await self.run_in_thread(_removed, name, self.app)
 
 
@@ -161,7 +161,7 @@ class CheckOfCluster(Handler):
     @answers(ClusterChecks, body=CheckCluster, refuses=(404,))
     @executes
     async def post(self, name: str, body: CheckCluster) -> ClusterChecks:
-        """Look at every node for what would keep a job from running there; it takes up to half a minute."""
+        """Check every node for problems that would keep a job from running; this can take 30 s."""
         target = await self.run_in_thread(cluster_handles.find, name)
         needs = await self.run_in_thread(status.needs, body.distributed_backend) if body.distributed_backend else None
         found = await self.app.looks.checked(target, needs)

@@ -26,7 +26,7 @@ class Compare(Handler):
 
     @answers(Comparison, query=CompareQuery, refuses=(404,))
     async def get(self, query: CompareQuery) -> Comparison:
-        """Compare jobs: their curves in one figure, and what was asked and came of each side by side."""
+        """Compare jobs: their curves in one figure, their specs and results side by side."""
         return await self.run_in_thread(_compared, query)
 
 

@@ -31,7 +31,7 @@ class Form(Handler):
     @answers(FormState, body=FormRequest, refuses=(424, 502))
     @executes
     async def post(self, body: FormRequest) -> object:
-        """Return the form for a text and what was chosen so far."""
+        """Return the form for a source text and the choices so far."""
         submitting.check_code(body.code, self.app.max_code_bytes)
         python = submitting.interpreter(body.kernel_name, self.kernel_spec_manager)
         return await self.slowly(_state, body, python, self.root, self.app.form_seconds, self.gone)

@@ -96,13 +96,13 @@ class JobById(Handler):
 
     @answers(JobDetail, refuses=(404,))
     async def get(self, id_: str) -> JobDetail:
-        """Return everything of a job that does not stream."""
+        """Return everything about a job that is not streamed."""
         async with self.app.sources.opened(checked_id(id_)) as live:
             return await self.run_in_thread(live.use, _detail)
 
     @answers(status=204, refuses=(404, 409, 507))
     async def delete(self, id_: str) -> None:
-        """Delete a job that has ended, with its log, values and outputs."""
+        """Delete an ended job with its log, values and outputs."""
         await self.run_in_thread(lambda: attached(id_).remove())
 
 
@@ -118,7 +118,7 @@ class EnvironmentOfJob(Handler):
 
     @answers(JobEnvironment, refuses=(404,))
     async def get(self, id_: str) -> JobEnvironment:
-        """Return the Python and packages of rank 0, and the state of the code in git with what was changed."""
+        """Return Python and packages of rank 0, and the git state of the code with its uncommitted changes."""
         return await self.run_in_thread(lambda: attached(id_).environment())
 
 
@@ -127,7 +127,7 @@ class TimeOfJob(Handler):
 
     @answers(JobTime, query=TimeQuery, refuses=(404,))
     async def get(self, id_: str, query: TimeQuery) -> JobTime:
-        """Return the mean step of each rank in parts, the rank that slows the others, and the newest steps."""
+        """Return the mean step time of each rank in parts, the rank that delays the others, and the newest steps."""
         return await self.run_in_thread(lambda: job_time(attached(id_).time(), query.last))
 
 
@@ -136,7 +136,7 @@ class CheckOfJob(Handler):
 
     @answers(JobCheck, refuses=(404,))
     async def get(self, id_: str) -> JobCheck:
-        """Return how far a check is, and what its runs have found."""
+        """Return the progress and the findings of a check."""
         from distdl_jupyter import correctness
 
         return await self.run_in_thread(lambda: job_check(correctness.standing(attached(id_))))
@@ -144,7 +144,7 @@ class CheckOfJob(Handler):
     @answers(JobRow, status=201, refuses=(400, 404, 424, 502, 507))
     @executes
     async def post(self, id_: str) -> JobRow:
-        """Check by short runs, on several ranks and on one process, whether the code of a job is right."""
+        """Check the code of a job with short runs on several ranks and on one process."""
         from distdl_jupyter import correctness
 
         job = await self.slowly(lambda: correctness.start_again(attached(id_)))
@@ -157,7 +157,7 @@ class PruneJobs(Handler):
 
     @answers(retention.Pruned, body=Prune, refuses=(507,))
     async def post(self, body: Prune) -> retention.Pruned:
-        """Delete ended jobs that are older than an age and not among the newest, or say which they are."""
+        """Delete ended jobs that are older than an age and not among the newest, or only list them."""
         return await self.slowly(retention.prune, body.older, body.keep, dry_run=body.dry_run, only=body.only)
 
 
@@ -166,7 +166,7 @@ class CancelJob(Handler):
 
     @answers(status=202, body=Cancel, refuses=(404, 409, 507))
     async def post(self, id_: str, body: Cancel) -> None:
-        """Stop a job: INT, TERM, KILL with a grace between, or KILL at once."""
+        """Stop a job: INT, TERM, KILL with a grace period in between, or KILL at once."""
         await self.run_in_thread(lambda: attached(id_).cancel(now=body.now))
 
 
@@ -175,7 +175,7 @@ class QueueOfJobs(Handler):
 
     @answers(job_queue.Queue)
     async def get(self) -> job_queue.Queue:
-        """Return the jobs that hold something of this machine, and those that wait, in their order."""
+        """Return the jobs that hold resources of this machine, and the waiting jobs in order."""
         return await self.run_in_thread(job_queue.queue)
 
 
@@ -184,7 +184,7 @@ class PriorityOfJob(Handler):
 
     @answers(status=202, body=Priority, refuses=(404, 409, 507))
     async def post(self, id_: str, body: Priority) -> None:
-        """Give a waiting job another priority."""
+        """Change the priority of a waiting job."""
         await self.run_in_thread(lambda: job_queue.prioritize(checked_id(id_), body.priority))
 
 
@@ -194,7 +194,7 @@ class MoveJob(Handler):
     @answers(JobRow, status=201, body=Move, refuses=(400, 404, 409, 424, 502, 507))
     @executes
     async def post(self, id_: str, body: Move) -> JobRow:
-        """Start a waiting job on another cluster instead; it gives up its place first, so it never runs twice."""
+        """Start a waiting job on another cluster instead; it leaves its queue first, so it never runs twice."""
         return await self.slowly(lambda: row_of(attached(id_).move(body.compute_target)))
 
 
@@ -204,7 +204,7 @@ class RerunJob(Handler):
     @answers(JobRow, status=201, refuses=(400, 404, 502, 507))
     @executes
     async def post(self, id_: str) -> JobRow:
-        """Start the same job again, with the code and the values that travelled then."""
+        """Start the same job again, with its original code and values."""
         return await self.slowly(lambda: row_of(attached(id_).rerun()))
 
 
@@ -214,7 +214,7 @@ class ResumeJob(Handler):
     @answers(JobRow, status=201, refuses=(400, 404, 409, 424, 502, 507))
     @executes
     async def post(self, id_: str) -> JobRow:
-        """Start a new job with the same code, which goes on from the checkpoints of this one."""
+        """Start a new job with the same code that continues from the checkpoints of this one."""
         return await self.slowly(lambda: row_of(attached(id_).resume()))
 
 
@@ -223,7 +223,7 @@ class CheckpointsOfJob(Handler):
 
     @answers(CheckpointTable, refuses=(404,))
     async def get(self, id_: str) -> CheckpointTable:
-        """List the checkpoints of a job with the metrics at their steps, the newest first."""
+        """List the checkpoints of a job with the metrics at their steps, newest first."""
         return await self.run_in_thread(_checkpoints, id_)
 
 
@@ -238,7 +238,7 @@ class ForkJob(Handler):
     @answers(JobRow, status=201, body=Fork, refuses=(400, 404, 424, 502, 507))
     @executes
     async def post(self, id_: str, body: Fork) -> JobRow:
-        """Start a new job with the same code, which goes on from one checkpoint of this one."""
+        """Start a new job with the same code that continues from one checkpoint of this one."""
         return await self.slowly(lambda: row_of(attached(id_).fork(path=body.path or None)))
 
 
@@ -247,7 +247,7 @@ class JobResult(Handler):
 
     @answers(Result, refuses=(404,))
     async def get(self, id_: str) -> Result:
-        """Return what each rank returned in short form, or the failure."""
+        """Return the value of each rank in short form, or the failure."""
         return await self.run_in_thread(_result, id_)
 
 

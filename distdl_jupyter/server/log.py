@@ -82,7 +82,7 @@ class JobMetrics(Handler):
 
     @answers(MetricsList, query=MetricsQuery, refuses=(404,))
     async def get(self, id_: str, query: MetricsQuery) -> MetricsList:
-        """Return the series of each rank, thinned to so many points; exact where there are few."""
+        """Return the series of each rank, reduced to a number of points; short series are exact."""
         async with self.app.sources.opened(checked_id(id_)) as live:
             found: MetricsList = await self.run_in_thread(live.use, lambda reading: _metrics(reading, query))
         return found
@@ -106,7 +106,7 @@ class JobCurve(Handler):
 
     @answers(Curve, query=CurveQuery, refuses=(404,))
     async def get(self, id_: str, query: CurveQuery) -> Curve:
-        """Return a metric drawn for plotly, and told; an unknown one gives an empty plot."""
+        """Return a metric as a plotly figure and as text; an unknown one gives an empty plot."""
         async with self.app.sources.opened(checked_id(id_)) as live:
             found: Curve = await self.run_in_thread(live.use, lambda reading: _curve(reading, query))
         return found

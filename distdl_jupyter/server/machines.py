@@ -21,7 +21,7 @@ class Choices(Handler):
     @answers(ChoiceList, body=ChoicesQuestion, refuses=(409, 424))
     @executes
     async def post(self, body: ChoicesQuestion) -> ChoiceList:
-        """List the values of one option, as far as they can be seen from here; it may take seconds."""
+        """List the known values of one option; this can take seconds."""
         found = await asyncio.to_thread(provision.choices, body.kind, body.option, body.options)
         return ChoiceList(tuple(found))
 
@@ -31,14 +31,14 @@ class MachinesOfCluster(Handler):
 
     @answers(Cluster, status=202, body=NewMachines, refuses=(404, 409, 424))
     async def post(self, name: str, body: NewMachines) -> Cluster:
-        """Make the machines; the answer comes when that was accepted."""
+        """Create the machines; the response is sent when the request was accepted."""
         target = await self.run_in_thread(cluster_handles.find, name)
         await asyncio.to_thread(provision.create, target, body.wanted)
         return (await shown(self.app, [target]))[0]
 
     @answers(Cluster, status=202, refuses=(404, 409, 424))
     async def delete(self, name: str) -> Cluster:
-        """End the machines, on which no job may run; the cluster keeps its name."""
+        """Delete the machines, on which no job may be running; the cluster keeps its name."""
         target = await self.run_in_thread(cluster_handles.find, name)
         active = [job for job in await self.run_in_thread(self.app.listing.all) if job.active]
         mine = [job for job in active if job.row.compute_target == name]
@@ -52,6 +52,6 @@ class Forecast(Handler):
     @answers(Machines, body=NewMachines, refuses=(404, 409, 424))
     @executes
     async def post(self, name: str, body: NewMachines) -> Machines:
-        """Say what machines these would be and what they would cost."""
+        """Return which machines would be created, and their price."""
         target = await self.run_in_thread(cluster_handles.find, name)
         return await asyncio.to_thread(provision.forecast, target, body.wanted)

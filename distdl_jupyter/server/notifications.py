@@ -28,12 +28,12 @@ class NotificationsOfUser(Handler):
 
     @answers(Notifications)
     async def get(self) -> Notifications:
-        """Say where messages about jobs go, and what for."""
+        """Return where messages about jobs are sent, and for which events."""
         return await self.run_in_thread(notifications)
 
     @answers(Notifications, body=NotificationsChange)
     async def patch(self, body: NotificationsChange) -> Notifications:
-        """Change where messages go, or what for."""
+        """Change where messages are sent, or for which events."""
         return await self.run_in_thread(lambda: notifications(body.webhook, body.notify))
 
 

@@ -37,7 +37,7 @@ class Outputs(Handler):
 
     @answers(OutputList, refuses=(404,))
     async def get(self, id_: str) -> OutputList:
-        """List the files below the job's outputs."""
+        """List the files in the job's outputs."""
         return await self.run_in_thread(_listed, id_)
 
 

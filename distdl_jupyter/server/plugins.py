@@ -28,7 +28,7 @@ class Plugins(Handler):
 
     @answers(PluginList)
     async def get(self) -> PluginList:
-        """List the plug-ins with their options, and what is wrong with those that cannot be used."""
+        """List the plug-ins with their options, and why some cannot be used."""
         return await self.run_in_thread(_plugins)
 
 
@@ -44,7 +44,7 @@ class VmSizes(Handler):
 
     @answers(VmSizeList, query=VmSizesQuery)
     async def get(self, query: VmSizesQuery) -> VmSizeList:
-        """List the sizes of the catalogue."""
+        """List the VM sizes of the catalogue."""
         return await self.run_in_thread(_sizes, query)
 
 
@@ -91,7 +91,7 @@ class Advise(Handler):
     @answers(AdviceList, body=AdviceRequest)
     @reads
     async def post(self, body: AdviceRequest) -> AdviceList:
-        """Say what is worth knowing before this is submitted."""
+        """Return advice on a job before it is submitted."""
         return await self.run_in_thread(_advice, body)
 
 

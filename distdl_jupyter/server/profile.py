@@ -25,12 +25,12 @@ class JobProfiles(Handler):
 
     @answers(JobProfile, query=ProfileQuery, refuses=(404,))
     async def get(self, id_: str, query: ProfileQuery) -> JobProfile:
-        """Return a kept profile, the newest by default: the operators that take the most time, and shares of a step."""
+        """Return a saved profile, by default the newest: the slowest operators, and shares of a step."""
         return await self.run_in_thread(lambda: job_profile(_read(id_, query.number)))
 
     @answers(status=202, body=AskProfile, refuses=(400, 404, 409, 507))
     async def post(self, id_: str, body: AskProfile) -> None:
-        """Ask ranks to record their next steps."""
+        """Record the next steps of ranks."""
         await self.run_in_thread(lambda: attached(id_).ask_profile(body.steps, body.ranks))
 
 

@@ -18,7 +18,7 @@ class JobResources(Handler):
 
     @answers(Resources, refuses=(404,))
     async def get(self, id_: str) -> Resources:
-        """Return the newest numbers of each rank and machine, what goes wrong with them now, and their curves."""
+        """Return the newest resource usage of each rank and machine, current warnings, and curves."""
         async with self.app.sources.opened(checked_id(id_)) as live:
             found: Resources = await self.run_in_thread(live.use, _resources)
         return found

@@ -26,7 +26,7 @@ class ScalingById(Handler):
 
     @answers(ScalingPanel, refuses=(404,))
     async def get(self, id_: str) -> ScalingPanel:
-        """Return what is measured up to now, what limits it, a forecast, and what an epoch costs if known."""
+        """Return the measurements so far, the bottleneck, a forecast, and the price of an epoch if it is known."""
         return await self.run_in_thread(lambda: scaling_study.find(checked_id(id_)).panel)
 
 
@@ -36,7 +36,7 @@ class ResumeScaling(Handler):
     @answers(ScalingPanel, status=201, refuses=(400, 404, 409, 502, 507))
     @executes
     async def post(self, id_: str) -> ScalingPanel:
-        """Go on with a study that was broken off: what was measured stays, and what is missing is run."""
+        """Continue an interrupted study: measurements are kept, and missing runs are run."""
         return await self.slowly(lambda: _resumed(checked_id(id_)).panel)
 
 

@@ -19,12 +19,12 @@ class JobStacks(Handler):
 
     @answers(Stacks, query=StacksQuery, refuses=(404,))
     async def get(self, id_: str, query: StacksQuery) -> Stacks:
-        """Return kept stacks, the newest by default."""
+        """Return saved stack traces, by default the newest."""
         return await self.run_in_thread(_read, id_, query.number)
 
     @answers(status=202, refuses=(404, 409))
     async def post(self, id_: str) -> None:
-        """Ask all ranks where they stand."""
+        """Capture the stack traces of all ranks."""
         await self.run_in_thread(lambda: attached(id_).ask_stacks())
 
 

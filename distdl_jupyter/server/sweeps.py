@@ -28,7 +28,7 @@ class Sweeps(Handler):
     @answers(SweepPanel, status=201, body=NewSweep, refuses=(424, 502, 507))
     @executes
     async def post(self, body: NewSweep) -> SweepPanel:
-        """Run source text many times with other values, and find the best."""
+        """Run source text many times with different values, and find the best."""
         id_ = await submitting.started(self, body)
         return await self.run_in_thread(lambda: _sweep(id_).panel)
 
@@ -38,12 +38,12 @@ class SweepById(Handler):
 
     @answers(SweepPanel, refuses=(404,))
     async def get(self, id_: str) -> SweepPanel:
-        """Return the trials as far as they have come, what they vary, and the best."""
+        """Return the trials so far, their parameters, and the best."""
         return await self.run_in_thread(lambda: _sweep(id_).panel)
 
     @answers(status=204, refuses=(404, 409, 507))
     async def delete(self, id_: str) -> None:
-        """Delete a sweep that has ended, with its trials, their logs and outputs."""
+        """Delete an ended sweep with its trials, their logs and outputs."""
         await self.slowly(lambda: _sweep(id_).remove())
 
 
@@ -52,7 +52,7 @@ class StopSweep(Handler):
 
     @answers(SweepPanel, status=202, refuses=(404, 409, 507))
     async def post(self, id_: str) -> SweepPanel:
-        """Cancel the trials that run, and start no more."""
+        """Cancel the running trials, and start no more."""
         return await self.slowly(lambda: _sweep(id_).stop().panel)
 
 
@@ -62,7 +62,7 @@ class ResumeSweep(Handler):
     @answers(SweepPanel, status=201, refuses=(400, 404, 409, 502, 507))
     @executes
     async def post(self, id_: str) -> SweepPanel:
-        """Go on with a sweep that was stopped, has failed, or was ended from outside."""
+        """Continue a sweep that was stopped, has failed, or was ended from outside."""
         return await self.slowly(lambda: _sweep(id_).resume().panel)
 
 
@@ -72,5 +72,5 @@ class RunBestOfSweep(Handler):
     @answers(JobRow, status=201, body=BestOfSweep, refuses=(400, 404, 410, 424, 502, 507))
     @executes
     async def post(self, id_: str, body: BestOfSweep) -> JobRow:
-        """Start a job with the best values, on so many processes of one node."""
+        """Start a job with the best values, on a number of processes of one node."""
         return await self.slowly(lambda: row_of(_sweep(id_).best.run(process_count_per_node=body.processes)))

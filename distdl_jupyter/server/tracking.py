@@ -18,7 +18,7 @@ class TrackersOfJob(Handler):
 
     @answers(TrackerList, refuses=(404,))
     async def get(self, id_: str) -> TrackerList:
-        """Say how far each tracker of a job has come, and where its page is."""
+        """Return the progress of each tracker of a job, and the address of its run."""
         return await self.run_in_thread(_rows, id_)
 
 

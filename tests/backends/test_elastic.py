@@ -145,7 +145,7 @@ def test_horovods_requests_are_answered_with_the_secret(rendezvous):
     assert request(rendezvous, "GET", inside(rendezvous, "global/0"))[0] == 404
 
 
-@pytest.mark.fault("entry", "nobody without the job's secret is answered, and no file is shown")
+@pytest.mark.fault("entry", "requests without the job's secret get no response, and no file is shown")
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "POST"])
 @pytest.mark.parametrize("path", ["/", "/global/0", "/rank_and_size/node-0:0", "/../../etc/passwd", "/%00", "/x:1/a/b"])
 def test_others_are_turned_away(rendezvous, method, path):
@@ -163,7 +163,7 @@ class Trap:
         return os.mkdir, (self.path,)
 
 
-@pytest.mark.fault("entry", "what a process tells of itself is read as data: nothing in it runs")
+@pytest.mark.fault("entry", "reports of a process are read as data: nothing in them runs")
 def test_a_pickle_that_would_run_something_is_no_listener(rendezvous, tmp_path):
     def told(value):
         return base64.b64encode(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))

@@ -50,20 +50,20 @@ BENCHMARKS = (
 )
 #: What README claims: (its text, the section, the beginning of the table's title, the row, its peer or "").
 CLAIMS = (
-    ("from `pip install` to the first curve, nothing to download", "first_curve", "From", "all of it", ""),
+    ("from `pip install` to the first curve, without downloads", "first_curve", "From", "all of it", ""),
     ("a warm Horovod job, to its first optimizer step", "first_step", "Warm", "warm horovod", "horovodrun"),
-    ("a warm torch job, likewise", "first_step", "Warm", "warm torch", "notebook_launcher"),
+    ("a warm torch job, to its first optimizer step", "first_step", "Warm", "warm torch", "notebook_launcher"),
     ("a cold Horovod job", "first_step", "Cold", "cold horovod, same script", "horovodrun"),
     ("a cold torch job", "first_step", "Cold", "cold torch, same script", "torchrun"),
-    ("fetching 3 x 64 MiB of data", "staging", "Data fetched: 3 x 64", "4 connections", "the SDK, nothing checked"),
-    ("fetching 1,000 x 1 kB", "staging", "Data fetched: 1,000", "4 connections", "the SDK, nothing checked"),
+    ("fetching 3 x 64 MiB of data", "staging", "Data fetched: 3 x 64", "4 connections", "the SDK without checksums"),
+    ("fetching 1,000 x 1 kB", "staging", "Data fetched: 1,000", "4 connections", "the SDK without checksums"),
 )
 _CLAIMS_BEGIN, _CLAIMS_END = "<!-- measured: written by make bench WRITE=1 -->\n", "<!-- end of measured -->\n"
 HEAD = """# Results of the benchmarks
 
-Made by `make bench WRITE=1`; each table comes from one run in which ours and its peer took turns. Medians; the spread
-is the lowest and the highest ratio of a turn. A ratio is ours divided by the peer's. The times are of one small machine
-and only there to be divided by each other.
+Written by `make bench WRITE=1`. Each table comes from one run that alternated between this package and its peer. Values
+are medians; the spread is the lowest and the highest ratio of a turn. A ratio is our time divided by the peer's. The
+times are of one small machine and only meant for these ratios.
 """
 
 
@@ -109,7 +109,7 @@ def table(title: str, records: list[dict[str, Any]]) -> str:
     """Return one table as Markdown."""
     told = listed(records[0]["versions"])
     lines = [f"**{title}**" + (f" ({told})" if told else ""), ""]
-    lines += ["|  | ours | peer | its | ratio | spread | n | goal, note |", "|---|---:|---|---:|---:|---:|---:|---|"]
+    lines += ["|  | ours | peer | peer's | ratio | spread | n | goal, note |", "|---|---:|---|---:|---:|---:|---:|---|"]
     for record in records:
         row = Row(**{name: value for name, value in record.items() if name not in {"title", "versions"}})
         met = {None: "", True: ", met", False: ", **not met**"}[row.met]

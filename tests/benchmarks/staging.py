@@ -116,7 +116,7 @@ def compare(title: str, blobs: Blobs, scratch: Path, turns: int) -> Report:
     ways: dict[str, Callable[[Path], None]] = {
         "here": blobs.stage,
         "the SDK, each range checked": lambda folder: blobs.sdk(folder, checked=True),
-        "the SDK, nothing checked": lambda folder: blobs.sdk(folder, checked=False),
+        "the SDK without checksums": lambda folder: blobs.sdk(folder, checked=False),
     }
     used: dict[str, list[float]] = {name: [] for name in ways}
     times = interleaved({name: partial(timed, way, scratch / "files", used[name]) for name, way in ways.items()}, turns)

@@ -30,7 +30,7 @@ while not os.path.exists({end!r}):
     time.sleep(0.25)
 print(f"end of rank {{rank}} after {{step}} steps", flush=True)
 """
-PROMISE = "the job goes on; log, cell, page and command line are whole again, no line and no point is missing"
+PROMISE = "the job continues; log, cell, page and command line are complete again, without a missing line or point"
 
 
 @pytest.fixture(autouse=True)

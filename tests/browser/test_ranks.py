@@ -53,7 +53,7 @@ def colour(where: Locator) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.fault("viewers", "ranks and their names outlive a kernel restart")
+@pytest.mark.fault("viewers", "ranks and their variables survive a kernel restart")
 def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -> None:
     book = desk(CELLS, width=1600)
     for number in range(3):

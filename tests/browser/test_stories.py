@@ -157,7 +157,7 @@ def test_3_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Ca
 
 
 @pytest.mark.full
-@pytest.mark.fault("viewers", "a job that ended meanwhile is shown whole")
+@pytest.mark.fault("viewers", "a job that ended in the meantime is shown completely")
 def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Callable[..., Book], lab: Lab) -> None:
     book = desk([TRAIN, steps(lab, "alone")])
     book.run_all()

@@ -253,7 +253,7 @@ def test_a_failing_rank_ends_the_others_within_seconds_and_is_the_one_raised(tmp
     assert len(view.failure.others) == 3
 
 
-@pytest.mark.fault("rank", "the cause is raised and not what the others say of it")
+@pytest.mark.fault("rank", "the cause is raised, not the errors that it caused on other ranks")
 @pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.full)])
 def test_the_cause_is_raised_and_not_the_echo_of_a_lost_peer(controller):
     def fail_while_others_reduce():
@@ -381,7 +381,7 @@ def test_cancel_ends_a_job_from_anywhere():
 
 
 @pytest.mark.full
-@pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")
+@pytest.mark.fault("stubborn", "the whole process tree is gone within the grace period after a cancel")
 def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     job = submit(stubborn, process_count_per_node=2, stop_grace_seconds=0.3)
     wait_for(lambda: ranks_in_log(job) == {0, 1}, what="both ranks")
@@ -419,14 +419,14 @@ def alive(pid):
         return False
 
 
-@pytest.mark.fault("stubborn", "max_run_duration_seconds ends it and says so")
+@pytest.mark.fault("stubborn", "max_run_duration_seconds ends it, with a message")
 def test_a_time_limit_ends_the_job_and_says_so():
     job = submit(forever, max_run_duration_seconds=2, stop_grace_seconds=0.5)
     with pytest.raises(JobFailed, match="stopped after 2 s \\(max_run_duration_seconds\\)"):
         job.result(60)
 
 
-@pytest.mark.fault("supervisor", "ranks that are stuck in a library are gone within 10 s")
+@pytest.mark.fault("supervisor", "ranks that are stuck in a library have ended within 10 s")
 def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_watchdog_were_both_killed():
     def stuck():
         import ctypes
@@ -445,7 +445,7 @@ def test_ranks_stuck_in_a_library_go_even_when_supervisor_and_watchdog_were_both
 
 
 @pytest.mark.full
-@pytest.mark.fault("viewers", "the job goes on; another process reads and cancels it")
+@pytest.mark.fault("viewers", "the job continues; another process reads and cancels it")
 def test_a_job_outlives_the_process_group_of_its_submitter_and_another_process_reads_and_cancels_it():
     code = textwrap.dedent(
         """
@@ -641,7 +641,7 @@ def test_rerun_of_a_job_without_its_files_says_so():
     assert jobs() == [first]
 
 
-@pytest.mark.fault("rank", "a job whose work is done is completed, with a note")
+@pytest.mark.fault("rank", "a job that has finished its work is completed, with a note")
 def test_a_crash_while_python_shuts_down_spoils_no_finished_job():
     def work():
         import atexit

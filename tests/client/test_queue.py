@@ -51,7 +51,9 @@ def runs(job):
 
 
 @pytest.mark.full
-@pytest.mark.fault("queue", "a killed supervisor of a waiting job is replaced; it keeps its place and starts once")
+@pytest.mark.fault(
+    "queue", "a killed supervisor of a waiting job is replaced; the job keeps its position and starts once"
+)
 def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
     first = begin(tmp_path, "first")

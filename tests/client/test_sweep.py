@@ -175,7 +175,7 @@ def test_a_bad_trial_is_stopped_early_and_says_why(distdl_home):
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "whoever looks next starts another one; each trial runs once, and none is lost")
+@pytest.mark.fault("sweep", "the next reader starts another one; each trial runs once, and none is lost")
 def test_what_drives_a_sweep_is_killed_again_and_again(distdl_home, injected):
     found = sweep(swept.trains, LR, trials=5, parallel=2, pruner="none", kwargs={"epochs": 30, "seconds": 0.1})
     wait_for(lambda: len(jobs()) == 2 and all(job.view().metrics for job in jobs()), what="two trials at work")
@@ -205,7 +205,7 @@ def test_what_drives_a_sweep_is_killed_again_and_again(distdl_home, injected):
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "after four in a row it is lost and says so; its trials go on, and it can be resumed")
+@pytest.mark.fault("sweep", "after four in a row it is reported as lost; its trials continue, and it can be resumed")
 def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
     found = sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 80, "seconds": 0.1}, name="digits")
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
@@ -227,7 +227,9 @@ def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "without a secret variable it is lost and names it; who has the variable goes on by a look")
+@pytest.mark.fault(
+    "sweep", "without a secret variable it is lost and names it; a reader that has the variable continues it"
+)
 def test_what_drives_a_sweep_with_a_secret_is_killed(distdl_home, monkeypatch):
     found = sweep(swept.trains, LR, trials=2, pruner="none", kwargs={"epochs": 50, "seconds": 0.1},
                   environment_variables={"HUB_TOKEN": "abcdefgh123"})  # fmt: skip
@@ -249,7 +251,7 @@ def test_what_drives_a_sweep_with_a_secret_is_killed(distdl_home, monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "a look at it afterwards drives it on; lost trials are run again with their values")
+@pytest.mark.fault("sweep", "the next read continues it; lost trials are rerun with their values")
 def test_what_drives_a_sweep_is_killed_with_the_supervisors_of_its_trials(distdl_home):
     """All of them end at once, as with their machine: these are no losses in a row."""
     found = sweep(swept.trains, LR, trials=4, parallel=3, pruner="none", kwargs={"epochs": 40, "seconds": 0.1})
@@ -297,7 +299,7 @@ def test_a_sweep_that_is_stopped_goes_on_later_and_with_more_trials(distdl_home)
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "no further trial starts; the one that runs goes on, and what is known of all is shown")
+@pytest.mark.fault("sweep", "no further trial starts; the running one continues, and all known results are shown")
 def test_a_sweep_whose_folder_is_deleted_ends_and_its_trials_are_kept(distdl_home):
     found = sweep(swept.trains, LR, trials=4, pruner="none", kwargs={"epochs": 20, "seconds": 0.1})
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")

@@ -65,7 +65,7 @@ def test_more_ranks_than_the_machine_takes_are_refused_before_the_start(monkeypa
     assert len(cluster.preview(spec, allowed).ranks) == 5000
 
 
-@pytest.mark.fault("many", "more ranks than the machine takes are refused with the remedy; nothing is started")
+@pytest.mark.fault("many", "more ranks than the machine allows are rejected with a fix; nothing is started")
 def test_submit_of_too_many_ranks_starts_nothing():
     many = 8 * max(8, cores()) + 1
     with pytest.raises(InvalidSpec, match=r"set oversubscribe=True\.$"):
@@ -90,7 +90,7 @@ class Stopped(Exception):
     """What the supervisor raises when the job is canceled."""
 
 
-@pytest.mark.fault("stubborn", "a start of many ranks is canceled within some ranks, and leaves none")
+@pytest.mark.fault("stubborn", "a start of many ranks is canceled within a few ranks, and leaves none")
 def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
     cluster, told = registry.get("clusters", "local"), []
 

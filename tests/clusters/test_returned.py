@@ -73,7 +73,7 @@ class Host:
         return {}
 
 
-@pytest.mark.fault("entry", "a host gives the values of its own ranks only")
+@pytest.mark.fault("entry", "only values of its own ranks are accepted from a host")
 def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     names = ["results/rank-1.pkl", "results/rank-0.pkl", "./results//planted.pkl", "results/.rank-1.pkl.5", "outputs/a"]
     node = staging.AgentNode(Host(names), "/there", "", "", shared=False)

@@ -183,7 +183,9 @@ def holds(until):
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-@pytest.mark.fault("many", "each has GPUs of its own; the next one is queued and says for whom, until one ends")
+@pytest.mark.fault(
+    "many", "each has its own GPUs; the next job is queued and names the jobs that it waits for, until one ends"
+)
 def test_more_jobs_than_gpus(two, tmp_path):
     def begin(name, **options):
         return submit(holds, (str(tmp_path / name),), name=name, distributed_backend="plain", **options)

@@ -30,6 +30,9 @@ def test_the_reference_has_every_option_call_and_command(written):
     assert [path for path in paths if f"## `{path}`" not in written["http"]] == []
     assert "## `distdl submit`" in written["command-line"]
     assert "### `Job.result`" in written["python"]
+    distributed, _, sweep = written["magics"].partition("## `%%sweep`")
+    assert "--max-restarts" in distributed
+    assert "--max-restarts" in sweep
 
 
 def test_an_error_has_its_remedy_at_the_address_of_its_code(written):

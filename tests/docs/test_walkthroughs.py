@@ -82,7 +82,7 @@ def check_output(expected, actual, where):
     """Compare loosely: the same checks with the same marks, and most words; numbers differ by machine."""
     lines = actual.splitlines()
     for line in expected.splitlines():
-        if line[0] in MARKS:
+        if line and line[0] in MARKS:
             title = re.split(r"\s{2,}", line)[1]
             assert any(other.startswith(line[0]) and title in other for other in lines), f"{where}: {line}\n{actual}"
     words = set(re.findall(r"[^\W\d_]{3,}", expected))

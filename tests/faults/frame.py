@@ -3,7 +3,7 @@
     @pytest.mark.fault("rank", "the earliest cause is named with its rank and signal")
     def test_a_rank_that_is_killed(...): ...
 
-The first word is a key of ``ROWS``, the second the promise in words, as it stands in the table. A test that injects its
+The first argument is a key of ``ROWS``, the second the guarantee, as the table shows it. A test that injects its
 fault several times takes the fixture ``injected`` and calls it after each one that held (``injected()``, or
 ``injected(6)`` for six); a test that never calls it counts as one injection. Parameters of a test are one line of the
 table together.
@@ -31,30 +31,30 @@ from tests.selection import everything
 #: The kinds of faults, in the order of the table.
 ROWS = {
     "viewers": "Kernel killed (-9) and restarted; server killed and restarted; page reloaded; all at once",
-    "supervisor": "Supervisor killed (-9) at random moments, alone and with what guards it",
+    "supervisor": "Supervisor killed (-9) at random moments, alone and with its watchdog",
     "rank": "A rank that raises, exits, crashes, is killed or runs out of memory",
-    "stuck": "A rank that is stuck while the others wait for it",
-    "stubborn": "Code that ignores signals, daemonised processes, threads that never end",
+    "stuck": "A rank that hangs while the others wait for it",
+    "stubborn": "Code that ignores signals, daemons, threads that never end",
     "disk": "Full disk, deleted job folder, read-only home",
-    "clock": "Clock set back, submits in the same instant, two that cancel at once",
+    "clock": "Clock set back, simultaneous submits, simultaneous cancels",
     "payload": "A payload that cannot be pickled, sent or opened",
-    "log": "Output that is huge, broken, or imitates the package's own marks",
+    "log": "Output that is huge, broken, or imitates the package's own markers",
     "many": "Many jobs, many folders, many readers",
-    "queue": "Jobs that wait: killed supervisors, deleted or full folders, other users, jumping clocks",
-    "sweep": "Sweeps: what drives them killed, their folder deleted, many at once",
-    "trackers": "Trackers that are down, or whose disk is full",
-    "handlers": "Requests with wrong types, huge values, paths for ids, foreign tokens",
+    "queue": "Waiting jobs: killed supervisors, deleted or full folders, other users, clock changes",
+    "sweep": "Sweeps: driver killed, folder deleted, many at once",
+    "trackers": "Trackers that are down or have a full disk",
+    "handlers": "Requests with wrong types, huge values, paths instead of ids, tokens of others",
     "restarts": "Failures of jobs that may restart or be resumed",
-    "entry": "Somebody else who wants in, and secrets that want out",
+    "entry": "Access by other users, and leaks of secrets",
 }
 PAGE = Path(__file__).with_name("RESULTS.md")
-HEAD = """# Faults and promises
+HEAD = """# Faults and guarantees
 
 Every fault is injected for real: signals sent to real processes, real browsers, real disks.
-One line is one test; an injection has held when all of its promise was seen to be true.
+One line is one test; an injection has held if its whole guarantee was observed.
 
-What is not promised: a process that has left its session, its parents and its environment gets away when supervisor and
-watchdog are killed in the same moment.
+Not guaranteed: a process that has left its session, its parents and its environment can survive if supervisor and
+watchdog are killed at the same moment.
 """
 
 
@@ -157,7 +157,7 @@ def known(text: str) -> dict[str, Line]:
     for line in text.splitlines():
         row = next((key for key, words in ROWS.items() if line == f"## {words}"), row)
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if row and line.startswith("| ") and len(cells) == 4 and cells != ["fault", "promise", "held", "in `tests`"]:
+        if row and line.startswith("| ") and len(cells) == 4 and cells != ["fault", "guarantee", "held", "in `tests`"]:
             fault, promise, how, where = cells
             one = found[f"{where}::test_{fault.replace(' ', '_')}"] = Line(row, promise)
             if said := re.fullmatch(r"(\d+) of (\d+)", how):
@@ -169,7 +169,7 @@ def known(text: str) -> dict[str, Line]:
 
 def _table(lines: dict[str, Line]) -> str:
     rows = [
-        "| fault | promise | held | in `tests` |",
+        "| fault | guarantee | held | in `tests` |",
         "|---|---|---|---|",
         *(_cells(test, line) for test, line in lines.items()),
     ]

@@ -87,7 +87,7 @@ def test_two_hundred_submits_in_the_same_instant(injected):
 
 
 @pytest.mark.full
-@pytest.mark.fault("clock", "the list keeps the order of submits, whatever the clock says at each")
+@pytest.mark.fault("clock", "the list keeps the order of submits, whatever the clock")
 @with_another_clock
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 def test_a_clock_set_back_between_submits(zone, injected, monkeypatch):
@@ -144,7 +144,7 @@ def times(job, read=all_written):
 
 
 @pytest.mark.full
-@pytest.mark.fault("clock", "no time goes back, no duration is negative, no limit strikes early; the job ends in order")
+@pytest.mark.fault("clock", "no time goes back, no duration is negative, no limit applies early; the job ends normally")
 @with_another_clock
 def test_a_clock_set_while_a_job_runs(tmp_path, injected):
     began = time.monotonic()
@@ -168,7 +168,7 @@ def test_a_clock_set_while_a_job_runs(tmp_path, injected):
 
 
 @pytest.mark.full
-@pytest.mark.fault("clock", "a limit of time goes by time that passes: a clock set forward does not end the job")
+@pytest.mark.fault("clock", "a time limit is measured in elapsed time: setting the clock forward does not end the job")
 @with_another_clock
 def test_a_clock_set_forward_does_not_use_up_the_limit(tmp_path):
     clock = Clock(tmp_path, limit=100.0)
@@ -203,7 +203,7 @@ def ends(job):
 
 
 @pytest.mark.full
-@pytest.mark.fault("clock", "20 that cancel in one instant, by kernel, command line and server: one end, canceled")
+@pytest.mark.fault("clock", "20 cancels at the same moment, by kernel, command line and server: one end, canceled")
 def test_many_cancel_at_once(server, tmp_path, injected):
     job = submit_source(WAIT)
     wait_for(lambda: job.state is State.RUNNING, what="running")
@@ -227,7 +227,7 @@ def test_many_cancel_at_once(server, tmp_path, injected):
     injected(20)
 
 
-@pytest.mark.fault("clock", "a cancel in the moment of the natural end: one end, either completed or canceled")
+@pytest.mark.fault("clock", "a cancel at the moment of the natural end: one end, either completed or canceled")
 def test_a_cancel_at_the_natural_end(injected):
     for number in range(few_or_all(4, 100)):
         job = submit_source("import time\nprint('ready', flush=True)\ntime.sleep(0.2)")
@@ -245,7 +245,9 @@ def test_a_cancel_at_the_natural_end(injected):
         injected()
 
 
-@pytest.mark.fault("clock", "a job is not removed while it starts; two that remove an ended one: gone, one is told")
+@pytest.mark.fault(
+    "clock", "a job is not removed while it starts; if two remove an ended one, it is gone and one gets an error"
+)
 def test_remove_while_starting_and_twice(injected):
     job = submit_source("1")
     with pytest.raises(JobStillRunning):

@@ -107,7 +107,7 @@ def failing_disk(distdl_home, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("disk", "a file system that breaks down and is read-only: training goes on, nobody waits for ever")
+@pytest.mark.fault("disk", "a file system fails and becomes read-only: training continues, and nothing waits forever")
 def test_a_disk_that_becomes_read_only_while_a_job_writes(failing_disk, tmp_path):
     training = Training(tmp_path)
     job = training.job
@@ -127,7 +127,9 @@ def test_a_disk_that_becomes_read_only_while_a_job_writes(failing_disk, tmp_path
     assert not until_gone(job.id)
 
 
-@pytest.mark.fault("disk", "training goes on; both the shortage and its end are told; of a short one nothing is lost")
+@pytest.mark.fault(
+    "disk", "training continues; the shortage and its end are reported; after a short one nothing is lost"
+)
 def test_a_disk_that_is_full_for_a_while(disk, tmp_path, injected):
     training = Training(tmp_path)
     job = training.job
@@ -152,7 +154,7 @@ def test_a_disk_that_is_full_for_a_while(disk, tmp_path, injected):
     assert "Nothing was lost" in notes(job)["disk-room"]
 
 
-@pytest.mark.fault("disk", "the end is told in room that was kept for it, with what could not be kept")
+@pytest.mark.fault("disk", "the end is written to reserved space, with a list of what could not be saved")
 def test_a_disk_that_is_full_to_the_end(disk, tmp_path):
     training = Training(tmp_path)
     job = training.job
@@ -169,7 +171,7 @@ def test_a_disk_that_is_full_to_the_end(disk, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("disk", "lines of the log are left out and counted; no metric is; the log stays readable")
+@pytest.mark.fault("disk", "lines of the log are skipped and counted, metrics are not; the log stays readable")
 def test_a_flood_on_a_full_disk(disk, tmp_path):
     training = Training(tmp_path, size=200_000)
     job = training.job
@@ -200,7 +202,7 @@ def test_three_jobs_at_full_speed_on_a_full_disk(disk, tmp_path):
         every_line_is_whole(training.job)
 
 
-@pytest.mark.fault("disk", "a job can be canceled although nothing can be written")
+@pytest.mark.fault("disk", "a job can be canceled even if nothing can be written")
 def test_cancel_on_a_full_disk(disk, tmp_path):
     training = Training(tmp_path)
     disks.fill(disk)
@@ -216,7 +218,7 @@ SAVE = "import distdl_jupyter\n(distdl_jupyter.checkpoint_dir() / 'model.pt').wr
 SMALL = "40 + 2"
 
 
-@pytest.mark.fault("disk", "the value is said to be missing, with the reason; no half of it is left")
+@pytest.mark.fault("disk", "the value is reported as missing, with the reason; no partial file is left")
 def test_a_value_that_does_not_fit(disk):
     job = cell(BIG)
     job.wait(120)
@@ -226,7 +228,7 @@ def test_a_value_that_does_not_fit(disk):
     assert list(job.folder.results.iterdir()) == []
 
 
-@pytest.mark.fault("disk", "what the training itself cannot save ends it with its own error, and never silently")
+@pytest.mark.fault("disk", "if the training cannot save a file, it ends with its own error, never silently")
 def test_a_checkpoint_that_does_not_fit(disk):
     job = cell(SAVE)
     with pytest.raises(JobFailed, match="No space left on device") as failed:
@@ -234,7 +236,7 @@ def test_a_checkpoint_that_does_not_fit(disk):
     assert failed.value.rank == 0
 
 
-@pytest.mark.fault("disk", "a submit is refused with the reason and the remedy, and leaves nothing behind")
+@pytest.mark.fault("disk", "a submit is rejected with the reason and a fix, and leaves nothing behind")
 def test_a_submit_on_a_full_disk(disk, tmp_path):
     first = cell(SMALL)
     assert first.result(120) == 42
@@ -261,7 +263,7 @@ def distdl(*arguments, first=(), **more):
 
 
 @pytest.mark.full
-@pytest.mark.fault("disk", "ended jobs can be read; a submit and a removal are refused with the reason")
+@pytest.mark.fault("disk", "ended jobs can be read; a submit and a removal are rejected with the reason")
 def test_a_read_only_home(disk, tmp_path):
     first = cell(SMALL)
     assert first.result(120) == 42
@@ -276,7 +278,7 @@ def test_a_read_only_home(disk, tmp_path):
     assert distdl_jupyter.attach(first.id).result() == 42
 
 
-@pytest.mark.fault("disk", "somebody else's folder, a file in its place, no home at all: refused with the reason")
+@pytest.mark.fault("disk", "another user's folder, a file at its path, no home at all: rejected with the reason")
 @pytest.mark.parametrize("kind", ["file", "denied", "nowhere"])
 def test_a_home_that_cannot_be(kind, tmp_path):
     home, script = tmp_path / "home", tmp_path / "train.py"
@@ -304,7 +306,7 @@ def test_a_home_that_cannot_be(kind, tmp_path):
     assert "Traceback" not in listed.stderr
 
 
-@pytest.mark.fault("disk", "its processes end; whoever waits is told; other jobs and the list go on")
+@pytest.mark.fault("disk", "its processes end; waiting callers are notified; other jobs and the list continue")
 def test_a_job_folder_deleted_while_it_runs(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
@@ -379,7 +381,9 @@ def limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.fault("disk", "far more waits than there is room for: lines of the log are left out, the end is told")
+@pytest.mark.fault(
+    "disk", "far more output is waiting than there is space for: lines of the log are skipped, the end is written"
+)
 @pytest.mark.parametrize("size", [10, 100, 3000])
 @pytest.mark.parametrize("short_of", ["disk", "limit"])
 def test_an_end_that_is_told_in_the_room_that_is_kept(short_of, size, request, distdl_home, monkeypatch):
@@ -435,7 +439,7 @@ def test_no_line_is_ever_glued_to_a_torn_one(disk, injected):
 
 
 @pytest.mark.full
-@pytest.mark.fault("disk", "the server answers what it can, refuses the rest with 507 and its remedy, and lives on")
+@pytest.mark.fault("disk", "the server answers what it can, rejects the rest with 507 and a fix, and keeps running")
 def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
     id_ = server.submit(SMALL)
     server.until_ended(id_)
@@ -460,7 +464,7 @@ def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
     assert server.until_ended(training.job.id)["state"] == "canceled"
 
 
-@pytest.mark.fault("disk", "the server says that the job is gone, with 404, and goes on")
+@pytest.mark.fault("disk", "the server reports the job as gone, with 404, and keeps running")
 def test_a_server_whose_jobs_are_deleted_under_it(server, tmp_path, injected):
     for number in range(few_or_all(1, 3)):
         (tmp_path / str(number)).mkdir()

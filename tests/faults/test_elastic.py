@@ -95,7 +95,7 @@ def leader_of(job):
     return next(one for one in descendants(job) if "distdl_jupyter.backends.elastic" in one.cmdline())
 
 
-@pytest.mark.fault("restarts", "the others keep process and state, the dead one is replaced, no step is done from 0")
+@pytest.mark.fault("restarts", "the others keep process and state, the dead one is replaced, no step restarts from 0")
 @pytest.mark.parametrize(
     ("count", "victim"), [(2, 0), pytest.param(2, 1, marks=pytest.mark.full),
                           pytest.param(3, 0, marks=pytest.mark.full)],
@@ -120,7 +120,7 @@ def test_a_rank_of_an_elastic_job_that_is_killed(count, victim):
     assert any("goes on from" in line.text and not line.text.endswith("from 0") for line in job.logs(victim))
 
 
-@pytest.mark.fault("restarts", "new hosts take part from the next commit on, those that went are not waited for")
+@pytest.mark.fault("restarts", "new hosts join at the next commit, and no rank waits for removed hosts")
 def test_hosts_that_come_and_go(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("node-0:1\n")
@@ -142,7 +142,7 @@ def test_hosts_that_come_and_go(tmp_path):
     assert not until_gone(job.id, 5.0)
 
 
-@pytest.mark.fault("restarts", "failed with a sentence after the time that processes may take to meet")
+@pytest.mark.fault("restarts", "failed with a sentence after the timeout for processes to connect")
 def test_too_few_hosts_for_too_long(tmp_path):
     script = tmp_path / "discover"
     script.write_text("#!/bin/sh\necho node-0:1\n")
@@ -156,7 +156,7 @@ def test_too_few_hosts_for_too_long(tmp_path):
     assert not until_gone(job.id, 5.0)
 
 
-@pytest.mark.fault("restarts", "a failure more than max_restarts fails the job with its own cause, within 5 s")
+@pytest.mark.fault("restarts", "one failure more than max_restarts fails the job with its own cause, within 5 s")
 def test_more_failures_than_an_elastic_job_makes_good():
     job = start(2, 10_000, max_restarts=0)
     until_step(job, 3)
@@ -169,7 +169,9 @@ def test_more_failures_than_an_elastic_job_makes_good():
     assert not until_gone(job.id, 2.0)
 
 
-@pytest.mark.fault("restarts", "an exception is made good like any failure, then the job fails with that exception")
+@pytest.mark.fault(
+    "restarts", "the job recovers from an exception like from any failure, then fails with that exception"
+)
 def test_code_that_raises_in_an_elastic_job():
     job = start(2, 100, 0.05, 12, max_restarts=1)
     with pytest.raises(JobFailed) as caught:
@@ -193,7 +195,7 @@ def never_right(steps):
 
 
 @pytest.mark.fault(
-    "restarts", "an error of Horovod that comes back each time is ended with a sentence, not tried for ever"
+    "restarts", "an error of Horovod that occurs every time ends with a sentence, without endless retries"
 )
 def test_an_error_that_comes_back_in_an_elastic_job():
     job = start(2, 1, function=never_right, max_restarts=2)

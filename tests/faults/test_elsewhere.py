@@ -39,7 +39,7 @@ def be_silent(seconds, *files):
 
 
 @pytest.mark.fault(
-    "supervisor", "another host that cannot see its lock says where it runs, writes nothing, ends nothing"
+    "supervisor", "another host that cannot see its lock says where the job runs, and writes and ends nothing"
 )
 def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the fixture
     job = started()
@@ -65,7 +65,9 @@ def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the f
     assert job.wait(60).state is State.CANCELED
 
 
-@pytest.mark.fault("supervisor", "one whose host is gone stays as it is until a user says so; then it is lost, once")
+@pytest.mark.fault(
+    "supervisor", "a job whose host is gone is unchanged until a user declares it lost; then it is lost, once"
+)
 def test_a_job_of_a_host_that_is_gone(other_host):  # noqa: F811 - the fixture
     job = started()
     jobs.kill_supervisor(job)

@@ -77,7 +77,7 @@ def is_stream(path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("handlers", "a path, a huge word, no text for an id: 4xx with message, type and hint")
+@pytest.mark.fault("handlers", "a path, a huge text, no text for an id: 4xx with message, type and hint")
 def test_ids_that_are_none(server, job, injected):
     for id_ in IDS:
         for verb in VERBS:
@@ -92,7 +92,7 @@ def test_ids_that_are_none(server, job, injected):
     assert job.spec_file.exists()
 
 
-@pytest.mark.fault("handlers", "any query, body and header at any address: never a 500, and the server goes on")
+@pytest.mark.fault("handlers", "any query, body and header at any address: never a 500, and the server keeps running")
 def test_any_request_at_any_address(server, job, injected):
     chance = random.Random(7)
     for _ in range(few_or_all(250, 3000)):
@@ -126,7 +126,9 @@ def test_any_request_at_any_address(server, job, injected):
     assert server.get("/jobs")["total"] == 1
 
 
-@pytest.mark.fault("handlers", "ten megabytes where a word is meant, and a body beyond the limit: 4xx, nothing is kept")
+@pytest.mark.fault(
+    "handlers", "ten megabytes instead of a short text, and a body beyond the limit: 4xx, nothing is stored"
+)
 def test_huge_requests(server, job, injected):
     word = "x" * 10_000_000
     for body in ({"code": 1, "name": word}, {"code": "1", "name": word}, {"code": "1", "options": {word: 1}},
@@ -143,7 +145,7 @@ def test_huge_requests(server, job, injected):
     assert server.get("/jobs")["total"] == 1
 
 
-@pytest.mark.fault("handlers", "no token, a wrong one, another user's: refused for every address and verb")
+@pytest.mark.fault("handlers", "no token, a wrong one, another user's: rejected for every address and method")
 def test_foreign_tokens(server, job, injected):
     import httpx
 

@@ -77,7 +77,7 @@ def run(tmp_path, kind, more):
 
 
 @pytest.mark.full
-@pytest.mark.fault("many", "refused, or ended as failed, with one sentence that names the limit; the next job runs")
+@pytest.mark.fault("many", "rejected, or ended as failed, with one sentence that names the limit; the next job runs")
 @pytest.mark.parametrize(
     ("kind", "more", "sentence"),
     [

@@ -97,7 +97,7 @@ MOVES = re.compile(r"\x1b\[[0-9;]*[JHAnc]")
 
 
 @pytest.mark.full
-@pytest.mark.fault("log", "shown as text in every view; a terminal gets no more than text and colours")
+@pytest.mark.fault("log", "shown as text in every view; a terminal gets only text and colors")
 def test_hostile_output(injected):
     job = run(f"HOSTILE = {HOSTILE!r}\n{PRINT}print('\\x1b[1;31mred\\x1b[0m plain')", name="hostile")
     assert job.state is State.COMPLETED, job.view().reason
@@ -156,7 +156,7 @@ count
 """
 
 
-@pytest.mark.fault("log", "text with the job's own nonce that is no proper report is text; no view of the job breaks")
+@pytest.mark.fault("log", "text with the job's own nonce that is not a valid report is text; no view of the job breaks")
 def test_text_that_imitates_reports(server, injected):
     job = run(FORGE)
     view = job.view()
@@ -200,7 +200,9 @@ while not os.path.exists(UNTIL):
 
 
 @pytest.mark.cold  # a warm supervisor's memory is mostly its template's
-@pytest.mark.fault("log", "kept and shown in pieces, within the limit of the log, without taking memory for all of it")
+@pytest.mark.fault(
+    "log", "stored and shown in pieces, within the limit of the log, without holding all of it in memory"
+)
 @pytest.mark.parametrize("size", [1_048_576, pytest.param(200 * 1_048_576, marks=pytest.mark.full)])
 def test_a_line_of_many_megabytes(size, tmp_path):
     stop = tmp_path / "stop"
@@ -245,7 +247,9 @@ raise SystemExit(7)
 """
 
 
-@pytest.mark.fault("log", "a log beyond its limit keeps its first and last part, and says how much is missing between")
+@pytest.mark.fault(
+    "log", "a log beyond its limit keeps its first and last part, and says how much is missing in between"
+)
 def test_last_words_of_a_job_that_printed_too_much():
     job = run(LAST_WORDS, max_log_bytes=1_600_000)
     assert job.state is State.FAILED
@@ -271,7 +275,7 @@ print("done")
 """
 
 
-@pytest.mark.fault("log", "a line that is drawn over 300,000 times is one line, and the log stays small")
+@pytest.mark.fault("log", "a line that is overwritten 300,000 times is one line, and the log stays small")
 def test_a_flood_of_carriage_returns():
     job = run(REDRAWN)
     assert job.state is State.COMPLETED
@@ -293,7 +297,7 @@ raise ValueError(chr(10).join(NAMES))
 """
 
 
-@pytest.mark.fault("log", "names of metrics, outputs and errors are text too, in every answer, page and terminal")
+@pytest.mark.fault("log", "names of metrics, outputs and errors are text too, in every response, page and terminal")
 def test_hostile_names(server, injected):
     names = [line for line in HOSTILE.values() if len(line) < 100]
     job = run(f"NAMES = {names!r}\n{NAMES}")

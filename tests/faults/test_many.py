@@ -78,7 +78,8 @@ def ended(ids, timeout):
 
 
 @pytest.mark.fault(
-    "many", "all run to their end, none waits for another's, every line is kept; the kernel holds no more than before"
+    "many",
+    "all run to their end, none waits for another, every line is kept; the kernel uses no more memory than before",
 )
 @pytest.mark.parametrize(
     ("backend", "few", "everything"),
@@ -105,7 +106,7 @@ def test_many_jobs_at_once_from_one_kernel(kernel, short, injected, backend, few
     census.nothing_left(Path(short), shared)
 
 
-@pytest.mark.fault("many", "a kernel that attaches to jobs a thousand times holds no more than before")
+@pytest.mark.fault("many", "a kernel that attaches to jobs a thousand times uses no more memory than before")
 def test_attaching_again_and_again(kernel, injected):
     cycles = few_or_all(100, 1000)
     job = told(kernel, "start(0, 'plain').wait(100).id")

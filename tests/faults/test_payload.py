@@ -45,7 +45,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.fault("payload", "refused before the start, with the name of the value and the remedy; no job is made")
+@pytest.mark.fault("payload", "rejected before the start, with the name of the value and a fix; no job is created")
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in ("lock", "deep") else pytest.mark.full) for kind in REFUSED]
 )
@@ -61,7 +61,7 @@ def test_what_cannot_be_pickled(kind):
 
 
 @pytest.mark.fault(
-    "payload", "a module that is gone, a class defined twice, a changed module: what runs is what was there"
+    "payload", "a module that is gone, a class defined twice, a changed module: the code at submit time runs"
 )
 def test_classes_twice_and_modules_deleted(tmp_path):
     (tmp_path / "work" / "gone_module.py").write_text("def double(n):\n    return 2 * n\n")
@@ -109,7 +109,7 @@ print(max(0, most() - before))
 """
 
 
-@pytest.mark.fault("payload", "values of 2 GB travel, without a second copy of them in the notebook's memory")
+@pytest.mark.fault("payload", "values of 2 GB are sent without a second copy in the notebook's memory")
 @pytest.mark.parametrize("size", [200_000_000, pytest.param(2_000_000_000, marks=pytest.mark.full)])
 def test_large_values(size):
     done = as_a_notebook(LARGE.replace("SIZE", str(size)))
@@ -121,7 +121,7 @@ def test_large_values(size):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
 
 
-@pytest.mark.fault("payload", "values that do not fit on the disk are refused with its name and the remedy")
+@pytest.mark.fault("payload", "values that do not fit on the disk are rejected with its name and a fix")
 def test_values_larger_than_the_disk(distdl_home):
     disks.mount(distdl_home, "size=4m")
     try:
@@ -154,7 +154,7 @@ SPOILED = {
 
 
 @pytest.mark.fault(
-    "payload", "a payload that is damaged or another version's ends the job with the reason, not a crash"
+    "payload", "a payload that is damaged or of another version ends the job with the reason, not a crash"
 )
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=() if how in ("truncated", "newer") else pytest.mark.full) for how in SPOILED]
@@ -174,7 +174,7 @@ def test_a_payload_that_lies(how):
     assert "signal" not in said
 
 
-@pytest.mark.fault("payload", "a job of another Python is refused or runs; it never dies without a word")
+@pytest.mark.fault("payload", "a job of another Python is rejected or runs; it never ends without a message")
 def test_another_python():
     other = "/usr/bin/python3"
     if not os.access(other, os.X_OK):

@@ -88,7 +88,7 @@ def combinations():
         yield pytest.param(backend, death, moment, marks=marks, id=f"{backend}-{death}-{moment.replace(' ', '_')}")
 
 
-@pytest.mark.fault("rank", "named with its rank, exit code or signal and last words; the others ended within 5 s")
+@pytest.mark.fault("rank", "the rank is named with exit code or signal and last output; the others ended within 5 s")
 @pytest.mark.parametrize(("backend", "death", "moment"), tuple(combinations()))
 def test_a_rank_that_dies(backend, death, moment):
     how, words, code, signal = DEATHS[death]
@@ -140,7 +140,9 @@ def leaves_early(backend, victim):
     return int(rank)
 
 
-@pytest.mark.fault("rank", "a rank that leaves with code 0 and without its result is named as failed, and may restart")
+@pytest.mark.fault(
+    "rank", "a rank that exits with code 0 and without its result is reported as failed, and may restart"
+)
 @pytest.mark.parametrize(
     "backend",
     ["plain", *(pytest.param(name, marks=pytest.mark.full) for name in ("torch", "horovod-gloo", "horovod-mpi"))],
@@ -178,7 +180,7 @@ def uneven(backend):
         log(step=step, loss=1.0)
 
 
-@pytest.mark.fault("rank", "uneven data: the rank that had finished is told with its step, and what to do about it")
+@pytest.mark.fault("rank", "uneven data: the rank that had finished is reported with its step and a fix")
 @pytest.mark.parametrize(
     "backend", ["torch", *(pytest.param(name, marks=pytest.mark.full) for name in ("horovod-gloo", "horovod-mpi"))]
 )
@@ -196,7 +198,7 @@ def test_ranks_that_make_different_numbers_of_steps(backend):
     assert not until_gone(job.id)
 
 
-@pytest.mark.fault("rank", "the rank is named whatever node it is on; the others ended within 5 s")
+@pytest.mark.fault("rank", "the rank is named, on any node; the others ended within 5 s")
 @pytest.mark.parametrize(
     "backend",
     ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full),
@@ -228,7 +230,7 @@ def fail_at(go, delays, how):
     exec(how)
 
 
-@pytest.mark.fault("rank", "of two ranks that fail within 20 ms the earlier one is named")
+@pytest.mark.fault("rank", "if two ranks fail within 20 ms, the earlier one is named")
 @pytest.mark.parametrize("death", ["exception", pytest.param("at-once", marks=pytest.mark.full), "killed"])
 def test_two_ranks_that_die_at_almost_the_same_time(death, tmp_path, injected):
     how, words, *_ = DEATHS[death]

@@ -111,7 +111,7 @@ BACKENDS = [
 
 
 @pytest.mark.fault(
-    "restarts", "a killed rank: all begin again, and the loss goes on from the checkpoint to the same weights"
+    "restarts", "a killed rank: all ranks restart, and the loss continues from the checkpoint to the same weights"
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_killed_between_checkpoints(backend, tmp_path, monkeypatch):
@@ -133,9 +133,7 @@ def test_a_rank_killed_between_checkpoints(backend, tmp_path, monkeypatch):
     assert [value[1] for value in job.results()] == [train("plain", STEPS, EVERY)[1]] * ranks
 
 
-@pytest.mark.fault(
-    "restarts", "restarts that are used up: failed, with every failure told and the exception of the last"
-)
+@pytest.mark.fault("restarts", "all restarts used: failed, with every failure listed and the exception of the last")
 @pytest.mark.full
 def test_restarts_that_are_used_up():
     fail = [(0, 0, 5, "raise KeyError('first')"), (1, 1, 6, "os._exit(3)"), (2, 0, 7, "raise ValueError('third')")]
@@ -156,7 +154,7 @@ def test_restarts_that_are_used_up():
     )
 
 
-@pytest.mark.fault("restarts", "a cancel while a restart is waited for: canceled at once, nothing is started any more")
+@pytest.mark.fault("restarts", "a cancel while waiting for a restart: canceled at once, nothing more is started")
 def test_cancel_between_two_attempts():
     fail = [(number, 0, 2, "os._exit(3)") for number in range(5)]
     job = started("plain", fail, max_restarts=4)
@@ -188,7 +186,7 @@ def supervisor_of(job):
 
 
 @pytest.mark.fault(
-    "restarts", "a failed, canceled or lost job is resumed, twice too, with other counts: from its checkpoint"
+    "restarts", "a failed, canceled or lost job is resumed from its checkpoint, also twice, with other counts"
 )
 @pytest.mark.parametrize("how", ["lost", pytest.param("failed", marks=pytest.mark.full),
                                  pytest.param("canceled", marks=pytest.mark.full)])  # fmt: skip
@@ -222,9 +220,7 @@ def newest():
     return jobs()[0].id
 
 
-@pytest.mark.fault(
-    "restarts", "a job without checkpoints, a living one, one whose code is gone: refused with the remedy"
-)
+@pytest.mark.fault("restarts", "a job without checkpoints, a running one, one whose code is gone: rejected with a fix")
 def test_what_cannot_be_resumed(capsys):
     job = started("plain", steps=2).wait(60)
     with pytest.raises(InvalidSpec, match="saved no checkpoint"):
@@ -244,7 +240,7 @@ def test_what_cannot_be_resumed(capsys):
         living.resume()
 
 
-@pytest.mark.fault("restarts", "a rank killed while it writes its checkpoint: the half file is never taken for one")
+@pytest.mark.fault("restarts", "a rank killed while it writes its checkpoint: the partial file is never used as one")
 @pytest.mark.full
 def test_a_half_written_checkpoint():
     half = "path.with_suffix('.new').write_bytes(bytes(1000)); os.kill(os.getpid(), 9)"
@@ -267,9 +263,7 @@ def test_a_copy_is_never_a_link(tmp_path):
     assert old.read_bytes() == content
 
 
-@pytest.mark.fault(
-    "restarts", "a node that is lost: the job goes on with the nodes that are left, the world is smaller"
-)
+@pytest.mark.fault("restarts", "a lost node: the job continues with the remaining nodes, the world is smaller")
 @pytest.mark.full
 def test_a_lost_node():
     fail = [(0, 2, KILLED_AT, "kill"), (0, 3, KILLED_AT, "kill")]
@@ -310,7 +304,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.fault(
-    "restarts", "a script for torchrun with snapshots, unchanged: goes on from its snapshot after a restart"
+    "restarts", "an unchanged script for torchrun with snapshots: continues from its snapshot after a restart"
 )
 @pytest.mark.full
 def test_a_script_for_torchrun(tmp_path):
@@ -322,7 +316,7 @@ def test_a_script_for_torchrun(tmp_path):
     assert [line.text for line in job.logs(0) if "starts at" in line.text] == ["starts at epoch 0", "starts at epoch 4"]
 
 
-@pytest.mark.fault("restarts", "a restart that cannot even start: counts as one, the last refusal is the reason")
+@pytest.mark.fault("restarts", "a restart that cannot start: counts as one, the last error is the reason")
 def test_a_start_that_fails(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()

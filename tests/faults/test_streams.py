@@ -122,8 +122,11 @@ def behind(reader):
     return max(late)
 
 
-@pytest.mark.fault("many", "each reads the whole log in order, metrics within 1 s of their line, while others flood, "
-                   "hang or go; the server holds no more than before")  # fmt: skip
+@pytest.mark.fault(
+    "many",
+    "each reads the whole log in order, metrics within 1 s of their line, while others "
+    "flood, hang or disconnect; the server uses no more memory than before",
+)
 def test_a_hundred_readers_of_one_job(served, injected):
     pid, url, http = served
     many = few_or_all(20, 100)
@@ -163,7 +166,7 @@ def lines_of(job):
     return [line.text for line in job.logs() if line.rank == 0]
 
 
-@pytest.mark.fault("many", "all are listed to each reader; the server holds no more than before")
+@pytest.mark.fault("many", "all are listed to each reader; the server uses no more memory than before")
 def test_a_thousand_jobs_in_the_folder(served, injected):
     pid, url, http = served
     many = few_or_all(100, 1000)
@@ -191,7 +194,7 @@ def listing(url, many):
     assert (message["total"], len(message["rows"]), message["whole"]) == (many, many, True)
 
 
-@pytest.mark.fault("many", "one reader that never reads costs the server some megabytes at most, however long it stays")
+@pytest.mark.fault("many", "a reader that never reads costs the server a few megabytes at most, however long it stays")
 def test_a_reader_that_never_reads(served, injected):
     pid, url, _http = served
     flood = submit(floods, distributed_backend="plain")

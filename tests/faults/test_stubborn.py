@@ -172,7 +172,7 @@ def test_a_rank_that_no_signal_reaches(backend, pids, freeze):
     assert job.view().reason == ("Rank 1 cannot be ended (state D)." if backend == "torch" else "")
 
 
-@pytest.mark.fault("stubborn", "gone after a cancel within the grace, the whole tree")
+@pytest.mark.fault("stubborn", "the whole process tree is gone within the grace period after a cancel")
 @pytest.mark.parametrize(
     ("backend", "story"),
     [pytest.param(backend, story, marks=() if (backend, story) in QUICK else pytest.mark.full)
@@ -190,7 +190,7 @@ def test_code_that_does_not_want_to_end(backend, story, pids):
     assert not living(pids)
 
 
-@pytest.mark.fault("stubborn", "what ranks leave running is ended when the job ends, and a note says so")
+@pytest.mark.fault("stubborn", "processes that ranks leave running are ended with the job, and a note says so")
 @pytest.mark.parametrize(
     "story", [pytest.param("a daemon without a mark", marks=pytest.mark.full), "two that start each other"]
 )
@@ -201,7 +201,7 @@ def test_processes_that_stay_behind_an_ordinary_end(story, pids):
     assert any(note.get("code") == "left-behind" for note in job.view().notes)
 
 
-@pytest.mark.fault("stubborn", "a child that keeps the rank's output open does not hold up the end of the job")
+@pytest.mark.fault("stubborn", "a child that keeps the rank's output open does not delay the end of the job")
 def test_a_child_that_keeps_the_output_open(pids):
     program = filled(LEAVE, pids) + IGNORES
     then = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {program!r}], start_new_session=True)"
@@ -213,7 +213,7 @@ def test_a_child_that_keeps_the_output_open(pids):
     assert not living(pids)
 
 
-@pytest.mark.fault("stubborn", "a daemon without any mark goes too when the supervisor is killed")
+@pytest.mark.fault("stubborn", "an unmarked daemon is ended too when the supervisor is killed")
 @pytest.mark.parametrize("backend", ["plain", pytest.param("horovod-mpi", marks=pytest.mark.full)])
 def test_a_daemon_without_a_mark_whose_supervisor_is_killed(backend, pids):
     job = started("a daemon without a mark", backend, pids)

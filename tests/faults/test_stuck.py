@@ -27,7 +27,7 @@ WAYS = [
     for backend in ("torch", "horovod-gloo", "horovod-mpi")
     for how in ("loop", "sleep")
 ]
-SHOWN = "who stands where is shown for all ranks side by side, the stuck one first, and no rank is harmed by the asking"
+SHOWN = "stack traces of all ranks are shown side by side, the stuck rank first, and no rank is disturbed"
 
 
 def stuck(backend, how):
@@ -148,7 +148,7 @@ def test_two_threads_that_wait_for_each_other():
         end(job)
 
 
-@pytest.mark.fault("stuck", "it is told as stopped, with the way out; afterwards it goes on and the job completes")
+@pytest.mark.fault("stuck", "it is reported as stopped, with a fix; then it continues and the job completes")
 def test_a_stopped_rank():
     job = run("sleep")
     pid = job.view().ranks[0].pid
@@ -166,7 +166,7 @@ def test_a_stopped_rank():
     end(job)
 
 
-@pytest.mark.fault("stuck", "the other program is not signalled: it lives on, and what it is called is told")
+@pytest.mark.fault("stuck", "the other program is not signalled: it keeps running, and its name is reported")
 def test_a_rank_that_has_become_another_program():
     job = run("program")
     pid = job.view().ranks[1].pid
@@ -194,7 +194,9 @@ def field(pid, word):
         return next(line.partition(":")[2].strip() for line in file if line.startswith(f"{word}:"))
 
 
-@pytest.mark.fault("stuck", "code that takes over faulthandler, the standard streams or signals can still be asked")
+@pytest.mark.fault(
+    "stuck", "stack traces also work for code that uses faulthandler, the standard streams or signals itself"
+)
 def test_code_that_uses_the_same_means():
     job = submit_source(textwrap.dedent("""
         import faulthandler, io, os, signal, sys, time
@@ -219,7 +221,7 @@ def test_code_that_uses_the_same_means():
         end(job)
 
 
-@pytest.mark.fault("stuck", "only the rank answers, not the processes that it has forked, and they go on")
+@pytest.mark.fault("stuck", "only the rank responds, not the processes that it has forked, and they continue")
 def test_loader_processes_forked_from_a_rank():
     job = submit_source(textwrap.dedent("""
         import torch
@@ -246,7 +248,7 @@ def test_loader_processes_forked_from_a_rank():
         end(job)
 
 
-@pytest.mark.fault("stuck", "a script's own lines are shown")
+@pytest.mark.fault("stuck", "the lines of the script are shown")
 def test_a_script_that_is_stuck(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import time\n\n\ndef wait():\n    time.sleep(3600)\n\n\nprint('here', flush=True)\nwait()\n")
@@ -263,7 +265,7 @@ def test_a_script_that_is_stuck(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("stuck", "a cell of ranks that stay is called by its number; between cells nothing is a stall")
+@pytest.mark.fault("stuck", "a cell on persistent ranks is named by its number; there are no stalls between cells")
 def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
     monkeypatch.setenv("DISTDL_STALL_SECONDS", "2")
     session = ranks.start(process_count_per_node=2, distributed_backend="torch")
@@ -283,7 +285,7 @@ def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.fault("stuck", "it is told within the time, with the ranks that differ, and ends by itself")
+@pytest.mark.fault("stuck", "it is reported in time, with the ranks that differ, and withdrawn automatically")
 def test_a_stall_that_passes(monkeypatch):
     monkeypatch.setenv("DISTDL_STALL_SECONDS", "3")
     job = submit_source(textwrap.dedent("""
@@ -319,7 +321,7 @@ def test_a_stall_that_passes(monkeypatch):
 @pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-gloo", marks=pytest.mark.full),
                                      pytest.param("horovod-mpi", marks=pytest.mark.full)])  # fmt: skip
 @pytest.mark.fault(
-    "stuck", "the job ends as failed with a sentence that says who stood where; the stacks stay readable"
+    "stuck", "the job ends as failed with a sentence about the position of each rank; the stacks stay readable"
 )
 def test_a_hang_that_is_given_a_time(backend):
     job = run("loop", backend, hang_timeout_seconds=4)
@@ -339,7 +341,7 @@ def test_a_hang_that_is_given_a_time(backend):
 
 
 @pytest.mark.full
-@pytest.mark.fault("stuck", "stacks are taken before the ranks hear of their end, and kept")
+@pytest.mark.fault("stuck", "stacks are captured before the ranks are stopped, and saved")
 def test_a_job_whose_time_is_over():
     job = run("loop", max_run_duration_seconds=15)
     job.wait(90)
@@ -350,7 +352,7 @@ def test_a_job_whose_time_is_over():
     assert not until_gone(job.id)
 
 
-@pytest.mark.fault("stuck", "all get the same answer, and the ranks are asked once")
+@pytest.mark.fault("stuck", "all get the same response, and the ranks are asked once")
 def test_ten_that_ask_at_once():
     job = run("sleep")
     try:
@@ -366,7 +368,7 @@ def nothing():
     """Do nothing."""
 
 
-@pytest.mark.fault("stuck", "who asks too early or too late is told so in one sentence")
+@pytest.mark.fault("stuck", "a request that is too early or too late gets one sentence")
 def test_asking_when_nobody_runs():
     job = client.submit(nothing)
     job.wait(60)
@@ -376,7 +378,7 @@ def test_asking_when_nobody_runs():
         job.stacks(kept=True)
 
 
-@pytest.mark.fault("stuck", "the command line shows the same, also the kept ones and every thread")
+@pytest.mark.fault("stuck", "the command line shows the same, also saved stacks and every thread")
 def test_asking_from_a_terminal():
     job = run("sleep")
     try:

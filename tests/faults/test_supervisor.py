@@ -47,7 +47,9 @@ def is_lost(job, held, told):
     assert not left, told
 
 
-@pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
+@pytest.mark.fault(
+    "supervisor", "lost within 10 s of the next read; ranks and their files are gone, the log is complete"
+)
 def test_a_supervisor_killed_at_random_moments(chance, injected):
     backends = list(jobs.BACKENDS)
     for turn in range(few_or_all(4, 50)):
@@ -63,7 +65,9 @@ def test_a_supervisor_killed_at_random_moments(chance, injected):
         injected()
 
 
-@pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
+@pytest.mark.fault(
+    "supervisor", "lost within 10 s of the next read; ranks and their files are gone, the log is complete"
+)
 @pytest.mark.parametrize("backend", [pytest.param("plain", marks=pytest.mark.full), "torch",
                                      pytest.param("horovod-gloo", marks=pytest.mark.full), "horovod-mpi"])  # fmt: skip
 @pytest.mark.parametrize("watchdog", [False, pytest.param(True, marks=pytest.mark.full)])
@@ -91,7 +95,7 @@ def test_a_process_that_is_stopped_for_a_while(stopped):
 
 
 @pytest.mark.full
-@pytest.mark.fault("supervisor", "who looks only once, as a command does, sees it too: job, list and show say lost")
+@pytest.mark.fault("supervisor", "a command that reads only once sees it too: job, list and show report lost")
 def test_one_look_is_enough():
     job = jobs.start("plain")
     wait_for(lambda: jobs.numbers(job, 0), what="the first line")
@@ -110,7 +114,9 @@ def test_one_look_is_enough():
     assert "running" not in distdl("ls")
 
 
-@pytest.mark.fault("supervisor", "a job whose values are all here is done, whatever a power cut has taken of its log")
+@pytest.mark.fault(
+    "supervisor", "a job whose values have all arrived is completed, even if a power failure destroyed part of its log"
+)
 @pytest.mark.parametrize("first_lost", ["result", "state"])
 def test_a_job_that_has_delivered_is_done_without_the_end_of_its_log(first_lost):
     job = submit(abs, (-3,), process_count_per_node=2, distributed_backend="torch")
@@ -131,7 +137,7 @@ def distdl(*words):
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.fault("supervisor", "a job goes on without its watchdog and ends as ever")
+@pytest.mark.fault("supervisor", "a job continues without its watchdog and ends as usual")
 def test_a_watchdog_that_is_killed_harms_nobody():
     job = jobs.start("torch", args=("torch", 300, 0.01))
     wait_for(lambda: jobs.numbers(job, 0), what="the training")

@@ -350,7 +350,7 @@ def offline_rows(path, name):
     return rows
 
 
-@pytest.mark.fault("trackers", "the job goes on and says it; back again, the tracker gets all of it, once")
+@pytest.mark.fault("trackers", "the job continues and reports it; when the tracker is back, it gets everything, once")
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_server_that_is_down_at_first_and_in_the_middle_misses_nothing(server, tmp_path):
@@ -373,7 +373,7 @@ def test_a_server_that_is_down_at_first_and_in_the_middle_misses_nothing(server,
     assert server.runs(job)[1][0].info.status == "FINISHED"
 
 
-@pytest.mark.fault("trackers", "a full disk is told and holds up no job; with room the tracker gets all of it")
+@pytest.mark.fault("trackers", "a full disk is reported and delays no job; with free space the tracker gets everything")
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_tracker_whose_disk_is_full(server, tmp_path):
@@ -397,7 +397,7 @@ def test_a_tracker_whose_disk_is_full(server, tmp_path):
         unmount(server.folder)
 
 
-@pytest.mark.fault("trackers", "what writes the run is killed, then the supervisor: one run, nothing twice")
+@pytest.mark.fault("trackers", "the tracker process is killed, then the supervisor: one run, nothing duplicated")
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_deaths_of_tracker_and_supervisor_make_no_second_run(server, tmp_path):
@@ -437,7 +437,7 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.fault("trackers", "refused: one sentence without the token; with a right one it gets all of it")
+@pytest.mark.fault("trackers", "rejected: one sentence without the token; with a valid one it gets everything")
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, packages):

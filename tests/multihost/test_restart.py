@@ -54,7 +54,7 @@ def trains_to(job, step):
     wait_for(lambda: (job.view().ranks[0].last_step or 0) >= step, 120.0, f"step {step}")
 
 
-@pytest.mark.fault("restarts", "a host that dies: the job goes on with the hosts that are left, from the checkpoint")
+@pytest.mark.fault("restarts", "a host dies: the job continues with the remaining hosts, from the checkpoint")
 @pytest.mark.full
 @pytest.mark.parametrize("dies", ["node-c", "node-b"])
 def test_a_host_that_dies(lab_of, dies):
@@ -77,9 +77,7 @@ def test_a_host_that_dies(lab_of, dies):
     assert (job.folder.checkpoints / "last.json").read_text() == str(STEPS)
 
 
-@pytest.mark.fault(
-    "restarts", "a host that dies and one to spare: a restart goes on with all nodes, from the checkpoint"
-)
+@pytest.mark.fault("restarts", "a host dies and one is spare: a restart continues with all nodes, from the checkpoint")
 @pytest.mark.full
 def test_a_host_to_spare(lab_of):
     hosts = lab_of(3, options={"patience_seconds": 6, "shared": False})

@@ -129,7 +129,7 @@ def process(job, count, seconds):
     )
 
 
-@pytest.mark.fault("queue", "what a killed supervisor held is free within a second, and its file goes")
+@pytest.mark.fault("queue", "the resources of a killed supervisor are free within a second, and its file is removed")
 def test_what_a_killed_process_held_is_free_and_its_place_too(slot, folder):
     holder, waiting = process("holder", 3, 600), None
     try:
@@ -172,7 +172,7 @@ def test_gpus_are_free_although_a_forked_process_has_inherited_the_lock(slot):
 # what goes wrong --------------------------------------------------------------------------------
 
 
-@pytest.mark.fault("queue", "the queue's folder is deleted: its files come back before anything is given twice")
+@pytest.mark.fault("queue", "the queue's folder is deleted: its files are restored before anything is assigned twice")
 def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_twice(slot, folder, monkeypatch):
     holder, waiting = slot("holder"), slot("waiting")
     holder.ask(gpus(3))
@@ -191,7 +191,7 @@ def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_
     takes(waiting, gpus(1))
 
 
-@pytest.mark.fault("queue", "a full disk keeps jobs waiting, with the reason, and they start when there is room")
+@pytest.mark.fault("queue", "a full disk keeps jobs waiting, with the reason, and they start when there is space")
 def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
     mount(folder, "size=64k,mode=1777")
     try:

@@ -135,7 +135,7 @@ def names():
 # names ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault("queue", "names that another user has chosen for folders and files raise nothing and stop no job")
+@pytest.mark.fault("queue", "names that another user gives to folders and files raise no error and stop no job")
 @pytest.mark.parametrize(
     "name",
     [
@@ -267,7 +267,7 @@ def lock_all(base, locked):
                     continue
 
 
-@pytest.mark.fault("queue", "another user who locks each file as soon as it is there keeps no job from the queue")
+@pytest.mark.fault("queue", "another user who locks each new file at once keeps no job from the queue")
 def test_no_lock_of_another_user_keeps_a_job_from_the_queue(attacker, slot, folder):  # noqa: F811
     def attack():
         def forever():
@@ -444,7 +444,7 @@ def test_another_user_who_changes_his_folder_all_the_time_causes_few_looks(attac
     assert len(looks) <= 11
 
 
-@pytest.mark.fault("queue", "1,900 changing holders of another user: few and small events of a waiting job")
+@pytest.mark.fault("queue", "1,900 changing entries of another user: few and small events of a waiting job")
 def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distdl_home, monkeypatch):  # noqa: F811
     fake = {
         f"f{number}": record(

@@ -407,7 +407,7 @@ NEEDS_NO_GPU = (
 )
 
 
-@pytest.mark.fault("payload", "code that uses CUDA where no GPU is: the line and the remedy are told before the start")
+@pytest.mark.fault("payload", "code that uses CUDA without a GPU: the line and a fix are reported before the start")
 @pytest.mark.parametrize("line", USES_CUDA)
 def test_cuda_without_a_gpu(line):
     code = read(capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1))
@@ -426,7 +426,7 @@ def test_code_that_needs_no_gpu(line):
     assert cuda(code, asked(), devices=()) is None
 
 
-@pytest.mark.fault("payload", "a module that travels and uses CUDA on import: the line and the remedy are told too")
+@pytest.mark.fault("payload", "a module that is sent and uses CUDA on import: the line and a fix are reported too")
 def test_a_module_that_uses_cuda(tmp_path, monkeypatch):
     (tmp_path / "net_of_mine.py").write_text("import torch\nSTATE = torch.zeros(3).cuda()\n")
     monkeypatch.chdir(tmp_path)

@@ -111,7 +111,7 @@ def test_a_rank_that_is_not_asked_ends_the_session_too(started, told):
         session.run("import time\nprint('begun')\ntime.sleep(600)", on=[0], on_event=tell)
 
 
-@pytest.mark.fault("supervisor", "a session of ranks is lost and says so")
+@pytest.mark.fault("supervisor", "a session of ranks is reported as lost")
 def test_a_supervisor_that_is_killed_ends_the_session_as_lost(started):
     session = started()
     parent = session.run("import os\nos.getppid()").values[0]
@@ -121,7 +121,7 @@ def test_a_supervisor_that_is_killed_ends_the_session_as_lost(started):
     assert session.state() == "ended"
 
 
-@pytest.mark.fault("viewers", "a cell on ranks goes on; the next kernel finds it and all names")
+@pytest.mark.fault("viewers", "a cell on ranks continues; the next kernel finds it and all variables")
 def test_a_kernel_that_is_killed_leaves_the_cell_running_and_the_next_one_finds_it(tmp_path):
     go = tmp_path / "go"
     kernel = subprocess.Popen([sys.executable, "-c", KERNEL, str(go)], stdout=subprocess.PIPE, text=True)

@@ -86,7 +86,7 @@ def test_ranks_on_hosts_keep_names_and_are_asked_as_ranks_here(started, lab, tol
 
 
 @pytest.mark.full
-@pytest.mark.fault("viewers", "a cell on ranks of other hosts goes on; the next kernel finds it and all names")
+@pytest.mark.fault("viewers", "a cell on ranks of other hosts continues; the next kernel finds it and all variables")
 def test_a_cell_outlives_a_killed_kernel_and_is_interrupted_by_another_one(started, lab):
     session = on_hosts(started, lab)
     code = "from distdl_jupyter import ranks; ranks.current().run('import time; time.sleep(5); x = 1 + rank')"
@@ -111,7 +111,7 @@ def _suppressed(call, *given):
 
 
 @pytest.mark.full
-@pytest.mark.fault("rank", "a host with ranks that stay falls silent: it is named, with what to do")
+@pytest.mark.fault("rank", "a host with persistent ranks stops responding: it is named, with a fix")
 def test_a_host_that_is_lost_ends_the_ranks_with_its_name_and_the_remedy(started, lab):
     session = on_hosts(started, lab)
     threading.Timer(1, lambda: lab.hosts.cut("node-b")).start()
@@ -150,7 +150,7 @@ def test_ranks_meet_on_hosts_and_add_up_in_the_next_cells(started, lab, backend)
 
 
 @pytest.mark.full
-@pytest.mark.fault("rank", "a rank that stays on another host ends: it is named, its last words came")
+@pytest.mark.fault("rank", "a persistent rank on another host ends: it is named, with its last output")
 def test_a_rank_that_ends_its_process_on_a_host_ends_the_session(started, lab, told):
     session = on_hosts(started, lab)
     with pytest.raises(JobFailed, match="Rank 1 of 2 failed first: exit code 3"):
@@ -168,7 +168,9 @@ def in_slurm(started, count=2, **options):
 
 @pytest.mark.full
 @needs_slurm
-@pytest.mark.fault("supervisor", "ranks that stay in Slurm go on with all their names, and the next cell finds them")
+@pytest.mark.fault(
+    "supervisor", "persistent ranks in Slurm continue with all their variables, and the next cell finds them"
+)
 def test_one_allocation_of_slurm_runs_cell_after_cell_whatever_becomes_of_supervisors(started, slurm, told):  # noqa: F811
     session = in_slurm(started)
     assert dict(session.run(HOST).values) == {0: "node-a", 1: "node-b"}
@@ -195,7 +197,7 @@ def test_one_allocation_of_slurm_runs_cell_after_cell_whatever_becomes_of_superv
 
 @pytest.mark.full
 @needs_slurm
-@pytest.mark.fault("rank", "ranks that stay in Slurm reach its time limit: it is named, with what to do")
+@pytest.mark.fault("rank", "persistent ranks in Slurm reach its time limit: the limit is named, with a fix")
 def test_the_end_of_an_allocation_s_time_is_told_with_the_remedy(started, slurm):  # noqa: F811
     session = in_slurm(started, 1, partition="short")
     with pytest.raises(JobFailed) as caught:
@@ -206,7 +208,7 @@ def test_the_end_of_an_allocation_s_time_is_told_with_the_remedy(started, slurm)
 
 @pytest.mark.full
 @needs_slurm
-@pytest.mark.fault("rank", "a node of Slurm with ranks that stay is lost: it is said")
+@pytest.mark.fault("rank", "a Slurm node with persistent ranks is lost: it is reported")
 def test_a_node_of_an_allocation_that_is_lost_is_named(started, slurm_of):  # noqa: F811
     farm = slurm_of(2)
     session = in_slurm(started)

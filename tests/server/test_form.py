@@ -191,7 +191,7 @@ def test_code_has_a_limit(server):
         assert "bytes, but the limit of this server is 300,000." in refused["message"]
 
 
-@pytest.mark.fault("handlers", "a long text is read in a process of its own, which ends when the page goes")
+@pytest.mark.fault("handlers", "a long text is parsed in a separate process, which ends when the page closes")
 def test_a_page_that_goes_ends_the_process_that_reads_its_text(server, root):
     with ThreadPoolExecutor(1) as pages:
         asked = pages.submit(ask_shortly, server, long_code(290_000), 1.5)
@@ -200,7 +200,7 @@ def test_a_page_that_goes_ends_the_process_that_reads_its_text(server, root):
     reader.wait(1.0)
 
 
-@pytest.mark.fault("handlers", "many long texts at once keep nobody else's request waiting")
+@pytest.mark.fault("handlers", "many long texts at once delay no other request")
 def test_many_long_texts_keep_nobody_waiting(server, root):
     with ThreadPoolExecutor(10) as pages:
         asked = [pages.submit(ask_shortly, server, long_code(290_000)) for _ in range(10)]

@@ -107,7 +107,7 @@ def ids(stories, distdl_home):
     return sorted(path.name for path in stories.iterdir())
 
 
-@pytest.mark.fault("handlers", "whatever the schema allows or not is answered as it says, never with a 500")
+@pytest.mark.fault("handlers", "every request, valid by the schema or not, gets the documented response, never a 500")
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_the_server_answers_as_the_file_says(label, running, ids):
     """Ids of the right form are those of jobs that are there."""

@@ -283,7 +283,7 @@ def test_supervisors_that_die_one_after_another_end_in_a_lost_job(fails, monkeyp
 
 
 @pytest.mark.parametrize("target", ["local", "failing", "never"])
-@pytest.mark.fault("supervisor", "several who look at the same time write one end")
+@pytest.mark.fault("supervisor", "several readers at the same time write one end")
 def test_readers_that_find_a_lost_job_at_the_same_time_settle_it_once(target):
     job = on(target, trains)
     wait_for(lambda: job.view().handle, what="a started job")

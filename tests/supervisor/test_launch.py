@@ -11,7 +11,7 @@ from distdl_jupyter.supervisor.launch import Launch
 from distdl_jupyter.supervisor.recorder import EventRecorder
 
 
-@pytest.mark.fault("restarts", "no rank begins again without its secret variables; the sentence names them")
+@pytest.mark.fault("restarts", "no rank restarts without its secret variables; the message names them")
 def test_ranks_do_not_begin_again_without_a_secret_that_only_the_first_supervisor_knew(tmp_path):
     folder = JobFolder(tmp_path)
     spec = JobSpec(id="20261121-024912-k3f9x", name="x", secret_variables=("HF_TOKEN", "DB_PASS"))

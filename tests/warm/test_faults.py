@@ -24,7 +24,9 @@ PROMISED = 10.0
 
 
 @pytest.mark.full
-@pytest.mark.fault("supervisor", "lost within 10 s of the next look, ranks and their files gone, log whole")
+@pytest.mark.fault(
+    "supervisor", "lost within 10 s of the next read; ranks and their files are gone, the log is complete"
+)
 @pytest.mark.parametrize(
     "also",
     [

@@ -23,7 +23,7 @@ def prints(number):
 
 @pytest.mark.full
 @pytest.mark.fault(
-    "many", "jobs that start warm run to their end with every line; the template holds no more than before"
+    "many", "jobs that start warm run to their end with every line; the template uses no more memory than before"
 )
 def test_many_jobs_at_once_from_one_template(distdl_home, injected):
     template = template_client.status(template_files.of())["pid"]

@@ -40,7 +40,7 @@ def old(folder, *inside):
     return folder
 
 
-@pytest.mark.fault("disk", "only what the package has made is removed from a folder that the user named")
+@pytest.mark.fault("disk", "only files that the package created are removed from a folder that the user named")
 def test_only_old_versions_of_the_package_go(tmp_path):
     """The folder is the user's own choice, as ``~/work``, in which ``lib`` may be anybody's."""
     lib = tmp_path / "lib"

@@ -90,7 +90,7 @@ def run_of():
 EXIT = {"type": "exit", "process": 1, "code": 0, "signal": None}
 
 
-@pytest.mark.fault("entry", "a message of an agent that is not valid ends the connection to its own host only")
+@pytest.mark.fault("entry", "an invalid message of an agent ends only the connection to its own host")
 @pytest.mark.parametrize(
     "event",
     [

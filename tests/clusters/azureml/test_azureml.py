@@ -116,7 +116,7 @@ def test_torch_trains_as_azures_pytorch_distribution(ml):
 
 
 @pytest.mark.full
-@pytest.mark.fault("supervisor", "on Azure ML it is found again and goes on; no line is lost or twice")
+@pytest.mark.fault("supervisor", "on Azure ML it is found again and continues; no line is lost or duplicated")
 def test_a_job_goes_on_without_its_supervisor_and_no_line_is_lost_or_twice(ml):
     ml.build_log = "Step 1/2 : FROM image\nStep 2/2 : RUN pip install horovod\n"
     job = submit(ml, COUNT)

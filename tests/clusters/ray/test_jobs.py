@@ -79,7 +79,7 @@ def test_the_nodes_are_listed_and_a_wrong_address_is_one_sentence(on_ray):
 
 
 @pytest.mark.full
-@pytest.mark.fault("rank", "a node of Ray that is lost is named, and the others end")
+@pytest.mark.fault("rank", "a lost Ray node is named, and the others end")
 def test_a_lost_node_is_named(on_ray):
     job = submit(waits, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend="torch")
     wait_for(lambda: all(list(job.logs(rank)) for rank in range(2)), 120, "both ranks")

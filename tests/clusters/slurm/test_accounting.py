@@ -64,7 +64,7 @@ def test_exit_code_of_a_failed_job_is_told(slurm):
     assert "exit code 3" in notes(job, "slurm-accounting")[0]
 
 
-@pytest.mark.fault("rank", "more memory than its Slurm job has: killed, with the reason and the remedy")
+@pytest.mark.fault("rank", "more memory than its Slurm job has: killed, with the reason and a fix")
 def test_job_that_takes_too_much_memory_is_told_so(slurm):
     job = submit("held = bytearray(900_000_000)\nimport time\ntime.sleep(60)", extra="--mem=300M").wait(120)
     assert job.state is State.FAILED
@@ -80,7 +80,7 @@ def test_job_that_slurm_has_forgotten_is_known_by_its_accounting(slurm):
     assert accounting.state("4000000") is None
 
 
-@pytest.mark.fault("queue", "slurmdbd down: jobs start and end as before, only how much they used is not told")
+@pytest.mark.fault("queue", "slurmdbd down: jobs start and end as before, only their resource usage is missing")
 def test_jobs_run_while_the_accounting_is_down(no_accounting):
     began = time.monotonic()
     assert submit("7", account="physics").result(timeout=120) == 7
@@ -91,7 +91,7 @@ def test_jobs_run_while_the_accounting_is_down(no_accounting):
 # accounts --------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault("queue", "an account or QOS of others: refused before the start, with those that one has")
+@pytest.mark.fault("queue", "an account or QOS of others: rejected before the start, with a list of yours")
 @pytest.mark.parametrize(
     ("options", "what", "has"),
     [({"account": "biology"}, "cannot use the account biology", "physics"),

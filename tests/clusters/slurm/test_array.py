@@ -139,7 +139,7 @@ def test_what_drives_a_sweep_is_killed_while_tasks_of_its_array_begin(slurm, swe
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "the supervisor of a trial in Slurm's queue: found again with its place")
+@pytest.mark.fault("sweep", "the supervisor of a trial in Slurm's queue: found again with its position")
 def test_the_supervisor_of_a_waiting_trial_is_killed(slurm, swept):  # noqa: F811
     slurm.run("sbatch", "--exclusive", "--nodes=2", "--output=/dev/null", "--job-name=fold", "--wrap=sleep 600")
     wait_for(lambda: running(slurm))
@@ -158,7 +158,7 @@ def test_the_supervisor_of_a_waiting_trial_is_killed(slurm, swept):  # noqa: F81
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "its array in Slurm is canceled from outside: it ends and says so, and can be resumed")
+@pytest.mark.fault("sweep", "its array in Slurm is canceled from outside: it ends with a message, and can be resumed")
 def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
     found = swept.start(14)
     swept.ticket("one")
@@ -176,7 +176,7 @@ def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
 
 
 @pytest.mark.full
-@pytest.mark.fault("restarts", "preempted trials of a sweep take other tasks of its array, each once")
+@pytest.mark.fault("restarts", "preempted trials of a sweep use other tasks of its array, each once")
 def test_preempted_trials_take_other_tasks(site, swept):  # noqa: F811
     found = swept.start(4, partition="low", requeue=1)
     wait_for(lambda: [job.state for job in jobs()] == [State.RUNNING] * 2, what="two trials whose ranks run")
@@ -192,7 +192,7 @@ def test_preempted_trials_take_other_tasks(site, swept):  # noqa: F811
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "Slurm takes no array of it: each trial is a job by itself, with Slurm's reason")
+@pytest.mark.fault("sweep", "Slurm does not accept an array: each trial is a separate job, with Slurm's reason")
 def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept):  # noqa: F811
     def limited(number):
         site.run("sacctmgr", "--immediate", "modify", "user", "root", "set", f"maxsubmitjobs={number}")

@@ -79,7 +79,7 @@ def is_preempted_once(slurm, job):
     assert restart[1].endswith("to a job with higher priority (PREEMPTED).")
 
 
-@pytest.mark.fault("restarts", "preempted while ranks that know no SIGTERM run: ended by it, and queued again")
+@pytest.mark.fault("restarts", "preempted while ranks without a SIGTERM handler run: ended by it, and queued again")
 def test_preempted_job_whose_ranks_end_on_sigterm_goes_on(slurm):
     job = submit("import os, time\nwhile os.environ['DISTDL_RESTART_COUNT'] == '0':\n    time.sleep(0.1)\n7",
                  nodes=2, partition="low", requeue=1)  # fmt: skip
@@ -87,7 +87,7 @@ def test_preempted_job_whose_ranks_end_on_sigterm_goes_on(slurm):
     is_preempted_once(slurm, job)
 
 
-@pytest.mark.fault("restarts", "preempted before its ranks ran: queued again, and begun there")
+@pytest.mark.fault("restarts", "preempted before its ranks ran: queued again, and started then")
 def test_job_that_is_preempted_before_its_ranks_ran_begins_again(slurm, tmp_path):
     begun = tmp_path / "begun"  # the first start takes longer than the grace time, in which the job could end well
     job = submit("7", partition="low", requeue=1, setup=f"[ -e {begun} ] || {{ touch {begun}; sleep 30; }}")
@@ -95,7 +95,7 @@ def test_job_that_is_preempted_before_its_ranks_ran_begins_again(slurm, tmp_path
     is_preempted_once(slurm, job)
 
 
-@pytest.mark.fault("restarts", "preempted in the middle: warned, saved, queued again, gone on; no failure is counted")
+@pytest.mark.fault("restarts", "preempted while running: warned, saved, queued again, continued; no failure is counted")
 def test_preempted_job_saves_and_goes_on(slurm, tmp_path):
     go = tmp_path / "go"
     job = submit(TRAIN.format(go=go), nodes=2, partition="low", requeue=1)
@@ -113,7 +113,7 @@ def test_preempted_job_saves_and_goes_on(slurm, tmp_path):
     assert "higher priority (PREEMPTED)" in why
 
 
-@pytest.mark.fault("restarts", "preempted without requeue: failed, with the reason and the remedy")
+@pytest.mark.fault("restarts", "preempted without requeue: failed, with the reason and a fix")
 def test_preempted_job_without_requeue_fails(slurm, tmp_path):
     job = submit(TRAIN.format(go=tmp_path / "go"), partition="low")
     wait_for(lambda: begun(job, 0))
@@ -123,7 +123,7 @@ def test_preempted_job_without_requeue_fails(slurm, tmp_path):
     assert "set requeue" in job.view().failure.evidence
 
 
-@pytest.mark.fault("restarts", "a time limit: warned before, saved, queued again, gone on")
+@pytest.mark.fault("restarts", "a time limit: warned before, saved, queued again, continued")
 def test_job_at_its_time_limit_saves_and_goes_on(slurm, tmp_path):
     go = tmp_path / "go"
     job = submit(TRAIN.format(go=go), time_limit="1", requeue=2, checkpoint_seconds=20)
@@ -153,7 +153,7 @@ def test_preempted_job_without_supervisor_goes_on(slurm, tmp_path):
     assert begun(job, 0) == [0, saved(job, 0)[-1]]
 
 
-@pytest.mark.fault("restarts", "scontrol requeue from outside: nothing of it begins twice, another Slurm job goes on")
+@pytest.mark.fault("restarts", "scontrol requeue from outside: nothing starts twice, another Slurm job continues")
 def test_job_that_slurm_itself_requeues(slurm, tmp_path):
     go = tmp_path / "go"
     job = submit(TRAIN.format(go=go), requeue=1)
@@ -168,7 +168,7 @@ def test_job_that_slurm_itself_requeues(slurm, tmp_path):
     assert slurm_jobs(slurm) == {}
 
 
-@pytest.mark.fault("restarts", "a failure and a preemption: each counts by itself")
+@pytest.mark.fault("restarts", "a failure and a preemption are counted separately")
 def test_failures_and_interruptions_are_counted_apart(slurm, tmp_path):
     go = tmp_path / "go"
     code = TRAIN.format(go=go).replace(

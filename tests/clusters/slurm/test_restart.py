@@ -42,7 +42,7 @@ def printed(restart, steps):
 
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.full
-@pytest.mark.fault("restarts", "a killed rank under Slurm: a new Slurm job goes on from the checkpoint")
+@pytest.mark.fault("restarts", "a killed rank under Slurm: a new Slurm job continues from the checkpoint")
 def test_a_killed_rank(slurm, distdl_home, copied, tmp_path_factory):  # noqa: F811
     more = {"directory": str(tmp_path_factory.mktemp("shared"))} if copied else {}
     job = submit(TRAIN.format(pause=0.1), nodes=2, max_restarts=1, **more).wait(240)
@@ -58,7 +58,7 @@ def test_a_killed_rank(slurm, distdl_home, copied, tmp_path_factory):  # noqa: F
 @pytest.mark.parametrize("when", ["between", "after"])
 @pytest.mark.full
 @pytest.mark.fault(
-    "restarts", "a supervisor killed while a restart is waited for, or after it: found again, nothing lost or twice"
+    "restarts", "a supervisor killed while waiting for a restart, or after it: found again, nothing lost or duplicated"
 )
 def test_a_supervisor_that_dies(slurm, when):  # noqa: F811
     job = submit(TRAIN.format(pause=1.0), nodes=2, max_restarts=1)

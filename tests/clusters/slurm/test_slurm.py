@@ -342,7 +342,7 @@ def _supervises(pid, job_id):
 
 
 @pytest.mark.full
-@pytest.mark.fault("supervisor", "on Slurm it is found again and goes on; no line is lost")
+@pytest.mark.fault("supervisor", "on Slurm it is found again and continues; no line is lost")
 def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slurm):  # noqa: F811
     job = submit(COUNT.format(lines=60, pause=0.1), nodes=2)
     wait_for(lambda: len(lines(job, 0)) > 10 and len(lines(job, 1)) > 10)

@@ -33,7 +33,7 @@ STUCK = """
 
 @pytest.mark.full
 @pytest.mark.parametrize("backend", ["torch", pytest.param("horovod-mpi", marks=pytest.mark.full)])
-@pytest.mark.fault("stuck", "who stands where on which node of Slurm is shown")
+@pytest.mark.fault("stuck", "stack traces are shown with the Slurm node")
 def test_a_rank_in_an_allocation(slurm, backend):  # noqa: F811
     job = submit(STUCK.format(backend=backend), nodes=2, backend=backend)
     wait_for(lambda: ended(job) or all(rank.last_step == 2 for rank in job.view().ranks), 180, "the third step")

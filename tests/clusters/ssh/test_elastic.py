@@ -51,7 +51,7 @@ def test_a_rank_on_another_host_is_killed(lab_of):
     lab.until_nothing_is_left()
 
 
-@pytest.mark.fault("restarts", "hosts that a list takes away and gives are left and joined at the next commit")
+@pytest.mark.fault("restarts", "hosts that the host file removes or adds leave or join at the next commit")
 @pytest.mark.full
 def test_hosts_that_come_and_go(lab_of, tmp_path):
     lab, hosts = lab_of(2), tmp_path / "hosts"
@@ -70,7 +70,7 @@ def test_hosts_that_come_and_go(lab_of, tmp_path):
     lab.until_nothing_is_left()
 
 
-@pytest.mark.fault("restarts", "a host that is unplugged is left, and takes part again when it is back")
+@pytest.mark.fault("restarts", "an unplugged host is dropped, and rejoins when it is back")
 @pytest.mark.full
 @pytest.mark.parametrize("shared", [None, False])
 def test_a_host_that_is_unplugged_and_plugged_in_again(lab_of, shared):
@@ -91,7 +91,7 @@ def test_a_host_that_is_unplugged_and_plugged_in_again(lab_of, shared):
     lab.until_nothing_is_left()
 
 
-@pytest.mark.fault("restarts", "without the host that leads it the job is restarted on the hosts that are left")
+@pytest.mark.fault("restarts", "without its leading host the job is restarted on the remaining hosts")
 @pytest.mark.full
 def test_the_host_that_leads_is_unplugged(lab_of):
     lab = lab_of(2)

@@ -138,7 +138,7 @@ def test_nothing_is_left_on_any_host_when_the_supervisor_is_killed(lab_of):
 
 
 @pytest.mark.full
-@pytest.mark.fault("supervisor", "nothing is left, on no host that was cut off either")
+@pytest.mark.fault("supervisor", "nothing is left, not even on a disconnected host")
 def test_nothing_is_left_on_a_host_that_was_cut_off_when_the_supervisor_was_killed(lab_of):
     lab = lab_of(2, patience_seconds=8.0)
     lab.submit(wait_alone, distributed_backend="torch")
@@ -248,7 +248,7 @@ def test_python_lies_elsewhere_on_the_hosts(lab_of, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.fault("rank", "the rank is named whatever host it is on")
+@pytest.mark.fault("rank", "the rank is named, on any host")
 def test_a_rank_under_mpirun_that_is_killed_is_named(lab_of, victim):
     lab = lab_of(2)
     lab.submit(kill_one, (victim,), distributed_backend="horovod-mpi")

@@ -38,7 +38,7 @@ def stuck(backend):
 @pytest.mark.full
 @pytest.mark.parametrize("backend", ["torch", "horovod-gloo",
                                      "horovod-mpi"])  # fmt: skip
-@pytest.mark.fault("stuck", "who stands where on which host is shown, and a host that does not answer is named")
+@pytest.mark.fault("stuck", "stack traces are shown with their host, and a host that does not respond is named")
 def test_a_rank_on_another_host(lab_of, backend):
     lab = lab_of(2)
     job = lab.submit(stuck, (backend,), distributed_backend=backend)

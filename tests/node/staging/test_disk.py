@@ -106,7 +106,9 @@ def test_the_limit_holds_and_what_was_not_used_for_longest_goes_first(stage, con
 
 
 @pytest.mark.full
-@pytest.mark.fault("disk", "data goes on coming when others take the room, as long as the cache holds what no job uses")
+@pytest.mark.fault(
+    "disk", "downloads continue while others fill the disk, as long as the cache has data that no job uses"
+)
 def test_a_disk_that_fills_up_meanwhile_lets_go_of_what_no_job_uses(stage, container, disk, blob_proxy):
     place = disk(30 * MB)
     container.put("old", noise(8 * MB, 1), md5=False)
@@ -280,7 +282,7 @@ def test_a_folder_of_somebody_else_is_not_used(stage, container):
     assert "blobs is a link or a file, not a folder" in stage.run(source(container)).failed()["text"]
 
 
-@pytest.mark.fault("disk", "only what the package has made is removed from a folder that the user named")
+@pytest.mark.fault("disk", "only files that the package created are removed from a folder that the user named")
 def test_room_is_made_by_files_of_the_cache_only(tmp_path):
     """The folder is the user's own choice and may hold a ``blobs`` of theirs."""
     cache = Cache(str(tmp_path))
