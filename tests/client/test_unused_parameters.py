@@ -67,7 +67,7 @@ def test_parameters_that_no_rank_uses_are_named():
     found = failure(lambda _rank, _step: False)
     assert found.code == "unused-parameters"
     assert found.error["hint"] == (
-        f"`aux.weight`, `aux.bias` got no gradient {place(1)}: pass find_unused_parameters=True to "
+        f"`aux.weight`, `aux.bias` got no gradient {place(1)}. Pass find_unused_parameters=True to "
         "DistributedDataParallel, or add 0 * aux(x).sum() to the loss."
     )
 

@@ -151,9 +151,9 @@ def _unused(model: _Model, names: Sequence[str]) -> str:
     if frozen:
         return (
             f"{_listed(frozen)} got no gradient {model.place}, because requires_grad was set to False after "
-            "DistributedDataParallel had wrapped the model: set it before."
+            "DistributedDataParallel had wrapped the model. Set it before that."
         )
-    return f"{_listed(names)} got no gradient {model.place}: pass {_setting()}, or add {_zero(names)} to the loss."
+    return f"{_listed(names)} got no gradient {model.place}. Pass {_setting()}, or add {_zero(names)} to the loss."
 
 
 def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
@@ -178,11 +178,11 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     if wrapper.static_graph:
         return (
             f"{_listed(names)} got no gradient {model.place}, but did in step 1, and static_graph=True needs the same "
-            "parameters in each step: pass find_unused_parameters=True instead of it to DistributedDataParallel."
+            "parameters in each step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
         )
     if wrapper.find_unused_parameters:
         return (
-            f"{_listed(names)} got no gradient {model.place}: the model returned something that is not in the loss. "
+            f"{_listed(names)} got no gradient {model.place}, because the loss lacks a value that the model returned. "
             f"Return only what the loss needs, or add {_zero(names)} to the loss."
         )
     return _unused(model, names)
