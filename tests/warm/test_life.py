@@ -240,7 +240,7 @@ def test_an_unused_template_ends(own_home):
     assert template_client.wait_until_ready(template_files.of()) is not None
     settings.change(idle_minutes=0.001)
     wait_for(lambda: not template_client.is_being_made(template_files.of()), what="the end of the template")
-    assert "nobody has needed it" in template_files.of().log.read_text()
+    assert "it was not used for a while" in template_files.of().log.read_text()
     assert not template_files.of().socket.exists()
 
 
