@@ -91,7 +91,7 @@ def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(notebook:
     price = form.get_by_label("Price of a node and hour")
     price.fill("much")
     price.press("Enter")
-    expect(form.locator(".dd-cost [role=alert]")).to_contain_text("it takes the price of one node and hour")
+    expect(form.locator(".dd-cost [role=alert]")).to_contain_text("must be the price of one node per hour")
     price.fill("4 EUR")
     price.press("Enter")
     expect(form.locator(".dd-cost-sum")).to_have_text("about 8.00 EUR/h for 2 nodes")

@@ -215,7 +215,7 @@ def test_mirrored_strategy_runner_gives_the_function_its_strategy(custom):
         (lambda: horovod_ray.RayExecutor(None, num_workers=2).start(dict), "executable_cls is not supported"),
         (lambda: horovod_ray.RayExecutor(None), "needs either num_workers or num_hosts"),
         (lambda: horovod_ray.RayExecutor(None, min_workers=1), "min_workers and max_workers .* Set num_workers"),
-        (lambda: pyspark.TorchDistributor(2, local_mode=False).run(trains, 1), "There is no Spark session"),
+        (lambda: pyspark.TorchDistributor(2, local_mode=False).run(trains, 1), "this process has no Spark session"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(call, said):

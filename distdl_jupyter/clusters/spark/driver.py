@@ -148,11 +148,11 @@ class _Classic(_Session):
             own = plural(sum(int(one.totalCores()) for one in executors), "core")
             return f"{plural(len(executors), 'executor')} with {own} are up"
         if (found := self._asked()) is None:
-            return "no executor is up"
+            return "none is up"
         workers = [one for one in found.workers if one.isAlive()]
         there = f"{plural(len(workers), 'worker')} with {plural(sum(int(one.cores()) for one in workers), 'core')}"
         shared = f"{plural(found.applications, 'application')} share" if found.applications > 1 else "this job may use"
-        return f"no executor is up; {shared} {there}"
+        return f"none is up; {shared} {there}"
 
     def _executors(self) -> list[Any]:
         store = self._spark._jsc.sc().statusStore()  # noqa: SLF001 - Spark's own pages read it

@@ -173,6 +173,6 @@ def test_every_task_of_an_array_has_its_place_in_the_queue(slurm, monkeypatch, t
 def test_container_is_refused_where_slurm_has_no_pyxis(slurm):
     job = submit("1", container_image="ubuntu:24.04").wait(60)
     assert job.state is State.FAILED
-    assert "srun has no --container-image" in job.view().reason
+    assert "srun has no option --container-image" in job.view().reason
     assert "remove container_image" in job.view().reason
     assert rows(container_image="ubuntu:24.04")["Container"].level == "error"

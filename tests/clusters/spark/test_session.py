@@ -126,8 +126,9 @@ def test_job_in_a_session_of_spark_connect_outlives_its_notebook(on_spark, conne
 def test_without_a_session_there_is_one_sentence(distdl_home):
     with pytest.raises(InvalidSpec) as caught:
         submit(waits, compute_target="spark")
-    assert caught.value.message == "There is no Spark session in this process, and the cluster has neither a master " \
-        "nor a remote."  # fmt: skip
+    assert caught.value.message == (
+        "The cluster has neither a master nor a remote, and this process has no Spark session."
+    )
 
 
 @pytest.mark.full
