@@ -159,26 +159,31 @@ def _folders() -> dict[int, list[Path]]:
     """Return the folders of each user. There is more than one where somebody else has taken a name."""
     place, folders = base(), dict[int, list[Path]]()
     try:
-        device = place.stat().st_dev
-        with os.scandir(place) as items:
-            # Other users may have made very many.
-            matches = [(item, match) for item in items if (match := _FOLDER_NAME.fullmatch(item.name))]
+        listing = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return {}
-    for item, match in sorted(matches, key=lambda pair: pair[0].name):
-        of_user = folders.get(uid := int(match[1]), [])
-        if len(of_user) < _MOST_FOLDERS and _belongs_to(item, uid, device):
-            folders[uid] = [*of_user, place / item.name]
+    try:
+        device = os.fstat(listing).st_dev
+        # Other users may have made very many: the less is done for each, the better.
+        for match in filter(None, map(_FOLDER_NAME.fullmatch, sorted(os.listdir(listing)))):  # noqa: PTH208
+            of_user = folders.get(uid := int(match[1]), [])
+            if len(of_user) < _MOST_FOLDERS and _belongs_to(listing, match[0], uid, device):
+                folders[uid] = [*of_user, place / match[0]]
+    except OSError:
+        return {}
+    finally:
+        os.close(listing)
     return folders
 
 
-def _belongs_to(folder: os.DirEntry[str], uid: int, device: int) -> bool:
-    with contextlib.suppress(OSError):
-        status = folder.stat(follow_symlinks=False)
-        # A file system that a user has mounted there may never answer.
-        safe = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022 and status.st_dev == device
-        return safe and status.st_uid == uid
-    return False
+def _belongs_to(listing: int, name: str, uid: int, device: int) -> bool:
+    try:
+        status = os.stat(name, dir_fd=listing, follow_symlinks=False)
+    except OSError:
+        return False
+    # A file system that a user has mounted there may never answer.
+    safe = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022 and status.st_dev == device
+    return safe and status.st_uid == uid
 
 
 def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[Entry]:

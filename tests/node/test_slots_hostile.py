@@ -404,6 +404,41 @@ def test_many_folders_of_another_user_neither_hide_a_folder_nor_take_much_time(a
     assert takes(slot("mine"), gpus(1)) == ("GPU-a",)
 
 
+@pytest.mark.fault(
+    "queue", "in a folder that only root can write, no user can slow the queue with folders of their own"
+)
+def test_an_administrator_can_keep_all_other_folders_out(attacker, slot, folder):  # noqa: F811
+    folder.chmod(0o755)
+    for user in (USER, USER + 1):
+        (folder / f"distdl-queue-{user}").mkdir()
+        os.chown(folder / f"distdl-queue-{user}", user, user)
+
+    def attack():
+        denied = 0
+        for name in (f"distdl-queue-{USER + 2}", f"distdl-queue-{USER}.ff", "x"):
+            try:
+                os.mkdir(folder / name)
+            except PermissionError:
+                denied += 1
+        return denied
+
+    def start():
+        theirs = Slot("20260101-000000-theirs", "theirs")
+        return [theirs.ask(Need(1, GPUS)) is None, *theirs.gpus]
+
+    assert attacker(attack) == 3
+    assert attacker(start, USER + 1) == [True, "GPU-a"]
+    assert names() == ["theirs"]
+    assert takes(slot("mine"), gpus(1)) == ("GPU-b",)
+
+
+def test_10_000_folders_of_another_user_are_listed_in_less_than_100_ms(attacker, folder):  # noqa: F811
+    attacker(lambda: [os.mkdir(folder / f"distdl-queue-{number}") for number in range(10_000, 20_000)] and None)
+    began = time.process_time()
+    slots.entries()
+    assert time.process_time() - began < 0.1
+
+
 def test_one_users_files_take_nothing_from_what_is_read_of_another(attacker, folder):  # noqa: F811
     attacker(lambda: plant(folder, {f"f{number}": record() * 2 for number in range(400)}))
     attacker(lambda: plant(folder, {"x": record(name="other") * 2}, user=USER + 1), USER + 1)
