@@ -14,7 +14,7 @@ from distdl_jupyter.cluster_handles import cluster_list, provision, status
 from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.base import Check, NodeInfo
 from distdl_jupyter.clusters.machines import Choice, Machines
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.errors import InvalidSpec, explain_interrupt
 from distdl_jupyter.views import clusters as views
 from distdl_jupyter.views import table
 
@@ -83,7 +83,8 @@ class ClusterHandle:
     def nodes(self) -> Nodes:
         """Return the present state of its machines, including machines that do not respond. Raises DistDLError."""
         cluster, options = status.plugin(self.target)
-        return Nodes(cluster.nodes(options))
+        with explain_interrupt(lambda: f"Interrupted while {self.name} was asked for its nodes. Nothing was changed."):
+            return Nodes(cluster.nodes(options))
 
     def check(self, distributed_backend: str | None = None) -> Checks:
         """Check on every node whether jobs can run there. This takes up to 30 seconds.
@@ -92,7 +93,8 @@ class ClusterHandle:
         unknown backend.
         """
         needs = status.needs(distributed_backend) if distributed_backend else None
-        return Checks(status.check(self.target, needs))
+        with explain_interrupt(lambda: f"Interrupted; the check of {self.name} was stopped. Nothing was changed."):
+            return Checks(status.check(self.target, needs))
 
     def change(self, **options: Any) -> ClusterHandle:
         """Change options of the cluster; None resets an option to its default. Raises InvalidSpec, ClusterNotFound."""
@@ -128,8 +130,13 @@ class ClusterHandle:
         """
         provision.create(self.target, wanted)
         if wait:
-            provision.settled(self.target, CREATION)
+            with explain_interrupt(self._still_created):
+                provision.settled(self.target, CREATION)
         return self
+
+    def _still_created(self) -> str:
+        delete = f"clusters()[{self.name!r}].delete()"
+        return f"Interrupted; {self.name} is still being created. To delete its machines, run {delete}"
 
     def scale(self, node_count: int | None = None, *, min_nodes: int | None = None) -> ClusterHandle:
         """Change the number of nodes, their maximum, and how many stay up (and cost money) without a job.
@@ -187,7 +194,8 @@ class ClusterList(Sequence[ClusterHandle]):
 
     def look(self, seconds: float = TIMEOUT) -> list[ClusterStatus]:
         """Return the present state of all clusters within ``seconds`` seconds."""
-        return status.look_at_all(self._targets, seconds)
+        with explain_interrupt(lambda: "Interrupted while the clusters were asked for their status."):
+            return status.look_at_all(self._targets, seconds)
 
     def __repr__(self) -> str:
         return table.text(self._rows())

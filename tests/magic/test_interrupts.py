@@ -1,7 +1,9 @@
 """An interrupt (the stop button) is answered with one sentence that says what is running and how to stop it."""
 
+import contextlib
 import functools
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from distdl_jupyter import jobs, sweep
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -95,6 +98,65 @@ def test_an_interrupt_of_waiting_leaves_the_job_running(ready, how):
     assert job.state is State.RUNNING
     ready.ok(f"attach({short!r}).cancel()")
     assert job.wait(60).state is State.CANCELED
+
+
+NO_STEPS = """
+def sleep_with_optimizer():
+    import torch
+    torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+    print("up", flush=True)
+    while True:
+        time.sleep(0.1)
+"""
+# Stacks wait for the supervisor, which is stopped here, a profile for the next step, a tracker for its server.
+QUESTIONS = {
+    "stacks": ("sleep", "job.stacks(60)"),
+    "profile": ("sleep_with_optimizer", "job.profile(timeout=60)"),
+    "track": ("sleep", "job.track('mlflow', timeout=60)"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_interrupt_of_a_question_to_a_job_leaves_it_running(ready, question):
+    function, call = QUESTIONS[question]
+    with silent_server() as port:
+        ready.ok(f"import os\nos.environ['MLFLOW_TRACKING_URI'] = 'http://127.0.0.1:{port}'\n{NO_STEPS}")
+        ready.ok(f"job = submit({function}, name='digits')")
+        (job,) = jobs()
+        wait_for(lambda: any("up" in str(line) for line in job.logs()), what="the rank")
+        supervisor = found_supervisor_of(job)
+        if question == "stacks":
+            supervisor.suspend()
+        ran = interrupt(ready, f"print('asking', flush=True)\n{call}", "asking")
+        supervisor.resume()
+    short = short_id(job.id)
+    assert ran.traceback == (
+        f"Interrupted; job digits ({short}) is still running. To stop it, run attach({short!r}).cancel()"
+    )
+    assert job.state is State.RUNNING
+
+
+@contextlib.contextmanager
+def silent_server():
+    """Listen on a port of this machine, accept connections and never answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("call", ["check()", "nodes()"])
+def test_an_interrupt_of_a_question_to_a_cluster_is_one_sentence(ready, call, tmp_path):
+    with silent_server() as port:
+        config = tmp_path / "ssh_config"
+        config.write_text(f"Host slow\n  HostName 127.0.0.1\n  Port {port}\n")
+        ready.ok(
+            "from distdl_jupyter import add_cluster, clusters\n"
+            f"lab = add_cluster('interrupted', 'ssh', hosts='slow', ssh_config={str(config)!r})"
+        )
+        ran = interrupt(ready, f"print('asking', flush=True)\nlab.{call}", "asking")
+        ready.ok("lab.remove()")
+    assert len(ran.traceback.splitlines()) == 1
+    assert ran.traceback.startswith("Interrupted")
+    assert "interrupted" in ran.traceback
 
 
 # The interrupt comes at the worst moment: between the job's folder and its supervisor.
