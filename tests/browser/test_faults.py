@@ -192,3 +192,24 @@ def test_what_happens_to_those_who_look_does_not_happen_to_the_job(
     happens(story)
     story.moves()
     story.finish()
+
+
+@pytest.mark.fault(
+    "viewers", "a panel whose server is killed says that the connection is lost, and is live when it is back"
+)
+def test_a_panel_says_that_the_connection_to_the_server_is_lost_and_is_live_again(
+    desk: Callable[..., Book], lab: Lab
+) -> None:
+    story = Story(desk, lab, "without-server")
+    lost = story.output.locator(".dd-paused")
+    expect(lost).to_be_hidden()
+    lab.kill()
+    expect(lost).to_have_text("Connection to the Jupyter server lost. Reconnecting…", timeout=5_000)
+    expect(story.output.get_by_role("button", name="Cancel")).to_be_disabled()
+    assert lost.evaluate("(line) => line.scrollWidth <= line.clientWidth"), "no word of it is cut off"
+    story.book.picture("panel-without-server")
+    lab.start()
+    expect(lost).to_be_hidden(timeout=60_000)
+    expect(story.output.get_by_role("button", name="Cancel")).to_be_enabled()
+    story.moves()
+    story.finish()

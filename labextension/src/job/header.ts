@@ -36,7 +36,8 @@ export interface Extras {
   more?: HTMLElement[];
   /** The last words of the line that says where and how many, one element each. */
   origin?: HTMLElement[];
-  /** Why nothing is heard, as a tooltip. */
+  /** What the head says while nothing is received, and why, as a tooltip. */
+  paused?: string;
   silence?(card: Card): string;
 }
 
@@ -62,7 +63,7 @@ export class Header {
   readonly #shortId = h('span', { class: 'dd-mono dd-sub dd-id-short dd-nw' });
   readonly #copy = button('copy', __('Copy id'), 'dd-quiet dd-icon');
   readonly #inline = h('span', { class: 'dd-sub dd-s12 dd-num dd-ell' });
-  readonly #paused = h('span', { class: 'dd-paused dd-row dd-s12 dd-ink-warn', hidden: true });
+  readonly #paused = h('div', { class: 'dd-paused dd-row dd-meta dd-s12 dd-ink-warn', hidden: true });
   readonly #question = h('span', { class: 'dd-row dd-ask', role: 'group', hidden: true });
   readonly #attach = button('attach', __('Attach'), 'dd-keep');
   readonly #detach = button('detach', __('Detach'), 'dd-shrink');
@@ -102,8 +103,8 @@ export class Header {
     const buttons = [...first, this.#attach, this.#detach, this.#stacks, this.#profile, this.#rerun, this.#resume, ...more, this.#cancel, this.#kill];
     this.#stall = new StallLine(clock, button('stacks', __('Show stacks'), 'dd-small dd-primary'), () => this.actions.stacks());
     const identity = [this.#pill, this.#name, this.#id, this.#shortId, this.#copy, this.#inline];
-    const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.#paused, this.#question, ...buttons);
-    root.append(top, this.#metaRow, this.#restarts.root, this.#workRow, this.#stopRow, this.#bar, this.#stall.root, this.#live);
+    const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.#question, ...buttons);
+    root.append(top, this.#paused, this.#metaRow, this.#restarts.root, this.#workRow, this.#stopRow, this.#bar, this.#stall.root, this.#live);
     this.#connect();
   }
 
@@ -293,8 +294,9 @@ export class Header {
   #drawPaused(card: Card, paused: boolean): void {
     show(this.#paused, paused);
     if (!paused) return;
-    const text = this.clock.live ? __('Live view paused %1', ago(this.clock.silence())) : __('Shown as of %1', clock(card.now));
-    fill(this.#paused, text, () => [icon('warn', 14), h('span', { class: 'dd-ell' }, text)]);
+    const since = this.extras.paused || __('Live view paused %1', ago(this.clock.silence()));
+    const text = this.clock.live ? since : __('Shown as of %1', clock(card.now));
+    fill(this.#paused, text, () => [icon('warn', 14), h('span', {}, text)]);
     const why = this.extras.silence?.(card) ?? __('The kernel is not responding. The job keeps running; %1 shows it again.', `%dist_attach ${card.id}`);
     assign(this.#paused, { title: why });
   }

@@ -123,8 +123,8 @@ export interface Options {
 }
 
 const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
-/** Seconds of silence after which the view counts as paused. */
-const TIMEOUT = 5;
+/** Seconds without a connection after which the view counts as paused. */
+const TIMEOUT = 2;
 
 export class JobView {
   readonly #parts: Parts;
@@ -158,7 +158,9 @@ export class JobView {
     this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
     this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), profile: h('div'), pictures: h('div'), finding: h('div'), curve: this.#curve.root, log: h('div'), time: h('div'), resources: h('div'), foot: h('div') };
     const { head, failure, setup, stacks, profile, pictures, finding, log, time, resources, foot } = this.#parts;
-    this.#header = new Header(head, this.#actions(), clock, { silence: () => __('The server is not responding. The job keeps running.'), ...options.extras });
+    const paused = __('Connection to the Jupyter server lost. Reconnecting…');
+    const silence = (): string => __('The server is not responding. The job keeps running.');
+    this.#header = new Header(head, this.#actions(), clock, { paused, silence, ...options.extras });
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
     const { raise, elsewhere, move } = host;
     this.#setup = new Phases(setup, clock, {

@@ -56,7 +56,7 @@ function render({ model, el }: Context): () => void {
   const changed = ({ card }: { card: Card }): void => {
     if (ENDED.has(card.state)) holdHeight(el);
   };
-  const view = new JobView(el, host, { detachable: true, extras: { silence }, changed });
+  const view = new JobView(el, host, { detachable: true, extras: { paused: '', silence }, changed });
   disposables.add(() => {
     const kept = live.watchJob(id, { log: true, curve: drawn }, {});
     setTimeout(() => kept.dispose(), KEPT);
