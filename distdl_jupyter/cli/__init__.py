@@ -171,11 +171,14 @@ def _parser() -> argparse.ArgumentParser:
     arguments.name_backends(one)
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
 
-    one = _command(commands, "resume", _resume, "start a new job that resumes from the checkpoints of an ended job")
-    arguments.add_needed_id(one)
-    arguments.add_job_flags(one, by_default="as in the old job")
-    arguments.name_backends(one)
-    one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
+    for one in (
+        _command(commands, "resume", _resume, "start a new job that resumes from the checkpoints of an ended job"),
+        _command(commands, "rerun", _rerun, "start a new job that repeats a job from its start"),
+    ):
+        arguments.add_needed_id(one)
+        arguments.add_job_flags(one, by_default="as in the old job")
+        arguments.name_backends(one)
+        one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
 
     one = _command(commands, "rm", _rm, "delete ended jobs with their logs and results")
     one.add_argument("id", nargs="+", help="ids of the jobs, or the last parts of ids")
@@ -275,6 +278,8 @@ def _ls(chosen: argparse.Namespace) -> int:
         return 0
     head = tuple(name.upper() for name in job_table.HEAD)
     print(table.whole_text([head, *job_table.cells(rows, time.time(), signs=False)]))
+    for line in job_table.lost_reasons(rows):
+        print(line)
     if older := len(every) - len(rows):
         print(f"{plural(older, 'older job')} not shown: distdl ls --all")
     return 0
@@ -484,6 +489,10 @@ def _warn_of_arguments(chosen: argparse.Namespace) -> None:
 
 def _resume(chosen: argparse.Namespace) -> int:
     return _started(_find(chosen.id).resume(**_given(chosen)), chosen)
+
+
+def _rerun(chosen: argparse.Namespace) -> int:
+    return _started(_find(chosen.id).rerun(**_given(chosen)), chosen)
 
 
 def _checkpoints(chosen: argparse.Namespace) -> int:

@@ -316,6 +316,8 @@ def _why(view: JobView) -> list[str]:
     found = [sentence, words.where(card), str(card.hint) or (view.reason if card.rank is None else "")]
     if card.others:
         found.append(f"{humanize.plural(len(card.others), 'rank')} ended as a result: {words.others(card)}.")
+    if view.state is State.LOST:
+        found.append(words.explanation(view))
     return found
 
 

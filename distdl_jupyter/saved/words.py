@@ -55,7 +55,7 @@ def progress(view: JobView) -> str:
 def explanation(view: JobView) -> str:
     """Return what a state that is not its own explanation needs: why, since when."""
     if view.state is State.LOST:
-        return f"{view.reason or 'The supervisor ended without a result.'} Last sign {humanize.clock(view.last_sign)}."
+        return f"Last event at {humanize.clock(view.last_sign)}. {view.reason}".rstrip()
     if view.state is State.CANCELING and view.stop is not None:
         sent = f"{view.stop.signal} sent, " if view.stop.signal else ""
         left = [rank for rank in view.ranks if rank.status != "ended"]

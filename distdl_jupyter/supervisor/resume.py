@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import LOG_TYPES, is_full_restart
-from distdl_jupyter.core.humanize import date_and_clock, plural
+from distdl_jupyter.core.humanize import date_and_clock, plural, short_id
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
@@ -156,9 +156,10 @@ def end_events(
     ``gone`` is its supervisor where a user has said that the other host on which it ran is gone: nothing is left here.
     """
     reason = _lost_reason(folder, view, kind) if gone is None else _declared_lost_reason(gone)
+    code = "supervisor-killed" if gone is None else "supervisor-host-gone"
     values = [folder.result(rank.rank) for rank in view.ranks]
     if view.state is State.CANCELING or not all(value.exists() for value in values):
-        yield "state", {"state": State.LOST.value, "reason": reason}
+        yield "state", {"state": State.LOST.value, "reason": f"{reason}{_restart_remedy(folder)}", "code": code}
         return
     for rank, value in zip(view.ranks, values, strict=True):
         if rank.ok is None:
@@ -180,7 +181,17 @@ def _lost_reason(folder: JobFolder, view: JobView, kind: str) -> str:
     else:
         stopped = f"{plural(len(left), 'process')} of the job {'was' if len(left) == 1 else 'were'} stopped."
         found = stopped if left else "No process of the job is left."
-    return f"The supervisor ended without a result. {found}{_last_line(folder)}"
+    return f"The job's supervisor process was killed or crashed. {found}{_last_line(folder)}"
+
+
+def _restart_remedy(folder: JobFolder) -> str:
+    """Return the command that starts the job again; persistent ranks and parts of a study are started in other ways."""
+    spec = folder.spec()
+    if spec.kind == "ranks" or spec.group is not None:
+        return ""
+    if folder.has_checkpoints:
+        return f" To continue from its checkpoints, run distdl resume {short_id(folder.id)}"
+    return f" To start it again, run distdl rerun {short_id(folder.id)}"
 
 
 def _declared_lost_reason(gone: Holder) -> str:
@@ -195,4 +206,4 @@ def _last_line(folder: JobFolder) -> str:
         lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return f" Its last log line: {lines[-1][:300]}" if lines else ""
+    return f' Its last log line: "{lines[-1][:160]}".' if lines else ""

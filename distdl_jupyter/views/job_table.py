@@ -195,21 +195,28 @@ class JobTable:
 
     def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
         self._rows = cells(jobs, time.time() if now is None else now)
+        self._reasons = lost_reasons(jobs)
         self._older = older
 
     def __repr__(self) -> str:
         if not self._rows:
             return _EMPTY
-        return "\n".join([table.whole_text([HEAD, *self._rows]), *([self._older_text()] if self._older else [])])
+        lines = [table.whole_text([HEAD, *self._rows]), *self._reasons, *([self._older_text()] if self._older else [])]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         if not self._rows:
             return f"<p>{escape(_EMPTY)}</p>"
-        more = f"<p>{escape(self._older_text())}</p>" if self._older else ""
-        return f"{table.whole_html([HEAD, *self._rows])}{more}"
+        more = [*self._reasons, *([self._older_text()] if self._older else [])]
+        return table.whole_html([HEAD, *self._rows]) + "".join(f"<p>{escape(line)}</p>" for line in more)
 
     def _older_text(self) -> str:
         return f"{humanize.plural(self._older, 'older job')} not shown: %dist_jobs --all"
+
+
+def lost_reasons(jobs: Sequence[JobRow]) -> list[str]:
+    """Return a line for each lost job: why it is lost, and the command that starts it again."""
+    return [f"{humanize.short_id(job.id)}: {job.says}" for job in jobs if job.state == "lost" and job.says]
 
 
 def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tuple[str, ...]]:

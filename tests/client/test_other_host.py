@@ -10,6 +10,7 @@ from distdl_jupyter import client
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
+from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.job_list import Listing
@@ -79,7 +80,7 @@ def test_its_end_is_read_as_ever(folder):
 
 def test_requests_are_placed_and_answered_with_its_host(folder):
     job = client.attach(folder.id)
-    said = r"Its supervisor runs on login1, last heard 3 min ago\. Log in to login1 "
+    said = r"Its supervisor runs on login1, last heard 3 min ago\. Check it on login1\. "
     with pytest.raises(JobStillRunning, match=r"was asked to stop\. " + said):
         job.cancel()
     assert "cancel" in folder.control.read_text()
@@ -101,7 +102,9 @@ def test_it_is_lost_when_a_user_says_that_its_host_is_gone(folder):
     job.declare_lost()
     view = job.view()
     assert view.state is State.LOST
-    assert view.reason.startswith("A user has said that login1, on which its supervisor ran, is gone for good.")
+    assert view.reason_code == "supervisor-host-gone"
+    assert "login1" in view.reason
+    assert view.reason.endswith(f" run distdl rerun {short_id(job.id)}")
     assert json.loads(folder.control.read_text()) == {"type": "cancel", "now": True}, "for a host that comes back"
     with pytest.raises(JobNotRunning):
         job.declare_lost()

@@ -1,5 +1,6 @@
 """A supervisor that is killed at any moment, alone or with its watchdog: the job is lost and nothing else is."""
 
+import html
 import os
 import random
 import signal
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import JobFailed, attach, submit
+from distdl_jupyter import JobFailed, attach, client, submit
+from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.state import State
+from distdl_jupyter.saved import job as saved
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import few_or_all
@@ -36,7 +41,7 @@ def is_lost(job, held, told):
     looked = time.monotonic()
     wait_for(lambda: job.state.ended, 60, f"the end of the job, {told}")
     assert time.monotonic() - looked < PROMISED, told
-    assert job.state is State.LOST, told
+    assert (job.state, job.view().reason_code) == (State.LOST, "supervisor-killed"), told
     assert not until_gone(job.id, PROMISED), told
     for rank in range(job.spec.process_count):
         seen = jobs.numbers(job, rank)
@@ -112,6 +117,46 @@ def test_one_look_is_enough():
     assert f"{job.id}  lost" in shown
     assert ": end not recorded" in shown
     assert "running" not in distdl("ls")
+
+
+def keep_steps(steps):
+    """Continue at the step in the checkpoint directory, which is written in every step."""
+    import time
+
+    import distdl_jupyter
+
+    path = distdl_jupyter.checkpoint_dir() / "step"
+    for step in range(int(path.read_text()) if path.exists() else 0, steps):
+        path.write_text(str(step))
+        print(f"line {step}", flush=True)
+        time.sleep(0.02)
+
+
+@pytest.mark.fault("supervisor", "every display says why the job is lost and ends with the command that starts it")
+@pytest.mark.parametrize(("function", "verb"), [(jobs.train, "rerun"), (keep_steps, "resume")])
+def test_every_display_of_a_lost_job_ends_with_the_command_that_starts_it_again(function, verb):
+    args = ("plain", 200, 0.02) if function is jobs.train else (200,)
+    job = jobs.start("plain", function, args)
+    wait_for(lambda: jobs.numbers(job, 0), what="the first line")
+    jobs.kill_supervisor(job)
+    wait_for(lambda: job.state.ended, 20, "the end of the job")
+    view = job.view()
+    assert (view.state, view.reason_code) == (State.LOST, "supervisor-killed")
+    command = f"distdl {verb} {short_id(job.id)}"
+    assert view.reason.endswith(f" run {command}")
+    assert view.reason in distdl("ls")
+    assert view.reason in distdl("show", job.id)
+    assert view.reason in repr(client.jobs())
+    assert view.reason in html.unescape(client.jobs()._repr_html_())
+    for shown in (saved.text, saved.html):
+        assert view.reason in html.unescape(shown(view, SeriesBook(), LogBook(1), job.spec))
+    with pytest.raises(JobFailed) as caught:
+        job.result()
+    assert (caught.value.code, str(caught.value).endswith(command)) == ("supervisor-killed", True)
+    again = attach(distdl(*command.split()[1:]).strip())
+    again.wait(60)
+    lines = jobs.numbers(again, 0)
+    assert (lines[-1], lines[0] > 0) == (199, verb == "resume")
 
 
 @pytest.mark.fault(

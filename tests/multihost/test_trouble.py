@@ -78,7 +78,7 @@ def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backe
     trains(job)
     os.kill(supervisor_of(job), signal.SIGKILL)
     assert job.wait(120).state is State.LOST
-    assert job.view().reason.startswith("The supervisor ended without a result.")
+    assert job.view().reason_code == "supervisor-killed"
     assert types(job).count("resume") == 1
     nothing_left(hosts)
 

@@ -116,8 +116,10 @@ def test_a_supervisor_that_is_killed_ends_the_session_as_lost(started):
     session = started()
     parent = session.run("import os\nos.getppid()").values[0]
     os.kill(parent, signal.SIGKILL)
-    with pytest.raises(JobNotRunning, match="The ranks are lost"):
+    with pytest.raises(JobNotRunning, match="The ranks are lost") as caught:
         session.run("import time\ntime.sleep(600)")
+    assert session.job.view().reason_code == "supervisor-killed"
+    assert "distdl rerun" not in str(caught.value), "ranks are started with %dist_ranks"
     assert session.state() == "ended"
 
 

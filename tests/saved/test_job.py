@@ -160,7 +160,7 @@ def test_a_job_that_sets_up_is_stopped_or_lost():
     assert "INT sent, 1 of 4 ranks still there." in Reader(page_of("canceling")).text
     assert "Canceled at step 200." in Reader(page_of("canceled")).text
     said = Reader(page_of("lost")).text
-    assert re.search(r"The supervisor ended without a result\. Last sign \d\d:\d\d:\d\d\.", said)
+    assert re.search(r"Last event at \d\d:\d\d:\d\d\. The supervisor ended without a result\.", said)
 
 
 def test_the_gravest_note_is_shown():

@@ -42,9 +42,9 @@ export class Finding {
     this.#used = used;
   }
 
-  /** Show it, and return whether there is one; a job that failed or stands still says something else first. */
+  /** Show it, and return whether there is one; a lost job says why, one that failed or stands still says something else first. */
   update(card: Card, stacksOpen: boolean): boolean {
-    const text = card.failure || card.stall ? '' : found(this.#used);
+    const text = card.state === 'lost' ? card.reason : card.failure || card.stall ? '' : found(this.#used);
     const asks = text !== '' && card.can_ask_stacks && !stacksOpen;
     fill(this.root, JSON.stringify([text, asks]), () => (text ? [sentence(text, asks ? this.#stacks : null)] : []));
     return text !== '';
@@ -59,9 +59,9 @@ function found(used: Used | null): string {
   return memory?.text ?? slow ?? marks[0]?.text ?? '';
 }
 
-/** What is wrong stands out, why it is so follows. */
+/** What is wrong stands out, why it is so and what to do follow. */
 function sentence(text: string, button: HTMLButtonElement | null): HTMLElement {
-  const at = text.indexOf(':') + 1;
+  const at = text.search(/[:.] /) + 1;
   const words = h('span', { class: 'dd-grow' }, h('b', {}, at ? text.slice(0, at) : text), at ? text.slice(at) : null);
   return h('div', { class: 'dd-notice dd-row', 'data-level': 'warning', role: 'status' }, icon('warn', 16, 'dd-ink-warn'), words, button);
 }

@@ -40,7 +40,8 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   // A trial of a sweep that was canceled says why, with the metric it had; another run of a study was measured.
   if (row.state === 'canceled' && row.group?.kind === 'sweep') return line(row.says || __('canceled'));
   if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
-  const what = row.says || (row.state === 'failed' ? __('failed') : __('no result'));
+  const why = row.state === 'lost' ? row.says.replace(/\. .*/s, '') : row.says;
+  const what = why || (row.state === 'failed' ? __('failed') : __('no result'));
   return { place: '', strong: '', tell: `${what.replace(/\.$/, '')}, ${when}`, tone: row.state === 'failed' ? 'failed' : 'lost' };
 }
 
