@@ -1,6 +1,7 @@
 """Pickling of captured names: one shared pickler, the size of each name, and notes on what travels.
 
 * The notebook's own ``sys.stdout`` and ``open`` become the rank's; tensors on a GPU go to the rank's own GPU.
+* Functions and classes of modules see these as a rank imports them, never with attributes set in the notebook.
 * It is noted which modules the bytes refer to, so that those beside the notebook can be shipped.
 
 Nothing here opens a pickle.
@@ -22,7 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 import cloudpickle
 
-from distdl_jupyter.capture.references import imports_of
+from distdl_jupyter.capture.references import imports_of, module_of_globals, path_in_module
 from distdl_jupyter.worker.watch import tensors
 
 #: Written by every Python from 3.8 on; a newer default would shut older workers out.
@@ -100,6 +101,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.gpu_seen = False
         # Called for every object: what needs a look is decided once for each type.
         self._ordinary: set[type] = set()
+        self._modules: dict[str, _ModuleGlobals] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce what means something else in a rank, note what is shipped, leave the rest to cloudpickle."""
@@ -111,11 +113,27 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if replaced is not None:
             self.gpu_seen = self.gpu_seen or tensors.is_on_gpu(obj)
             return replaced
+        if isinstance(obj, types.FunctionType | type | _CACHE) and (path := path_in_module(obj)) is not None:
+            self.notes.modules.add(path[0])
+            return _FROM_MODULE, path
         reduced = super().reducer_override(obj)
+        if isinstance(obj, types.FunctionType) and reduced is not NotImplemented and obj not in _OWN:
+            reduced = self._with_globals_of_module(obj, reduced)
         if reduced is NotImplemented and type(obj) not in self.dispatch_table:
             _refuse_name_only(obj)
         self._note(obj, whole=reduced is not NotImplemented)
         return reduced
+
+    def _with_globals_of_module(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the reduction of a function that travels by value, with the globals of its module in the rank."""
+        name = module_of_globals(function)
+        if not name:
+            return reduced
+        self.notes.modules.add(name)
+        make, (code, _, *rest), (state, slots), *more = reduced
+        module = self._modules.setdefault(name, _ModuleGlobals(name))
+        slots = {**slots, "__globals__": {}, "_cloudpickle_submodules": []}
+        return make, (code, module, *rest), (state, slots), *more
 
     def _note(self, obj: Any, *, whole: bool) -> None:
         if isinstance(obj, types.ModuleType):
@@ -126,6 +144,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self.notes.modules.update(imports_of(obj.__code__))
             elif not whole and isinstance(module := getattr(obj, "__module__", None), str):
                 self.notes.modules.add(module)
+
+
+class _ModuleGlobals:
+    """Pickles as the globals of a module that the rank imports."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _GLOBALS_OF, (self._name,)
 
 
 def _is_ordinary(kind: type) -> bool:
@@ -173,6 +201,21 @@ def _cached(function: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
+def _globals_of(module: str) -> Any:
+    """Run in a rank: return the globals of a module."""
+    import importlib
+
+    return vars(importlib.import_module(module))
+
+
+def _from_module(module: str, name: str) -> Any:
+    """Run in a rank: return what a module holds under a qualified name."""
+    import importlib
+    import operator
+
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
 def shipped_whole(function: Callable[..., Any]) -> types.FunctionType:
     """Return a copy that belongs to no module, so that a rank need not have this room to run it."""
     copy = types.FunctionType(function.__code__, {"__name__": "__main__", "__builtins__": builtins})
@@ -184,6 +227,8 @@ _OWN: set[types.FunctionType] = set()
 _TO_OWN_GPU = shipped_whole(tensors.to_own_gpu)
 _NO_IPYTHON = shipped_whole(_get_ipython)
 _CACHED = shipped_whole(_cached)
+_GLOBALS_OF = shipped_whole(_globals_of)
+_FROM_MODULE = shipped_whole(_from_module)
 
 
 def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:

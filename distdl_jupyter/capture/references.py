@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import operator
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,7 +53,47 @@ def travels_by_value(value: types.FunctionType | type) -> bool:
     module = getattr(value, "__module__", None)
     if module in ("__main__", None) or "<locals>" in value.__qualname__ or value.__name__ == "<lambda>":
         return True
+    return _is_registered(module)
+
+
+def _is_registered(module: str) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in list_registry_pickle_by_value())
+
+
+def path_in_module(value: Any) -> tuple[str, str] | None:
+    """Return module and qualified name of a function or class whose module now holds a newer object of that name.
+
+    A module that is imported again (``importlib.reload``, autoreload) leaves such objects in the notebook. None for all
+    others: pickle names these itself, or they travel by value.
+    """
+    if travels_by_value(value):
+        return None
+    try:
+        current = operator.attrgetter(value.__qualname__)(sys.modules[value.__module__])
+    except (KeyError, AttributeError):
+        return None
+    path = value.__module__, value.__qualname__
+    same_path = (getattr(current, "__module__", None), getattr(current, "__qualname__", None)) == path
+    if current is value or type(current) is not type(value) or not same_path:
+        return None
+    # A decorated function has the name of the function inside it, and is another one.
+    functions = [one for one in (value, current) if isinstance(one, types.FunctionType)]
+    return path if all(one.__code__.co_qualname == value.__qualname__ for one in functions) else None
+
+
+def module_of_globals(function: types.FunctionType) -> str:
+    """Return the module whose names a function reads, "" when ranks cannot import it or its user ships it by value."""
+    spec = function.__globals__.get("__spec__")
+    name = getattr(spec, "name", None)
+    if not name or name != function.__globals__.get("__name__") or name == "__main__" or _is_registered(name):
+        return ""
+    return name if _can_be_imported(name.partition(".")[0]) else ""
+
+
+def _can_be_imported(name: str) -> bool:
+    return name in sys.builtin_module_names or any(
+        finder.find_spec(name, None) is not None for finder in sys.meta_path if hasattr(finder, "find_spec")
+    )
 
 
 def is_of_notebook(function: types.FunctionType) -> bool:

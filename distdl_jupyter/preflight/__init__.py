@@ -1,6 +1,6 @@
 """What is found wrong before anything starts: ``check(draft, request)`` returns findings, ``report`` also what passed.
 
-Pure reading of source text and of what capture has noted; nothing of the user's is run.
+Reads source text, what capture has noted and the attributes of imported modules; nothing of the user's is run.
 """
 
 from distdl_jupyter.preflight.engine import check, report

@@ -1,14 +1,23 @@
-"""Checks of what travels: names that nobody defines, values that are large, on a GPU, or look secret."""
+"""Checks of what is sent: undefined names, values that are large, on a GPU or secret, attributes set on modules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import functools
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import JobSpec, looks_secret
 from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
 
 LARGE = 100_000_000
+_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+#: Methods that change a list, a dict or a set.
+_CHANGES = ("append", "extend", "insert", "sort", "add", "update", "setdefault", "pop", "popitem", "remove", "clear")
 
 
 def names(draft: CapturedCode, spec: JobSpec) -> Check:
@@ -44,7 +53,7 @@ def _deleted(draft: CapturedCode) -> Iterator[Finding]:
 def captured_values(draft: CapturedCode) -> Check:
     """What travels is small, knows no GPU and holds no secret."""
     total = sum(one.size for one in draft.captured)
-    findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft))
+    findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft), *_changed_attributes(draft))
     return Check("Captured values", f"{humanize.size(total)} in total", findings)
 
 
@@ -98,3 +107,110 @@ def _left_out(draft: CapturedCode) -> Iterator[Finding]:
                 f"{module.label} is sent without its large files {listed}{more}.",
                 "Use absolute paths to read them.",
             )
+
+
+def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
+    """Name the attributes of modules that were set in the notebook: ranks import the file."""
+    if draft.kind == "script":  # its own process imports the files too
+        return
+    set_by_code = {name for piece in draft.texts for name in _attributes_set(piece.text)}
+    for piece in draft.texts:
+        module = _loaded(piece.label) if piece.beside else None
+        if module is None:
+            continue
+        values = {name: value for name, value in _literals(piece.text).items() if name not in set_by_code}
+        changed = [f"{module.__name__}.{name}" for name, value in values.items() if _differs(module, name, value)]
+        if changed:
+            yield Finding(
+                "warning",
+                "module-attribute-changed",
+                f"{humanize.listing(changed)} {'differs' if len(changed) == 1 else 'differ'} from {piece.label}: the "
+                "ranks import the file and do not see what the notebook has set.",
+                f"Pass the value as an argument, or set it inside the {draft.kind}.",
+            )
+
+
+def _loaded(path: str) -> ModuleType | None:
+    """Return the module that this kernel has imported from a file, whose path is below a folder of modules."""
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    return module if isinstance(file, str) and f"/{file}".endswith(f"/{path}") else None
+
+
+def _differs(module: ModuleType, name: str, value: object) -> bool:
+    try:
+        return name in vars(module) and bool(vars(module)[name] != value)
+    except Exception:  # noqa: BLE001 - arrays and objects of the user compare as they like
+        return True
+
+
+@functools.lru_cache(maxsize=1000)
+def _parsed(text: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+@functools.lru_cache(maxsize=1000)
+def _attributes_set(text: str) -> frozenset[str]:
+    """Return the names of attributes that code sets on anything."""
+    nodes = ast.walk(_parsed(text))
+    return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+
+
+@functools.lru_cache(maxsize=1000)
+def _literals(text: str) -> Mapping[str, object]:
+    """Return the literals that a module assigns to names which nothing else in it sets or changes."""
+    tree = _parsed(text)
+    names = Counter(_names_bound(tree))
+    changed = {name for node in ast.walk(tree) for name in _names_changed(node)}
+    found: dict[str, object] = {}
+    for statement in tree.body if "*" not in names else ():
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if names[name] == 1:
+                pass
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if names[name] == 1:
+                pass
+            case _:
+                continue
+        try:
+            literal = ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            continue
+        is_filled_later = literal in ([], {}, set())
+        if name not in changed and not is_filled_later:
+            found[name] = literal
+    return found
+
+
+def _names_bound(tree: ast.Module) -> Iterator[str]:
+    """Yield each name as often as a module's own level binds it, ``*`` for an import of everything."""
+    pending: list[ast.AST] = [*tree.body]
+    while pending:
+        node = pending.pop()
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Name(ctx=ast.Store() | ast.Del()):
+                yield node.id
+            case ast.alias():
+                yield node.asname or node.name.partition(".")[0]
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+        if not isinstance(node, _SCOPES):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _names_changed(node: ast.AST) -> Iterable[str]:
+    """Return the names that a node sets from inside a function, or whose lists, dicts or sets it changes."""
+    match node:
+        case ast.Global():
+            return node.names
+        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+            return (name,)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _CHANGES:
+            return (name,)
+    return ()

@@ -169,3 +169,73 @@ def test_a_module_that_is_registered_to_travel_by_value_is_not_copied(notebook, 
     assert (labels(draft), rank(draft).value) == ({}, (3, 2))
     draft = capture_function(notebook["net"].go)
     assert (labels(draft), rank(draft).value) == ({}, 3)
+
+
+MYMOD = """
+import functools
+VALUE = 2
+def fn(): return VALUE
+lam = lambda: VALUE
+def kept(f):
+    @functools.wraps(f)
+    def inner(): return f() * VALUE
+    return inner
+@kept
+def decorated(): return VALUE
+@functools.cache
+def cached(): return VALUE
+def make(more):
+    def made(): return VALUE + more
+    return made
+class Net:
+    def go(self): return VALUE
+    class Inner:
+        @staticmethod
+        def go(): return VALUE
+"""
+RELOAD = {
+    "as imported": "pass",
+    "reloaded": "importlib.reload(mymod)",
+    "imported anew": "del sys.modules['mymod']; import mymod",
+    "forgotten": "del sys.modules['mymod']",
+}
+
+
+@pytest.mark.parametrize("how", RELOAD)
+def test_functions_see_their_module_as_its_file_is_however_they_reached_the_cell(notebook, rank, how):
+    write("mymod.py", MYMOD)
+    notebook.run("import functools, importlib, sys, mymod\nfrom mymod import *\nmade, net = make(0), Net()")
+    notebook.run(f"part, method, later = functools.partial(fn), net.go, [lam]\n{RELOAD[how]}\nmymod.VALUE = 77")
+    notebook.run("fn.__globals__['VALUE'] = 77\nclass Own(Net): pass\ndef own(): return fn()")
+    calls = (
+        "fn(), lam(), decorated() // 2, made(), net.go(), Net().go(), part(), method(), later[0](), own(), Own().go()"
+    )
+    draft = notebook.capture(f"({calls}, Net.Inner.go())")
+    assert set(labels(draft)) == {"mymod.py"}
+    assert rank(draft).value == (2,) * 12
+    for name in ("fn", "lam", "made", "method", "part"):
+        assert rank(capture_function(notebook[name])).value == 2, name
+    if how != "forgotten":
+        draft = notebook.capture(
+            "import mymod\n(mymod.fn is fn, mymod.Net is Net, isinstance(net, mymod.Net), cached())"
+        )
+        assert rank(draft).value == (True, True, True, 2)
+
+
+def test_a_function_inside_a_decorated_one_or_replaced_in_the_notebook_stays_itself(notebook, rank):
+    write("mymod.py", MYMOD)
+    notebook.run(
+        "import mymod\ninner, fn = mymod.decorated.__wrapped__, mymod.fn\nmymod.fn = lambda: 5\nmymod.VALUE = 77"
+    )
+    assert rank(notebook.capture("inner(), fn(), mymod.fn()")).value == (2, 2, 2)
+
+
+def test_a_function_of_a_file_that_no_rank_finds_travels_by_value(notebook, rank, tmp_path):
+    write(tmp_path / "elsewhere" / "settings.py", "BASE = 2\nhalf = lambda: BASE\n")
+    notebook.run(
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('settings', {str(tmp_path / 'elsewhere/settings.py')!r})\n"
+        "settings = sys.modules['settings'] = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(settings)\nhalf = settings.half"
+    )
+    assert rank(notebook.capture("half()")).value == 2

@@ -382,3 +382,15 @@ def test_an_interrupt_while_packing_starts_no_job_and_says_so(kernel):
     ran = kernel.run("%%distributed --no-panel\nprint(slow)")
     assert ran.traceback == "Interrupted while packing; no job was started."
     assert len(jobs()) == before
+
+
+def test_a_value_set_on_a_module_stays_in_the_notebook_with_both_forms_of_import(kernel, notebooks):
+    (notebooks / "mymod.py").write_text("VALUE = 2\nlam = lambda: VALUE\ndef fn(): return VALUE\n")
+    kernel.ok("import importlib, mymod\nfrom mymod import fn, lam\nimportlib.reload(mymod)\nmymod.VALUE = 77")
+    ran = kernel.ok("%%distributed -p 2 -b torch --wait --no-panel -o job\nmymod.fn(), fn(), lam(), mymod.VALUE")
+    assert ran.value == {"text/plain": "(2, 2, 2, 2)"}
+    assert "Warning: mymod.VALUE differs from mymod.py" in ran.text
+    assert "module-attribute-changed" in {finding["code"] for finding in jobs()[0].spec.findings}
+    inside = kernel.ok("%%distributed -p 2 -b torch --wait --no-panel\nmymod.VALUE = 77\nmymod.fn(), fn(), lam()")
+    assert inside.value == {"text/plain": "(77, 77, 77)"}
+    assert "differs" not in inside.text

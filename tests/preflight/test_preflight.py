@@ -1,7 +1,9 @@
 """What is said about code before it starts: each finding both ways, over real drafts."""
 
 import dataclasses
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -545,3 +547,65 @@ def test_code_that_starts_its_own_processes_is_told_before_the_start(code):
 def test_processes_that_do_not_train_together_are_left_alone():
     code = "import multiprocessing as mp\ndef load(): pass\nmp.Process(target=load).start()"
     assert "own-processes" not in problems(code, "torch", 2)
+
+
+CHANGES = {
+    "value = 2": ("mod.value = 77", True),
+    "value: int = 2": ("mod.value = 77", True),
+    "value = None": ("import numpy; mod.value = numpy.zeros(2)", True),
+    "value = {'lr': 0.1}": ("mod.value['lr'] = 1", True),
+    "value = (1, 2)\nother = 3": ("mod.value = 5; mod.other = 4", True),
+    # Nothing differs, or the module or the code sets it itself.
+    "value = 2 ": ("mod.value = 2", False),
+    "value = 1": ("mod.value = True", False),
+    "value = 2\ndef f():\n    value = 3": ("pass", False),
+    "value = 2\nvalue = 3": ("pass", False),
+    "value = 2\nif len('a'): value = 3": ("pass", False),
+    "value = 2\nfor value in range(3): pass": ("pass", False),
+    "value = None\ndef f():\n    global value\n    value = 3": ("mod.f()", False),
+    "value = {}": ("mod.value['a'] = 1", False),
+    "value = [0]\ndef register(x): value.append(x)": ("mod.register(1)", False),
+    "value = {'a': 0}\ndef register(x): value[x] = 1": ("mod.register('b')", False),
+    "pi = 3\nfrom math import *": ("pass", False),
+    "value = len('ab')": ("mod.value = 77", False),
+    "value = 2\ndef f(): return value": ("del mod.value", False),
+}
+
+
+@pytest.mark.parametrize("text", CHANGES)
+def test_attributes_of_modules_that_differ_from_their_file(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("mod.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "mod", raising=False)
+    mod = importlib.import_module("mod")
+    change, differs = CHANGES[text]
+    exec(change, {"mod": mod})
+    finding = found("mod", "plain", 1, {"mod": mod}).get("module-attribute-changed")
+    assert (finding is not None) == differs
+    if finding is not None:
+        assert "mod.value" in finding.text
+        assert ("mod.other" in finding.text) == ("other" in text)
+        assert (finding.level, "mod.py" in finding.text, "cell" in finding.remedy) == ("warning", True, True)
+    assert "module-attribute-changed" not in found("mod.value = mod.other = 5\nmod", "plain", 1, {"mod": mod}), (
+        "the cell sets it"
+    )
+
+
+def test_attributes_of_modules_of_a_package_and_of_functions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("pack/sub").mkdir(parents=True)
+    Path("pack/__init__.py").write_text("rate = 1")
+    Path("pack/sub/deep.py").write_text("rate = 2\ndef fn(): return rate")
+    deep, pack = importlib.import_module("pack.sub.deep"), importlib.import_module("pack")
+    deep.rate = pack.rate = 7
+    findings = [
+        f for f in preflight.check(capture_function(deep.fn), asked("plain", 1)) if f.code.startswith("module-")
+    ]
+    assert sorted(finding.text.partition(" differs")[0] for finding in findings) == ["pack.rate", "pack.sub.deep.rate"]
+    assert all(finding.remedy.endswith("inside the function.") for finding in findings)
+    Path("train.py").write_text("import pack")
+    assert "module-attribute-changed" not in {
+        f.code for f in preflight.check(capture_script("train.py"), asked("plain", 1))
+    }
