@@ -60,7 +60,12 @@ def find(name: str) -> ClusterConfig:
         return ClusterConfig(name, name, registry.get("clusters", name).by_itself() or {})
     found = next((target for target in named() if target.name == name), None)
     if found is None:
-        raise InvalidSpec(unknown(name, names(), "cluster"), code="cluster-unknown", field="compute_target")
+        raise InvalidSpec(
+            unknown(name, names(), "cluster"),
+            code="cluster-unknown",
+            field="compute_target",
+            hint=f"To add it, call add_cluster({name!r}, ...)",
+        )
     return found
 
 

@@ -394,6 +394,11 @@ def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
         findings = preflight.check(draft, spec)
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
-        text = " ".join(f"{one.text} {one.remedy}".strip() for one in errors)
-        raise InvalidSpec(text, code=errors[0].code, field=errors[0].code)
+        remedies = dict.fromkeys(one.remedy for one in errors)
+        raise InvalidSpec(
+            " ".join(one.text for one in errors),
+            code=errors[0].code,
+            field=errors[0].code,
+            hint=" ".join(remedies).strip(),
+        )
     return dataclasses.replace(spec, findings=tuple(dataclasses.asdict(finding) for finding in findings))

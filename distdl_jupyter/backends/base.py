@@ -148,5 +148,5 @@ def only_single(spec: JobSpec, label: str) -> None:
             f"The backend {label} runs one process, but the job has {spec.process_count}.",
             code="backend-one-process",
             field="distributed_backend",
-            hint="Use torch, horovod-gloo or horovod-mpi, or set node_count and process_count_per_node to 1.",
+            hint="Run one process, or choose a backend for several: distributed_backend=torch",
         )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _ELASTIC_CLUSTERS = ("local", "ssh")
 #: Variables of a rank that change in an elastic job whenever processes come and go.
 _VARY = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-INSTALL = "Run: distdl install horovod (about 4 minutes the first time)"
+INSTALL = "The first build takes about 4 minutes. Run: distdl install horovod"
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def _run(run: Callable[[argparse.Namespace], int], chosen: argparse.Namespace) -
     try:
         return run(chosen)
     except DistDLError as error:
-        print(f"distdl: {error}", file=sys.stderr)
+        print(f"distdl: {arguments.with_flags(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()

@@ -315,8 +315,16 @@ def _check_room(spec: JobSpec) -> None:
                 f"{words[1]}.",
                 code="local-too-few-resources",
                 field=name,
-                hint="Lower the value, or use fewer processes.",
+                hint=_less(name, most, spec.process_count),
             )
+
+
+def _less(name: str, most: int, ranks: int) -> str:
+    """Return the remedy for a job that asks for more cores or memory than there is."""
+    if name == "cores" and most < ranks:
+        return f"Use fewer processes: process_count_per_node={most}"
+    each = most // ranks if name == "cores" else f"{most // ranks // 1_000_000}MB"
+    return f"Use fewer processes, or request less: {name}={each}"
 
 
 def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
@@ -327,7 +335,7 @@ def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
             f"{asks} for each of {plural(spec.process_count, 'process')}, but this machine has {len(devices)}.",
             code="local-too-few-gpus",
             field="gpus" if spec.gpus else "use_gpu",
-            hint="Use fewer processes, or remove the option.",
+            hint="Use fewer processes, or run on the CPU: use_gpu=False",
         )
 
 

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import inspect
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -26,6 +27,8 @@ _MASK = "•••"
 _ID = "id of the job, or the last part of it"
 #: Stands in the help for the names of all backends, which are known late.
 _BACKENDS = "the backends"
+#: An option as it is given to a call.
+_OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags that say what the magic does rather than what the job is.
 OWN = ("out", "wait", "panel", "on_ranks", "check", "scale", "epoch_samples")
 #: What a sweep takes beside its parameters and the options of its trials.
@@ -348,6 +351,19 @@ def allowed() -> set[str]:
     parser = cell_parser()
     parser.complete()
     return {action.dest for action in parser._actions} - {*OWN, *ALIASES, *TOTALS}  # noqa: SLF001
+
+
+def with_flags(text: str) -> str:
+    """Return a message with the options of a call (``use_gpu=False``) as flags (``--no-use-gpu``)."""
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in allowed():
+            return match[0]
+        flag = name.replace("_", "-")
+        return {"True": f"--{flag}", "False": f"--no-{flag}"}.get(value, f"--{flag} {value}")
+
+    return _OPTION.sub(flag, text)
 
 
 def job_options(

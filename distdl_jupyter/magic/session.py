@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, show_as
-from distdl_jupyter.form.arguments import HelpRequested
+from distdl_jupyter.form.arguments import HelpRequested, with_flags
 from distdl_jupyter.magic.current_ranks import CurrentRanks
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def short_errors() -> Iterator[None]:
         sys.stdout.write(f"{request.text}\n")
     except DistDLError as error:
         if "_render_traceback_" not in vars(type(error)):  # what it has of its own tells more
-            show_as(error, [f"{type(error).__name__}: {error}"])
+            show_as(error, [f"{type(error).__name__}: {with_flags(str(error))}"])
         raise
     except KeyboardInterrupt as interrupt:
         if not interrupt.args:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -394,3 +395,54 @@ def test_a_value_set_on_a_module_stays_in_the_notebook_with_both_forms_of_import
     inside = kernel.ok("%%distributed -p 2 -b torch --wait --no-panel\nmymod.VALUE = 77\nmymod.fn(), fn(), lam()")
     assert inside.value == {"text/plain": "(77, 77, 77)"}
     assert "differs" not in inside.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "body", "code", "command"),
+    [
+        ("-b torch", "batches()", "undefined-name", r"--allow-undefined\."),
+        ("-b torch", "batches(), model", "undefined-name", r"--allow-undefined\."),
+        ("-p 2000 -b torch", "1", "too-many-local-processes", r"--oversubscribe\."),
+        ("-b torch --compute-target lab", "1", "cluster-unknown", r"add_cluster\('lab', \.\.\.\)"),
+        ("-p 2 -b mpx", "1", "backend-unknown", r"torch, torch-gloo, torch-nccl\."),
+        ("-p 2 -b plain", "1", "backend-one-process", "--distributed-backend torch"),
+        ("-p 2000 -b torch --use-gpu", "1", "local-too-few-gpus", "--no-use-gpu"),
+        ("-b torch --gpus 900", "1", "local-too-few-gpus", "--no-use-gpu"),
+        ("-p 2 -b torch --cores 4000", "1", "local-too-few-resources", r"--cores \d+"),
+        ("-p 2 -b torch --memory 90TB", "1", "local-too-few-resources", r"--memory \d+MB"),
+        ("--proceses 2", "1", "flag-stray", r"--process-count-per-node\?.*"),
+        ("-p two", "1", "flag-invalid", r"%%distributed\?"),
+    ],
+)
+def test_errors_of_the_first_cell_end_with_what_to_type(shared_kernel, flags, body, code, command):
+    if "900" in flags or "2000 -b torch --use-gpu" in flags:
+        flags += " --oversubscribe"
+    ran = shared_kernel.run(f"%%distributed {flags}\n{body}")
+    assert shared_kernel.ok("import sys; sys.last_value.code").value == {"text/plain": repr(code)}
+    assert re.search(rf"{command}$", ran.traceback.splitlines()[-1])
+    assert ran.traceback.count("Define it before using it") <= 1
+    assert jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "missing", "command"),
+    [
+        ("torch", "torch", "pip install 'distdl-jupyter[torch]'"),
+        ("horovod-gloo", "horovod", "distdl install horovod"),
+        ("deepspeed", "deepspeed", "pip install 'distdl-jupyter[deepspeed]'"),
+        ("tensorflow", "tensorflow", "pip install 'distdl-jupyter[tensorflow]'"),
+        ("ray", "ray", "pip install 'distdl-jupyter[ray]'"),
+    ],
+)
+def test_a_missing_backend_names_the_command_that_installs_it(kernel, tmp_path, backend, missing, command):
+    """In an environment that has all packages but this one."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    for entry in Path(pytest.__file__).parents[1].iterdir():
+        if entry.name.partition("-")[0] != missing:
+            (packages / entry.name).symlink_to(entry)
+    kernel.ok(f"import sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [{str(packages)!r}]")
+    ran = kernel.run(f"%%distributed -p 2 -b {backend}\n1")
+    assert ran.error.startswith("PluginUnavailable")
+    assert ran.traceback.splitlines()[-1].endswith(f"Run: {command}")
+    assert jobs() == []
