@@ -388,17 +388,6 @@ def _versions(backend: Backend, options: Any) -> dict[str, str]:
 
 
 def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
-    from distdl_jupyter.capture.free_names import deep_recursion  # who submits has loaded it
-
-    with deep_recursion():
-        findings = preflight.check(draft, spec)
-    errors = [finding for finding in findings if finding.level == "error"]
-    if errors:
-        remedies = dict.fromkeys(one.remedy for one in errors)
-        raise InvalidSpec(
-            " ".join(one.text for one in errors),
-            code=errors[0].code,
-            field=errors[0].code,
-            hint=" ".join(remedies).strip(),
-        )
+    findings = preflight.check(draft, spec)
+    preflight.refuse(findings)
     return dataclasses.replace(spec, findings=tuple(dataclasses.asdict(finding) for finding in findings))

@@ -18,13 +18,14 @@ from distdl_jupyter.capture.captured_code import (
     pickled,
 )
 from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.free_names import Uses, deep_recursion, imported, parse, uses
+from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_label, shell
 from distdl_jupyter.capture.pickler import PickleReport
 from distdl_jupyter.capture.references import in_order, is_of_notebook
 from distdl_jupyter.capture.submodules import with_submodules
 from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core.spec import Source
+from distdl_jupyter.worker.recursion import deep_recursion
 
 #: Names that IPython puts in place of Python's own; a rank has Python's.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")

@@ -8,17 +8,11 @@ How the cell's statements are followed stands in ``capture.flow``.
 from __future__ import annotations
 
 import ast
-import contextlib
-import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from distdl_jupyter.capture.flow import Flow
 from distdl_jupyter.core.errors import InvalidSpec
-
-#: Frames that the analysis may take; Python compiles some 3,000 levels of nested code.
-_DEEP = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +50,6 @@ def parse(code: str) -> ast.Module:
             field="code",
             hint="Split the longest expression, or the longest chain of elif, into several statements.",
         ) from None
-
-
-@contextlib.contextmanager
-def deep_recursion() -> Iterator[None]:
-    """Let the analysis follow all code that Python can compile: it takes several frames for each level."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEEP))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def imported(tree: ast.AST) -> dict[str, int]:

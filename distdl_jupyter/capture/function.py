@@ -20,13 +20,13 @@ from distdl_jupyter.capture.captured_code import (
     payload_fields,
     pickled,
 )
-from distdl_jupyter.capture.free_names import deep_recursion
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_number, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump
 from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
 from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Source
+from distdl_jupyter.worker.recursion import deep_recursion
 
 
 @explain_packing

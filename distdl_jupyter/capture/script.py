@@ -13,12 +13,13 @@ from typing import Any
 
 from distdl_jupyter.capture import undefined
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
-from distdl_jupyter.capture.free_names import deep_recursion, imported, parse, uses
+from distdl_jupyter.capture.free_names import imported, parse, uses
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.capture.notebook import CodeText
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Captured, Source, looks_secret
+from distdl_jupyter.worker.recursion import deep_recursion
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 

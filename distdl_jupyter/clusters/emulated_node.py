@@ -11,6 +11,7 @@ their user and group. It must not know of jobs, ranks or launchers.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import pwd
@@ -22,6 +23,14 @@ from pathlib import Path
 import psutil
 
 _CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
+_FORBIDDEN = "this machine or its container does not allow user namespaces"
+#: What the errors of unshare(2) mean here.
+_CAUSES = {
+    errno.EPERM: _FORBIDDEN,
+    errno.EINVAL: "this kernel has no user namespaces",
+    errno.ENOSYS: "this kernel has no namespaces",
+    errno.ENOSPC: "the limit of user namespaces is reached (sysctl user.max_user_namespaces)",
+}
 
 
 def shell() -> tuple[str, ...]:
@@ -56,15 +65,18 @@ def _works(words: tuple[str, ...]) -> bool:
 def enter(host: str) -> None:
     """Give this process, and all that descend from it, the host name ``host``. Raises OSError."""
     user, group = os.getuid(), os.getgid()
-    if not _unshare(_CLONE_NEWUTS):
-        if not _unshare(_CLONE_NEWUTS | _CLONE_NEWUSER):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    try:
+        _unshare(_CLONE_NEWUTS)
+    except OSError:
+        _unshare(_CLONE_NEWUTS | _CLONE_NEWUSER)
         _keep_identity(user, group)
     socket.sethostname(host)
 
 
-def _unshare(flags: int) -> bool:
-    return bool(ctypes.CDLL(None, use_errno=True).unshare(flags) == 0)
+def _unshare(flags: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, _CAUSES.get(number) or os.strerror(number))
 
 
 def _keep_identity(user: int, group: int) -> None:
@@ -88,7 +100,8 @@ def main(host: str, *command: str) -> None:
     try:
         enter(host)
     except OSError as error:
-        sys.exit(f"Cannot give processes their own host name on this machine: {error.strerror}.")
+        cause = _FORBIDDEN if error.filename else error.strerror  # the file holds who a process is in its namespace
+        sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or the backend horovod-gloo.")
     program = _login_shell()
     os.execv(program, [program, "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it
 

@@ -106,9 +106,7 @@ class Ranks:
         Where the ranks have met before they stay together. Raises InvalidSpec when a check of the code fails, and what
         ``run`` raises.
         """
-        errors = [one for one in preflight.check(draft, self.job.spec) if one.level == "error"]
-        if errors:
-            raise InvalidSpec(" ".join(f"{one.text} {one.remedy}".strip() for one in errors), field=errors[0].code)
+        preflight.refuse(preflight.check(draft, self.job.spec))
         asked = {"do": "distributed", "id": _number(), "label": draft.name}
         return self._ask(self._chosen(None), asked, request.files(draft), on_event)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker import layout, pictures
 from distdl_jupyter.worker import payload as payloads
+from distdl_jupyter.worker.recursion import deep_recursion
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,7 +75,8 @@ def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, An
     code = code.replace("\r\n", "\n")
     # Blank lines on top, rather than shifted nodes, so that a SyntaxError too names the notebook's line.
     code = "\n" * sources.add_shifted(filename, code) + code
-    tree = ast.parse(code, filename)
+    with deep_recursion():
+        tree = ast.parse(code, filename)
     last = tree.body[-1] if tree.body else None
     shown = isinstance(last, ast.Expr) and not _ends_in_semicolon(code, last)
     if shown:
@@ -86,7 +88,8 @@ def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, An
 
 
 def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
-    code = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    with deep_recursion():
+        code = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     value = eval(code, namespace)  # noqa: S307  running the cell is the purpose
     return _awaited(value) if code.co_flags & _COROUTINE else value
 

@@ -1,5 +1,6 @@
 """A process gets a host name of its own, as root and as anybody, and keeps who it is."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -33,7 +34,7 @@ def test_whoever_may_not_do_it_directly_does_it_in_a_user_namespace_and_stays_wh
     if child == 0:
         code = 1
         try:
-            monkeypatch.setattr(emulated_node, "_unshare", lambda flags: flags == both and allowed(flags))
+            monkeypatch.setattr(emulated_node, "_unshare", lambda flags: allowed(flags if flags == both else -1))
             before = os.getuid(), os.getgid()
             emulated_node.enter("node-1")
             (tmp_path / "mine").write_text("x")
@@ -44,12 +45,45 @@ def test_whoever_may_not_do_it_directly_does_it_in_a_user_namespace_and_stays_wh
     assert (tmp_path / "mine").stat().st_uid == os.getuid()
 
 
-def test_where_it_is_forbidden_it_says_so_and_offers_nothing(monkeypatch):
-    monkeypatch.setattr(emulated_node, "_unshare", lambda _flags: False)
-    with pytest.raises(SystemExit, match="Cannot give processes their own host name"):
-        emulated_node.main("node-0", "true")
-    monkeypatch.setattr(emulated_node, "_works", lambda _words: False)
-    assert emulated_node.shell() == ()
+IN_OWN_NAMESPACE = ["unshare", "--user", "--map-root-user", "sh", "-c"]
+NO_MORE = "echo 0 > /proc/sys/user/max_user_namespaces; echo 0 > /proc/sys/user/max_uts_namespaces"
+may_set_limits = pytest.mark.skipif(
+    subprocess.run([*IN_OWN_NAMESPACE, NO_MORE], check=False, capture_output=True).returncode != 0,
+    reason="this machine lets no process limit its namespaces",
+)
+
+
+@may_set_limits
+def test_where_it_is_forbidden_it_says_why_and_offers_nothing():
+    program = f"{sys.executable} -m distdl_jupyter.clusters.emulated_node node-0 true"
+    done = subprocess.run([*IN_OWN_NAMESPACE, f"{NO_MORE}; {program}"], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "user.max_user_namespaces" in done.stderr
+    offered = "from distdl_jupyter.clusters import emulated_node; print(emulated_node.shell())"
+    command = f"{NO_MORE}; {sys.executable} -c '{offered}'"
+    assert subprocess.check_output([*IN_OWN_NAMESPACE, command], text=True).strip() == "()"
+
+
+@pytest.mark.parametrize(
+    ("host", "error", "cause"),
+    [
+        ("node-0", OSError(errno.EPERM, emulated_node._FORBIDDEN), "does not allow user namespaces"),
+        ("node-0", PermissionError(errno.EACCES, "Permission denied", "/proc/self/uid_map"), "does not allow user"),
+        ("x" * 80, None, "Invalid argument"),
+    ],
+)
+def test_the_cause_is_named_and_never_success(monkeypatch, host, error, cause):
+    def refuse(_host):
+        raise error
+
+    if error is not None:
+        monkeypatch.setattr(emulated_node, "enter", refuse)
+    else:  # only the name is refused
+        monkeypatch.setattr(emulated_node, "_unshare", lambda _flags: None)
+    with pytest.raises(SystemExit) as caught:
+        emulated_node.main(host, "true")
+    assert cause in str(caught.value)
+    assert "Success" not in str(caught.value)
 
 
 def test_a_machine_without_network_offers_nothing(monkeypatch):

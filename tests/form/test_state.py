@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from distdl_jupyter.core import gpus
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form import state
-from tests.form.page import Page
+from tests.form.page import Page, asked
 
 
 def alone() -> str:
@@ -321,3 +323,11 @@ def test_a_sweep_of_a_function_is_the_call_that_does_it() -> None:
     assert "unexpected keyword argument 'depth'" in form.problems["args"]
     form.choose(sweep="lr=0.1")
     assert form.problems["sweep"].startswith("lr=0.1 has only one value, so there is nothing to vary.")
+
+
+def test_deeply_nested_code_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep_training.py").write_text(f"def train():\n    return 1{' + 1' * 2000}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    form = Page(importlib.import_module("deep_training").train)
+    assert form.checks["errors"] == 0, form.checks
+    assert asked(f"x = 1{' + 1' * 2000}")["checks"]["errors"] == 0

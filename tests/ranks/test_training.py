@@ -108,3 +108,9 @@ def test_functions_and_scripts_run_too(shared, tmp_path):
     shared.run_distributed(draft, on_event=events.append).check()
     assert {event.text for event in events if hasattr(event, "stream")} == {"script ['--epochs', '2']\n"}
     assert dict(shared.run("rank").values) == {0: 0, 1: 1}
+
+
+def test_deeply_nested_code_runs_on_ranks(shared):
+    draft = capture.capture_cell(f"1{' + 1' * 2000}", {})
+    assert dict(shared.run_distributed(draft).check().values) == {0: 2001, 1: 2001}
+    assert dict(shared.run(f"1{' + 1' * 2000}").check().values) == {0: 2001, 1: 2001}

@@ -1,0 +1,62 @@
+"""The recursion limit is raised while code is analysed, and never stays raised."""
+
+import sys
+import threading
+
+import pytest
+
+from distdl_jupyter.worker.recursion import deep_recursion
+
+
+def test_the_last_thread_that_leaves_puts_the_limit_back():
+    before = sys.getrecursionlimit()
+    first_is_in, second_is_out = threading.Event(), threading.Event()
+    seen = []
+
+    def first():
+        with deep_recursion():
+            first_is_in.set()
+            second_is_out.wait(20)
+            seen.append(sys.getrecursionlimit())
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    first_is_in.wait(20)
+    with deep_recursion(), deep_recursion():
+        seen.append(sys.getrecursionlimit())
+    seen.append(sys.getrecursionlimit())
+    second_is_out.set()
+    thread.join()
+    assert set(seen) == {max(before, 20_000)}
+    assert sys.getrecursionlimit() == before
+
+
+def test_overlapping_threads_leave_the_limit_as_it_was():
+    before = sys.getrecursionlimit()
+    first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with deep_recursion():
+            first_is_in.set()
+            second_is_in.wait(20)
+        first_is_out.set()
+
+    def second():
+        first_is_in.wait(20)
+        with deep_recursion():
+            second_is_in.set()
+            first_is_out.wait(20)
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sys.getrecursionlimit() == before
+
+
+def test_an_error_inside_puts_the_limit_back():
+    before = sys.getrecursionlimit()
+    with pytest.raises(ZeroDivisionError), deep_recursion():
+        raise ZeroDivisionError
+    assert sys.getrecursionlimit() == before
