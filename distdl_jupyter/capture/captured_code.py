@@ -19,11 +19,11 @@ from typing import IO, Any, ParamSpec
 from distdl_jupyter.capture.modules import LocalModule
 from distdl_jupyter.capture.notebook import CodeText
 from distdl_jupyter.capture.pickler import PickleReport, dump
-from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import explain_interrupt
 from distdl_jupyter.core.spec import Captured, Kind, Source
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.preflight.model import UndefinedName
 
 #: Pickles up to this size wait in memory, larger ones in a temporary file.
 _IN_MEMORY = 64_000_000

@@ -23,8 +23,8 @@ from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_label, 
 from distdl_jupyter.capture.pickler import PickleReport
 from distdl_jupyter.capture.references import in_order, is_of_notebook
 from distdl_jupyter.capture.submodules import with_submodules
-from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core.spec import Source
+from distdl_jupyter.preflight.model import UndefinedName
 from distdl_jupyter.worker.recursion import deep_recursion
 
 #: Names that IPython puts in place of Python's own; a rank has Python's.
@@ -41,12 +41,14 @@ def capture_cell(
     notebook: str = "",
     first_line: int = 2,
     command: str = "",
+    announce: bool = True,
 ) -> CapturedCode:
     """Capture ``code``, the text of a cell below its magic line, with what it uses from ``namespace``.
 
     ``first_line`` is the cell's number of line 1 of ``code``, ``notebook`` the path of its file ("" when unknown),
-    ``command`` the magic line. Raises InvalidSpec when the code cannot run on ranks or a name cannot be pickled (it
-    names the place inside the value), SyntaxError when it is no Python.
+    ``command`` the magic line; ``announce`` prints which values are large before they are packed. Raises InvalidSpec
+    when the code cannot run on ranks or a name cannot be pickled (it names the place inside the value), SyntaxError
+    when it is no Python.
     """
     begin = time.perf_counter()
     place = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
@@ -55,7 +57,8 @@ def capture_cell(
     with deep_recursion():
         used, tree = uses(code), parse(code)
     values = _values(used, namespace)
-    listing.announce_large(values, "cell")
+    if announce:
+        listing.announce_large(values, "cell")
     notes, file = pickled(with_submodules(values, tree).items())
     listing.refuse(notes, values, unit="cell")
     named = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]

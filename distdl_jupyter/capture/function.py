@@ -23,9 +23,9 @@ from distdl_jupyter.capture.captured_code import (
 from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_number, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump
 from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
-from distdl_jupyter.capture.undefined import UndefinedName
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Source
+from distdl_jupyter.preflight.model import UndefinedName
 from distdl_jupyter.worker.recursion import deep_recursion
 
 
@@ -36,8 +36,11 @@ def capture_function(
     kwargs: Mapping[str, Any] | None = None,
     *,
     command: str = "",
+    announce: bool = True,
 ) -> CapturedCode:
     """Capture the call ``function(*args, **kwargs)``; lambdas, closures, bound methods and partials are functions too.
+
+    ``announce`` prints which values are large before they are packed.
 
     Raises InvalidSpec when the arguments do not fit the function's signature, something cannot be pickled (it names the
     place inside the value) or the function is ``async``.
@@ -55,7 +58,8 @@ def capture_function(
         **arguments,
     }
     call = {"function": function, "args": args, "kwargs": kwargs}
-    listing.announce_large(values, "function")
+    if announce:
+        listing.announce_large(values, "function")
     # The first pass finds out each name's own size and what fails; the second writes the three values of the payload.
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
     listing.refuse(notes, {**values, f"{name}()": call}, unit="function")

@@ -20,10 +20,9 @@ from distdl_jupyter.capture.references import travels_by_value
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Captured, looks_secret
+from distdl_jupyter.preflight.model import LARGE
 from distdl_jupyter.worker.watch import tensors
 
-#: Bytes from which a value is announced before it is packed.
-LARGE = 100_000_000
 #: Items of a container whose sizes stand for all of them.
 _SAMPLE = 200
 _ORDER = ("class", "function", "value", "module")

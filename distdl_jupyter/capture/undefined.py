@@ -14,7 +14,6 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,6 +22,7 @@ from distdl_jupyter.capture.free_names import parse
 from distdl_jupyter.capture.notebook import CodeLocation, code_text
 from distdl_jupyter.capture.references import globals_of
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.preflight.model import UndefinedName
 
 #: Names that every rank has besides the builtins: ``display``, which it shows as text, what modules and class bodies
 #: have, and the usual name of gettext's function.
@@ -85,21 +85,6 @@ def of_function(function: FunctionType, place: CodeLocation) -> Code | None:
 def _begins(node: _Function) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(one.lineno for one in decorators)])
-
-
-@dataclass(frozen=True, slots=True)
-class UndefinedName:
-    """A name that is read but defined nowhere.
-
-    ``where`` says where a definition was looked for, ``place`` which line reads the name; ``certain`` says that every
-    run reads it, ``similar`` are names that exist and differ little.
-    """
-
-    name: str
-    place: str
-    where: str
-    certain: bool
-    similar: tuple[str, ...] = ()
 
 
 def find(

@@ -384,7 +384,7 @@ class JobOptions:
     )  # fmt: skip
     #: Where a check is wrong about the code: a module that puts names among the builtins, for example.
     allow_undefined: bool = _option(
-        default=False, check=_yes_or_no, switch=True, in_form=False, by_default="no",
+        default=False, check=_yes_or_no, switch=True, by_default="no",
         help_="Start although the code uses a name that nothing defines", label="Undefined names",
         shown=lambda allowed: "allowed" if allowed else "refused",
     )  # fmt: skip

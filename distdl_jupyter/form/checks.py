@@ -44,7 +44,7 @@ def capture(
     from distdl_jupyter.capture import capture_function
 
     try:
-        return capture_function(function, tuple(args), dict(kwargs)), None
+        return capture_function(function, tuple(args), dict(kwargs), announce=False), None
     except DistDLError as error:
         return None, error
 
@@ -151,6 +151,7 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
         cluster=target.kind,
         cluster_options=dict(target.options),
         use_gpu=options["use_gpu"],
+        allow_undefined=bool(options.get("allow_undefined")),
         data=_sources(options.get("data")),
         outputs=options.get("outputs") or "",
     )

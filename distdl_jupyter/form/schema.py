@@ -57,6 +57,7 @@ class Chosen(Request, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     after: str = ""
     metrics_from_output: bool = True
+    allow_undefined: bool = False
     #: Trackers, separated by commas; off for none.
     track: str = ""
     #: The link of each emulated node as it was typed; it counts on this machine with several nodes only.

@@ -144,6 +144,7 @@ class CellSubject:
                 execution_count=self._count,
                 notebook=self._notebook,
                 first_line=self.text.first_line,
+                announce=False,
             )
         except DistDLError as error:
             return None, error

@@ -10,6 +10,8 @@ from typing import Literal, Protocol
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import Captured, Kind
 
+#: Bytes from which a captured value is named as large.
+LARGE = 100_000_000
 Level = Literal["error", "warning", "info"]
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 
@@ -99,33 +101,20 @@ class ShippedModule(Protocol):
         ...
 
 
-class UndefinedName(Protocol):
-    """A name that nothing defines (see capture.undefined)."""
+@dataclass(frozen=True, slots=True)
+class UndefinedName:
+    """A name that is read but defined nowhere.
 
-    @property
-    def name(self) -> str:
-        """The name."""
-        ...
+    ``where`` says where a definition was looked for (``the cell or the notebook``), ``place`` which line reads the name
+    (``line 2 of Cell [3]``); ``certain`` says that every run reads it, ``similar`` are names that exist and differ
+    little.
+    """
 
-    @property
-    def place(self) -> str:
-        """Line that reads it: ``line 4``, ``line 2 of Cell [3]``."""
-        ...
-
-    @property
-    def where(self) -> str:
-        """Where a definition was looked for: ``the cell or the notebook``."""
-        ...
-
-    @property
-    def certain(self) -> bool:
-        """Whether every run reads it."""
-        ...
-
-    @property
-    def similar(self) -> Sequence[str]:
-        """Names that exist and differ little."""
-        ...
+    name: str
+    place: str
+    where: str
+    certain: bool
+    similar: tuple[str, ...] = ()
 
 
 class CapturedCode(Protocol):

@@ -12,9 +12,8 @@ from types import ModuleType
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import JobSpec, looks_secret
-from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
+from distdl_jupyter.preflight.model import LARGE, CapturedCode, Check, Finding
 
-LARGE = 100_000_000
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 #: Methods that change a list, a dict or a set.
 _CHANGES = ("append", "extend", "insert", "sort", "add", "update", "setdefault", "pop", "popitem", "remove", "clear")
@@ -59,7 +58,7 @@ def captured_values(draft: CapturedCode) -> Check:
 
 def _large(draft: CapturedCode) -> Iterator[Finding]:
     for one in draft.captured:
-        if one.size > LARGE:
+        if one.size >= LARGE:
             yield Finding(
                 "warning",
                 "large-value",

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distdl_jupyter.clusters import emulated_node
@@ -331,3 +332,31 @@ def test_deeply_nested_code_is_checked(tmp_path: Path, monkeypatch: pytest.Monke
     form = Page(importlib.import_module("deep_training").train)
     assert form.checks["errors"] == 0, form.checks
     assert asked(f"x = 1{' + 1' * 2000}")["checks"]["errors"] == 0
+
+
+def test_undefined_names_are_refused_until_the_form_allows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unfinished_training.py").write_text("def train():\n    return mislaid\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train = importlib.import_module("unfinished_training").train
+    form = Page(train)
+    assert (form.checks["errors"], form.submit()) == (1, None)
+    form.choose(allow_undefined=True)
+    assert form.checks["errors"] == 0
+    assert [one["level"] for one in form.checks["items"] if one["code"] == "undefined-name"] == ["warning"]
+    assert form.options()["allow_undefined"] is True
+    assert Page(train, allow_undefined=True).checks["errors"] == 0
+    cell = asked("%%distributed --allow-undefined\nmislaid")
+    assert (cell["checks"]["errors"], cell["chosen"]["allow_undefined"]) == (0, True)
+
+
+def test_a_form_prints_nothing_about_large_values(capsys: pytest.CaptureFixture[str]) -> None:
+    values = np.zeros(13_000_000)
+
+    def train() -> float:
+        return float(values.sum())
+
+    form = Page(train)
+    assert "large-value" in {one["code"] for one in form.checks["items"]}
+    assert capsys.readouterr() == ("", "")

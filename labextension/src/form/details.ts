@@ -107,10 +107,12 @@ export class MoreOptions implements Part {
   readonly #restarts: TextField;
   readonly #hang: Select;
   readonly #fromOutput: ReturnType<typeof checkbox>;
+  readonly #undefined: ReturnType<typeof checkbox>;
   readonly #track: Select;
 
   constructor(private readonly store: Store) {
     this.#fromOutput = checkbox(__('Read metrics in what the ranks print'), (on) => store.set({ metrics_from_output: on }));
+    this.#undefined = checkbox(__('Start although a name is not defined'), (on) => store.set({ allow_undefined: on }));
     this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after']), new Problem(store, ['track'])];
     const [gpu, restarts, hang, rehearse, track] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('rehearse'), freshId('track')];
     this.#track = new Select(track, (value) => store.set({ track: value }));
@@ -133,6 +135,7 @@ export class MoreOptions implements Part {
       h('div', { class: 'dd-more-row' },
         labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.'))),
         labelled(__('Track with'), track, this.#track.element, note(__('One run for all ranks, with parameters, metrics and outputs.')), this.#problems[6].element)),
+      h('div', { class: 'dd-more-row' }, labelled(__('Undefined names'), freshId('undefined'), this.#undefined.element)),
       h('div', { class: 'dd-more-row' }, this.#rehearsal),
     );
     this.element = this.#fold.element;
@@ -143,6 +146,7 @@ export class MoreOptions implements Part {
     this.#fold.update(__('environment variables, restarts, backend settings, GPU use'), false, wrong.includes(true));
     this.#gpu.show(this.store.get('use_gpu'));
     this.#fromOutput.input.checked = this.store.get('metrics_from_output');
+    this.#undefined.input.checked = this.store.get('allow_undefined');
     this.#drawTrack(this.store.get('track'));
     this.#rehearse.show(this.store.get('rehearse'));
     this.#rehearsal.hidden = this.store.get('compute_target') !== 'local' || this.store.get('node_count') < 2;
