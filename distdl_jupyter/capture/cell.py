@@ -90,7 +90,7 @@ def capture_cell(
             aliases=listing.aliases_of(values.items()),
             imports=listing.imports_of(notes, named, imported(tree)),
             on_gpu=tuple(notes.on_gpu),
-            undefined=_undefined(own, used, namespace, notes, place),
+            undefined=_undefined(own, namespace, notes, place),
             deleted={name: line + first_line - 1 for name, line in used.deleted.items()},
             numbers=listing.numbers_of(values.items()),
         )
@@ -120,7 +120,7 @@ def _is_ipythons(name: str, value: object) -> bool:
 
 
 def _undefined(
-    own: CodeText, used: Uses, namespace: Mapping[str, Any], notes: PickleReport, place: CodeLocation
+    own: CodeText, namespace: Mapping[str, Any], notes: PickleReport, place: CodeLocation
 ) -> tuple[UndefinedName, ...]:
     functions = {id(one): undefined.of_function(one, place) for one in notes.functions.values() if is_of_notebook(one)}
     with deep_recursion():
@@ -130,6 +130,5 @@ def _undefined(
             "the cell or the notebook",
             called=lambda name: functions.get(id(namespace.get(name))),
             others=[code for code in functions.values() if code is not None],
-            possible=used.free,
             numbers=listing.numbers_of(namespace.items()),
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from distdl_jupyter.capture import undefined
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
-from distdl_jupyter.capture.free_names import imported, parse, uses
+from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.capture.notebook import CodeText
@@ -46,7 +46,7 @@ def capture_script(
     arguments, secret = _arguments(script_params)
     beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
     with deep_recursion():
-        found = undefined.find(undefined.module(tree, text, script.name), (), script.name, possible=uses(text).free)
+        found = undefined.find(undefined.module(tree, text, script.name), (), script.name)
     return CapturedCode(
         kind="script",
         name=script.stem[:120],

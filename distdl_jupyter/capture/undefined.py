@@ -12,17 +12,19 @@ import ast
 import builtins
 import dataclasses
 import difflib
+import functools
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
-from distdl_jupyter.capture.flow import read_later
 from distdl_jupyter.capture.free_names import parse
 from distdl_jupyter.capture.notebook import CodeLocation, code_text
 from distdl_jupyter.capture.references import globals_of
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.preflight.model import UndefinedName
+from distdl_jupyter.preflight.reading import names_bound
 
 #: Names that every rank has besides the builtins: ``display``, which it shows as text, what modules and class bodies
 #: have, and the usual name of gettext's function.
@@ -94,14 +96,12 @@ def find(
     *,
     called: Callable[[str], Code | None] = lambda _: None,
     others: Iterable[Code] = (),
-    possible: Mapping[str, int] | None = None,
     numbers: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[UndefinedName, ...]:
     """Return the names that neither ``namespace`` nor the code defines.
 
     ``main`` runs as a module, or is the function that is called. ``called`` returns the source of a function of the
-    namespace, ``others`` are all functions that may be called, ``possible`` the names that ``main`` may read with their
-    lines, and ``numbers`` values of the namespace.
+    namespace, ``others`` are all functions that may be called, and ``numbers`` values of the namespace.
     """
     every = [main, *others]
     if any(_defines_unseen(code.node) for code in every):
@@ -110,17 +110,15 @@ def find(
     shared = {name for code in every for name in _declared_global(code.node)}
     walk = _Walk(main, known, called, shared, numbers)
     walk.start()
+    bound = {name for code in every for node in _bodies(code.node) for name in names_bound(node.body)}
     found = {name: UndefinedName(name, place, where, certain=True) for name, place in walk.undefined.items()}
-    assigned = shared | _bound_in(main.node.body if isinstance(main.node, ast.Module) else [])
     for code in every:
-        reads = possible if code is main and possible is not None else read_later(code.node)  # type: ignore[arg-type]
-        evident = _evident(code).intersection(globals_of(code.compiled))
-        for name, line in reads.items():
-            if name not in found and name in evident and name not in assigned and name not in known:
-                found[name] = UndefinedName(name, _place(code, line), where, certain=False)
+        for name, line in _evident(code).items():
+            if name not in known | shared | bound and name in _reads(code.compiled):
+                found.setdefault(name, UndefinedName(name, _place(code, line), where, certain=False))
     stored = {part.id for code in every for part in ast.walk(code.node)
               if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}  # fmt: skip
-    names = sorted(name for name in {*known, *assigned, *stored} if not name.startswith("_"))
+    names = sorted(name for name in {*known, *shared, *stored} if not name.startswith("_"))
     return tuple(
         dataclasses.replace(one, similar=tuple(difflib.get_close_matches(one.name, names, 2, 0.7)))
         for one in found.values()
@@ -131,59 +129,72 @@ def _place(code: Code, line: int) -> str:
     return f"line {line + code.shift}{f' of {code.label}' if code.label else ''}"
 
 
+@dataclass
 class _Scope:
     """The names of one module, function or class body; ``hidden`` are those of functions around it and its own."""
 
-    def __init__(
-        self, hidden: frozenset[str] = frozenset(), *, is_class: bool = False, is_module: bool = False
-    ) -> None:
-        self.hidden = hidden
-        self.is_class, self.is_module = is_class, is_module
-        self.names: set[str] = set()
-        self.functions: dict[str, ast.AST] = {}
+    hidden: frozenset[str] = frozenset()
+    is_module: bool = False
+    names: set[str] = field(default_factory=set)
+    functions: dict[str, ast.AST] = field(default_factory=dict)
 
 
-class _Walk:
-    """Follows what every run does. Each statement returns the ways by which it may leave the code around it."""
+class _Walk(ast.NodeVisitor):
+    """Follows what every run does. Each visit returns the ways by which a node may leave the code around it."""
 
     def __init__(
         self,
         main: Code,
         known: Container[str],
         called: Callable[[str], Code | None],
-        assigned: Iterable[str],
+        assigned: Collection[str],
         numbers: Mapping[str, float],
     ) -> None:
         self.undefined: dict[str, str] = {}
-        self._known, self._called = known, called
-        self._module = _Scope(is_module=True)
-        self._module.names.update(assigned)
-        self._scope, self._code = self._module, main
-        self._loads: dict[CodeType, frozenset[str]] = {}
+        self._known, self._called, self._assigned = known, called, assigned
+        self._scope = self._module = _Scope(is_module=True, names={*assigned})
+        self._code = main
         self._entered: set[int] = set()
         #: Values of names of the module, as far as they are known.
-        self._numbers = {name: value for name, value in numbers.items() if name not in self._module.names}
-        self._changed_anywhere = frozenset(self._module.names)
+        self._numbers = {name: value for name, value in numbers.items() if name not in assigned}
 
     def start(self) -> None:
         """Follow a module, or a function that is called."""
-        main = self._code
-        if isinstance(main.node, ast.Module):
-            self._block(main.node.body)
+        node = self._code.node
+        if isinstance(node, ast.Module):
+            self._all(node.body)
         else:
-            self._enter(main, frozenset())
+            self._enter(self._code, frozenset())
+
+    def visit(self, node: ast.AST) -> _Ways:
+        return super().visit(node) or _NONE
+
+    def generic_visit(self, node: ast.AST) -> _Ways:
+        """Follow the parts of a node in the order in which they are written."""
+        return self._all(ast.iter_child_nodes(node))
+
+    def _all(self, nodes: Iterable[ast.AST | None]) -> _Ways:
+        ways = _NONE
+        for node in nodes:
+            if node is not None:
+                ways |= self._perhaps([node]) if ways else self.visit(node)
+        return ways
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._read(node)
+        else:
+            self._bind([node.id])
+
+    def visit_alias(self, node: ast.alias) -> None:
+        self._bind(names_bound([node]))
+
     def _read(self, node: ast.Name) -> None:
-        name, scope = node.id, self._scope
-        if name in scope.hidden or name in scope.names or name in self._module.names or name in self._known:
-            return
-        compiled = self._code.compiled
-        if compiled not in self._loads:
-            self._loads[compiled] = frozenset(globals_of(compiled))
-        if name in self._loads[compiled]:
-            self.undefined.setdefault(name, _place(self._code, node.lineno))
+        scopes = (self._scope.hidden, self._scope.names, self._module.names, self._known)
+        if not any(node.id in names for names in scopes) and node.id in _reads(self._code.compiled):
+            self.undefined.setdefault(node.id, _place(self._code, node.lineno))
 
     def _bind(self, names: Iterable[str], function: ast.AST | None = None) -> None:
         for name in names:
@@ -193,11 +204,13 @@ class _Walk:
             if function is not None:
                 self._scope.functions[name] = function
 
+    # -- what runs only perhaps ----------------------------------------------------------------------------------------
+
     def _perhaps(self, nodes: Iterable[ast.AST]) -> _Ways:
         """Take note of what may run: it can bind names and leave."""
         nodes = list(nodes)
-        self._bind(_bound_in(nodes))
-        return _Ways().union(*(self._leaves(node) for node in nodes))
+        self._bind(names_bound(nodes))
+        return _Ways().union(*map(self._leaves, nodes))
 
     def _leaves(self, node: ast.AST) -> _Ways:
         if isinstance(node, _SCOPES):
@@ -216,16 +229,28 @@ class _Walk:
                 return inside | _EXIT
         return inside
 
+    def _uncertain(self, node: ast.AST) -> _Ways:
+        return self._perhaps([node])
+
+    visit_AsyncFor = visit_AsyncWith = visit_TryStar = visit_TypeAlias = visit_match_case = _uncertain  # noqa: N815
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def visit_Call(self, node: ast.Call) -> _Ways:
+        ways = self.generic_visit(node)
+        if ways or _dotted(node.func) in _EXITS:
+            return ways or _EXIT
+        code = self._function(node)
+        if code is None:
+            return _NONE
+        nested = isinstance(node.func, ast.Name) and node.func.id in self._scope.functions
+        around = self._scope.hidden if nested and not self._scope.is_module else frozenset[str]()
+        return self._enter(code, around) | (_EXIT if self._exits(node) else _NONE)
+
     def _exits(self, call: ast.Call) -> bool:
-        """Say whether a call can end the process: by itself, or in a function of the code that it calls."""
-        if _dotted(call.func) in _EXITS:
-            return True
+        """Return whether a call can end the process: by itself, or in a function of the code that it calls."""
         code = self._function(call)
-        return code is not None and any(
-            (isinstance(node, ast.Call) and _dotted(node.func) in _EXITS)
-            or (isinstance(node, ast.Name) and node.id == "SystemExit")
-            for node in ast.walk(code.node)
-        )
+        return _dotted(call.func) in _EXITS or (code is not None and any(map(_ends_process, ast.walk(code.node))))
 
     def _function(self, call: ast.Call) -> Code | None:
         """Return the function that is called, where its source is known."""
@@ -235,9 +260,8 @@ class _Walk:
         for functions in (scope.functions, self._module.functions):
             if name in functions:
                 return self._code._replace(node=functions[name])
-        if name in scope.hidden or name in scope.names or name in self._module.names:
-            return None
-        return self._called(name)
+        bound = name in scope.hidden or name in scope.names or name in self._module.names
+        return None if bound else self._called(name)
 
     def _enter(self, code: Code, around: frozenset[str]) -> _Ways:
         """Follow the body of a function once, as it is called for the first time."""
@@ -247,163 +271,127 @@ class _Walk:
         self._entered.add(id(node))
         body = node.body if isinstance(node.body, list) else [node.body]
         before = self._scope, self._code
-        own = (_parameters(node.args) | _bound_in(body)) - _declared_global(node)
+        parameters = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+        own = (parameters | {*names_bound(body)}) - _declared_global(node)
         self._scope, self._code = _Scope(around | own), code
-        ways = self._block(body) if isinstance(node.body, list) else self._expression(node.body)
+        ways = self._all(body)
         self._scope, self._code = before
         return ways & _EXIT
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
-    def _block(self, body: Iterable[ast.AST]) -> _Ways:
-        """Follow statements up to the first that may leave."""
-        statements = list(body)
-        for position, statement in enumerate(statements):
-            ways = self._statement(statement)
-            if ways:
-                return ways | self._perhaps(statements[position + 1 :])
-        return _NONE
+    def visit_Return(self, node: ast.Return) -> _Ways:
+        return self.generic_visit(node) | _RETURN
 
-    def _statement(self, node: ast.AST) -> _Ways:
-        handler = self._handlers.get(type(node))
-        return handler(self, node) if handler is not None else self._perhaps([node])
+    def visit_Raise(self, node: ast.Raise) -> _Ways:
+        return self.generic_visit(node) | _EXIT
 
-    def _return(self, node: ast.Return) -> _Ways:
-        return self._expressions([node.value]) | _RETURN
-
-    def _raise(self, node: ast.Raise) -> _Ways:
-        return self._expressions([node.exc, node.cause]) | _EXIT
-
-    def _jump(self, _node: ast.Break | ast.Continue) -> _Ways:
+    def visit_Break(self, _node: ast.Break | ast.Continue) -> _Ways:
         return _LOOP
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> _Ways:
-        self._bind(_bound_in([node]))
-        return _NONE
+    visit_Continue = visit_Break  # noqa: N815
 
-    def _match(self, node: ast.Match) -> _Ways:
-        return self._expressions([node.subject]) | self._perhaps(node.cases)
-
-    def _assign(self, node: ast.Assign) -> _Ways:
-        ways = self._expressions([node.value, *node.targets])
+    def visit_Assign(self, node: ast.Assign) -> _Ways:
+        """Follow the value first; a number is remembered."""
+        ways = self._all([node.value, *node.targets])
         if self._scope.is_module and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
-            names = {one.id for one in node.targets if isinstance(one, ast.Name)} - self._changed_anywhere
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}.difference(self._assigned)
             self._numbers.update(dict.fromkeys(names, node.value.value))
         return ways
 
-    def _ann_assign(self, node: ast.AnnAssign) -> _Ways:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> _Ways:
+        """Follow the annotation where it is evaluated, and the target where it gets a value."""
         evaluated = self._code.evaluates_annotations and not self._scope.hidden
-        return self._expressions(
-            [node.annotation if evaluated else None, node.value, node.target if node.value is not None else None]
-        )
+        return self._all([node.annotation if evaluated else None, node.value, node.value and node.target])
 
-    def _assert(self, node: ast.Assert) -> _Ways:
-        return self._expressions([node.test]) | self._perhaps([node.msg] if node.msg is not None else [])
-
-    def _expr(self, node: ast.Expr) -> _Ways:
-        return self._expression(node.value)
-
-    def _nothing(self, _node: ast.AST) -> _Ways:
-        return _NONE
-
-    def _aug_assign(self, node: ast.AugAssign) -> _Ways:
+    def visit_AugAssign(self, node: ast.AugAssign) -> _Ways:
         if isinstance(node.target, ast.Name):
             self._read(node.target)
-        return self._expressions([node.value, node.target])
+        return self._all([node.value, node.target])
 
-    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> _Ways:
-        args = node.args
-        every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
-        heads = [*node.decorator_list, *args.defaults, *args.kw_defaults]
-        if self._code.evaluates_annotations and not getattr(node, "type_params", ()):
-            heads += [*(arg.annotation for arg in every if arg is not None), node.returns]
-        ways = self._expressions(heads)
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> _Ways:
+        return self._all([node.value, node.target])
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> _Ways:
+        evaluated = self._code.evaluates_annotations and not getattr(node, "type_params", ())
+        annotations = [part.annotation for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+        ways = self._all([*node.decorator_list, *node.args.defaults, *node.args.kw_defaults])
+        ways |= self._all([*annotations, node.returns]) if evaluated else _NONE
         self._bind([node.name], None if node.decorator_list else node)
         return ways
 
-    def _class(self, node: ast.ClassDef) -> _Ways:
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def visit_Lambda(self, node: ast.Lambda) -> _Ways:
+        return self._all([*node.args.defaults, *node.args.kw_defaults])
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> _Ways:
+        """Follow the head, and the body where no metaclass can bring names."""
         if getattr(node, "type_params", ()):
             return self._perhaps([node])
-        ways = self._expressions([*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)])
-        if not node.bases and not node.keywords:  # a metaclass may bring names
+        ways = self._all([*node.decorator_list, *node.bases, *node.keywords])
+        if not node.bases and not node.keywords:
             outer = self._scope
-            self._scope = _Scope(outer.hidden | outer.names, is_class=True)
-            ways |= self._block(node.body)
+            self._scope = _Scope(outer.hidden | outer.names)
+            ways |= self._all(node.body)
             self._scope = outer
         self._bind([node.name])
         return ways
 
-    def _if(self, node: ast.If) -> _Ways:
-        ways = self._expressions([node.test])
-        if ways:
-            return ways | self._perhaps([node])
-        truth = _truth(node.test)
-        if truth is None:
-            return self._perhaps([*node.body, *node.orelse])
+    def visit_If(self, node: ast.If) -> _Ways:
+        """Follow the branch that is always taken, if there is one."""
+        ways, truth = self.visit(node.test), _truth(node.test)
+        if ways or truth is None:
+            return ways | self._perhaps([*node.body, *node.orelse])
         taken, other = (node.body, node.orelse) if truth else (node.orelse, node.body)
-        self._bind(_bound_in(other))
-        return self._block(taken)
+        self._bind(names_bound(other))
+        return self._all(taken)
 
-    def _for(self, node: ast.For) -> _Ways:
-        ways = self._expressions([node.iter])
+    def visit_For(self, node: ast.For) -> _Ways:
+        ways = self.visit(node.iter)
         if ways or not self._is_filled(node.iter):
             return ways | self._perhaps([node])
-        ways = self._expressions([node.target]) | self._block(node.body)
+        ways = self._all([node.target, *node.body])
         return (ways - _LOOP) | self._perhaps(node.orelse)
 
-    def _while(self, node: ast.While) -> _Ways:
-        ways = self._expressions([node.test])
+    def visit_While(self, node: ast.While) -> _Ways:
+        ways = self.visit(node.test)
         if ways or not _truth(node.test):
             return ways | self._perhaps([node])
-        ways = self._block(node.body)
+        ways = self._all(node.body)
         ends = "loop" in ways and any(isinstance(part, ast.Break) for part in ast.walk(node))
         return (ways - _LOOP) | (_NONE if ends else _EXIT)
 
-    def _with(self, node: ast.With) -> _Ways:
-        ways = _NONE
-        for item in node.items:
-            ways |= self._expressions([item.context_expr, item.optional_vars])
+    def visit_With(self, node: ast.With) -> _Ways:
+        ways = self._all(node.items)
         calls = [item.context_expr for item in node.items]
-        transparent = all(
-            isinstance(call, ast.Call) and _dotted(call.func).rpartition(".")[2] in _TRANSPARENT for call in calls
-        )
-        return ways | (self._block(node.body) if transparent and not ways else self._perhaps(node.body))
+        transparent = all(isinstance(call, ast.Call) and _last(call.func) in _TRANSPARENT for call in calls)
+        return ways | (self._all(node.body) if transparent and not ways else self._perhaps(node.body))
 
-    def _try(self, node: ast.Try) -> _Ways:
+    def visit_Try(self, node: ast.Try) -> _Ways:
+        """Follow the body where no handler can take a NameError."""
         jumps = _Ways().union(*map(self._leaves, node.finalbody))
         if jumps or not all(_lets_pass(handler) for handler in node.handlers):
-            ways = self._perhaps([*node.body, *node.handlers, *node.orelse])
-            return ways | self._block(node.finalbody)
-        ways = self._block(node.body)
-        ways |= self._perhaps(node.handlers) | (self._perhaps if ways else self._block)(node.orelse)
-        return ways | self._block(node.finalbody)
+            return self._perhaps([*node.body, *node.handlers, *node.orelse]) | self._all(node.finalbody)
+        ways = self._all(node.body)
+        ways |= self._perhaps(node.handlers) | (self._perhaps if ways else self._all)(node.orelse)
+        return ways | self._all(node.finalbody)
 
-    _handlers: ClassVar[dict[type[ast.AST], Callable[[Any, Any], _Ways]]] = {
-        ast.AnnAssign: _ann_assign,
-        ast.Assert: _assert,
-        ast.Assign: _assign,
-        ast.AsyncFunctionDef: _define,
-        ast.AugAssign: _aug_assign,
-        ast.Break: _jump,
-        ast.ClassDef: _class,
-        ast.Continue: _jump,
-        ast.Delete: _nothing,
-        ast.Expr: _expr,
-        ast.For: _for,
-        ast.FunctionDef: _define,
-        ast.Global: _nothing,
-        ast.If: _if,
-        ast.Import: _import,
-        ast.ImportFrom: _import,
-        ast.Match: _match,
-        ast.Nonlocal: _nothing,
-        ast.Pass: _nothing,
-        ast.Raise: _raise,
-        ast.Return: _return,
-        ast.Try: _try,
-        ast.While: _while,
-        ast.With: _with,
-    }
+    # -- expressions of which a part runs only perhaps -----------------------------------------------------------------
+
+    def _beginning(self, node: ast.AST) -> _Ways:
+        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+        certain = 2 if isinstance(node, ast.Compare) else 1
+        return self._all(parts[:certain]) | self._perhaps(parts[certain:])
+
+    visit_Assert = visit_BoolOp = visit_IfExp = visit_Compare = _beginning  # noqa: N815
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> _Ways:
+        return self.visit(node.generators[0].iter) | self._perhaps([node])
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp  # noqa: N815
+
+    # -- loops that run at least once ----------------------------------------------------------------------------------
 
     def _is_filled(self, node: ast.expr) -> bool:
         """Say whether what is iterated over has at least one item, as far as the text says."""
@@ -427,51 +415,15 @@ class _Walk:
         hidden = isinstance(node, ast.Name) and node.id in self._scope.hidden
         return self._numbers.get(node.id, 0) if isinstance(node, ast.Name) and not hidden else 0
 
-    # -- expressions ---------------------------------------------------------------------------------------------------
 
-    def _expressions(self, nodes: Iterable[ast.AST | None]) -> _Ways:
-        ways = _NONE
-        for node in nodes:
-            if node is not None:
-                ways |= self._perhaps([node]) if ways else self._expression(node)
-        return ways
+@functools.cache
+def _reads(compiled: CodeType) -> frozenset[str]:
+    return frozenset(globals_of(compiled))
 
-    def _expression(self, node: ast.AST) -> _Ways:
-        match node:
-            case ast.Name(ctx=ast.Load()):
-                self._read(node)
-                return _NONE
-            case ast.Name():
-                self._bind([node.id])
-                return _NONE
-            case ast.NamedExpr():
-                return self._expressions([node.value, node.target])
-            case ast.Lambda():
-                return self._expressions([*node.args.defaults, *node.args.kw_defaults])
-            case ast.BoolOp():
-                return self._expressions(node.values[:1]) | self._perhaps(node.values[1:])
-            case ast.IfExp():
-                return self._expressions([node.test]) | self._perhaps([node.body, node.orelse])
-            case ast.Compare():
-                return self._expressions([node.left, node.comparators[0]]) | self._perhaps(node.comparators[1:])
-            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                return self._expressions([node.generators[0].iter]) | self._perhaps([node])
-            case ast.Call():
-                return self._call(node)
-        return self._expressions(ast.iter_child_nodes(node))
 
-    def _call(self, node: ast.Call) -> _Ways:
-        ways = self._expressions([node.func, *node.args, *(keyword.value for keyword in node.keywords)])
-        if ways:
-            return ways
-        if _dotted(node.func) in _EXITS:
-            return _EXIT
-        code = self._function(node)
-        if code is None:
-            return _NONE
-        nested = isinstance(node.func, ast.Name) and node.func.id in self._scope.functions
-        around = self._scope.hidden if nested and not self._scope.is_module else frozenset[str]()
-        return self._enter(code, around) | (_EXIT if self._exits(node) else _NONE)
+def _ends_process(node: ast.AST) -> bool:
+    calls_exit = isinstance(node, ast.Call) and _dotted(node.func) in _EXITS
+    return calls_exit or (isinstance(node, ast.Name) and node.id == "SystemExit")
 
 
 def _runs_later(node: _Function) -> bool:
@@ -504,7 +456,7 @@ def _truth(test: ast.expr) -> bool | None:
         case ast.UnaryOp(op=ast.Not()):
             inner = _truth(test.operand)
             return None if inner is None else not inner
-        case ast.Name() | ast.Attribute() if _dotted(test).rpartition(".")[2] == "TYPE_CHECKING":
+        case ast.Name() | ast.Attribute() if _last(test) == "TYPE_CHECKING":
             return False
     return None
 
@@ -517,39 +469,6 @@ def _within(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, _SCOPES):
             pending.extend(ast.iter_child_nodes(node))
-
-
-def _bound_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that ``nodes`` bind in the scope in which they run."""
-    found: set[str] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found.add(node.name)
-                continue
-            case ast.Lambda():
-                continue
-            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                walrus = (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
-                found.update(target.id for target in walrus)
-                continue
-            case ast.Name(ctx=ast.Store() | ast.Del()):
-                found.add(node.id)
-            case ast.alias():
-                found.add(node.asname or node.name.partition(".")[0])
-            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                found.add(name)
-            case ast.MatchMapping(rest=str(name)):
-                found.add(name)
-        pending.extend(ast.iter_child_nodes(node))
-    return found
-
-
-def _parameters(args: ast.arguments) -> set[str]:
-    every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
-    return {arg.arg for arg in every if arg is not None}
 
 
 def _declared_global(node: ast.AST) -> set[str]:
@@ -573,18 +492,22 @@ def _defines_unseen(node: ast.AST) -> bool:
     return False
 
 
-def _evident(code: Code) -> set[str]:
-    """Return the names that are read other than in annotations that nobody evaluates or where NameError is caught."""
-    found: set[str] = set()
+def _bodies(code: ast.AST) -> Iterator[ast.Module | ast.ClassDef]:
+    """Yield a module and all class bodies: what functions bind is their own."""
+    return (node for node in ast.walk(code) if isinstance(node, ast.Module | ast.ClassDef))
+
+
+def _evident(code: Code) -> dict[str, int]:
+    """Return the names that are read, with a line, outside unevaluated annotations and where NameError is not caught."""
+    found: dict[str, int] = {}
     pending = [code.node]
     while pending:
         part = pending.pop()
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-            found.add(part.id)
-        elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
-            found.add(part.target.id)
+        name = part.target if isinstance(part, ast.AugAssign) else part
+        if isinstance(name, ast.Name) and (name is not part or isinstance(name.ctx, ast.Load)):
+            found[name.id] = min(name.lineno, found.get(name.id, name.lineno))
         skipped: list[ast.AST | None] = []
-        if isinstance(part, ast.Try) and any(_catches_name_error(handler) for handler in part.handlers):
+        if isinstance(part, ast.Try) and any(map(_catches_name_error, part.handlers)):
             skipped += part.body
         if isinstance(part, ast.If) and _truth(part.test) is not None:
             skipped += part.orelse if _truth(part.test) else part.body
@@ -599,6 +522,10 @@ def _catches_name_error(handler: ast.ExceptHandler) -> bool:
         return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(_dotted(one) in ("NameError", "Exception", "BaseException") for one in types)
+
+
+def _last(node: ast.AST) -> str:
+    return _dotted(node).rpartition(".")[2]
 
 
 def _dotted(node: ast.AST) -> str:

@@ -13,8 +13,8 @@ from types import ModuleType
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import JobSpec, looks_secret
 from distdl_jupyter.preflight.model import LARGE, CapturedCode, Check, Finding
+from distdl_jupyter.preflight.reading import names_bound
 
-_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 #: Methods that change a list, a dict or a set.
 _CHANGES = ("append", "extend", "insert", "sort", "add", "update", "setdefault", "pop", "popitem", "remove", "clear")
 
@@ -164,7 +164,7 @@ def _attributes_set(text: str) -> frozenset[str]:
 def _literals(text: str) -> Mapping[str, object]:
     """Return the literals that a module assigns to names which nothing else in it sets or changes."""
     tree = _parsed(text)
-    names = Counter(_names_bound(tree))
+    names = Counter(names_bound(tree.body))
     changed = {name for node in ast.walk(tree) for name in _names_changed(node)}
     found: dict[str, object] = {}
     for statement in tree.body if "*" not in names else ():
@@ -183,24 +183,6 @@ def _literals(text: str) -> Mapping[str, object]:
         if name not in changed and not is_filled_later:
             found[name] = literal
     return found
-
-
-def _names_bound(tree: ast.Module) -> Iterator[str]:
-    """Yield each name as often as a module's own level binds it, ``*`` for an import of everything."""
-    pending: list[ast.AST] = [*tree.body]
-    while pending:
-        node = pending.pop()
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield node.name
-            case ast.Name(ctx=ast.Store() | ast.Del()):
-                yield node.id
-            case ast.alias():
-                yield node.asname or node.name.partition(".")[0]
-            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                yield name
-        if not isinstance(node, _SCOPES):
-            pending.extend(ast.iter_child_nodes(node))
 
 
 def _names_changed(node: ast.AST) -> Iterable[str]:

@@ -320,3 +320,31 @@ def _calls_unknown(test: ast.expr) -> bool:
 
 def _leaves(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
+
+
+def names_bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield each name as often as ``nodes`` bind or delete it in the scope in which they run.
+
+    ``*`` stands for all names of a module.
+    """
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+                continue
+            case ast.Lambda():
+                continue
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                yield from (part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
+                continue
+            case ast.Name(ctx=ast.Store() | ast.Del()):
+                yield node.id
+            case ast.alias():
+                yield node.asname or node.name.partition(".")[0]
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+            case ast.MatchMapping(rest=str(name)):
+                yield name
+        pending.extend(ast.iter_child_nodes(node))
