@@ -498,7 +498,7 @@ def _bodies(code: ast.AST) -> Iterator[ast.Module | ast.ClassDef]:
 
 
 def _evident(code: Code) -> dict[str, int]:
-    """Return the names that are read, with a line, outside unevaluated annotations and where NameError is not caught."""
+    """Return the names that are read, each with a line; not in unevaluated annotations or where NameError is caught."""
     found: dict[str, int] = {}
     pending = [code.node]
     while pending:
