@@ -286,7 +286,7 @@ class _Walk(ast.NodeVisitor):
     def visit_Raise(self, node: ast.Raise) -> _Ways:
         return self.generic_visit(node) | _EXIT
 
-    def visit_Break(self, _node: ast.Break | ast.Continue) -> _Ways:
+    def visit_Break(self, node: ast.Break | ast.Continue) -> _Ways:
         return _LOOP
 
     visit_Continue = visit_Break  # noqa: N815

@@ -101,7 +101,7 @@ def main(host: str, *command: str) -> None:
         enter(host)
     except OSError as error:
         cause = _FORBIDDEN if error.filename else error.strerror  # the file holds who a process is in its namespace
-        sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or the backend horovod-gloo.")
+        sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or a backend without a launcher.")
     program = _login_shell()
     os.execv(program, [program, "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it
 

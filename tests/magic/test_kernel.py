@@ -403,7 +403,7 @@ def test_a_value_set_on_a_module_stays_in_the_notebook_with_both_forms_of_import
         ("-b torch", "batches()", "undefined-name", r"--allow-undefined\."),
         ("-b torch", "batches(), model", "undefined-name", r"--allow-undefined\."),
         ("-p 2000 -b torch", "1", "too-many-local-processes", r"--oversubscribe\."),
-        ("-b torch --compute-target lab", "1", "cluster-unknown", r"add_cluster\('lab', \.\.\.\)"),
+        ("-b torch --compute-target nowhere", "1", "cluster-unknown", r"add_cluster\('nowhere', \.\.\.\)"),
         ("-p 2 -b mpx", "1", "backend-unknown", r"torch, torch-gloo, torch-nccl\."),
         ("-p 2 -b plain", "1", "backend-one-process", "--distributed-backend torch"),
         ("-p 2000 -b torch --use-gpu", "1", "local-too-few-gpus", "--no-use-gpu"),
