@@ -89,7 +89,7 @@ def test_options_of_the_backend_are_defaults_too() -> None:
     ("wrong", "named"),
     [
         ({"nodes": 2}, "node_count"),
-        ({"vm_size": "NC1"}, "Nearest"),
+        ({"vm_size": "NC1"}, "Did you mean"),
         ({"distributed_backend": "horovodd"}, "horovod-gloo"),
         ({"compute_target": "clowd"}, "local"),
         ({"node_count": 0}, "node_count"),
