@@ -232,7 +232,7 @@ class Job:
         the job has ended, JobStillRunning if its supervisor has responded recently.
         """
         if self.view().state.ended:
-            raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).")
+            raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).", code="nothing-to-declare-lost")
         supervisor = self.folder.supervisor()
         if supervisor.held or (supervisor.host and not supervisor.is_silent):
             why = supervisor.says() if supervisor.host else "Its supervisor is running."
@@ -248,7 +248,11 @@ class Job:
     def _check_ended(self, remedy: str) -> None:
         """Raise JobStillRunning while the job has not ended, JobNotFound when it was removed."""
         if not self.folder.path.exists():
-            raise JobNotFound(f"Job {self.id} no longer exists: its folder was deleted.", hint="Submit the code again.")
+            raise JobNotFound(
+                f"Job {self.id} no longer exists: its folder was deleted.",
+                code="job-folder-deleted",
+                hint="Submit the code again.",
+            )
         if not self.view().state.ended:
             supervisor = self.folder.supervisor()
             hint = f"{supervisor.says()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy

@@ -163,7 +163,7 @@ def _finished(job: Job) -> ComparisonShown:
     alone = finish(job)
     if job.state is not State.COMPLETED:
         job.result()
-        raise JobFailed(job.view().reason)
+        raise JobFailed(job.view().reason, code=job.view().reason_code or "check-run-failed")
     return of_jobs(job, alone)
 
 

@@ -79,8 +79,11 @@ class _Reader:
 
     def _asked(self) -> bool:
         if not self.folder.path.exists():
-            raise JobNotFound(f"Job {self.folder.id} no longer exists: its folder was deleted.",
-                              hint="If it was running, its processes were stopped.")  # fmt: skip
+            raise JobNotFound(
+                f"Job {self.folder.id} no longer exists: its folder was deleted.",
+                code="job-folder-vanished",
+                hint="If it was running, its processes were stopped.",
+            )
         try:
             ended = finalize_abandoned(self.folder)
         except OSError as error:

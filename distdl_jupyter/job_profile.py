@@ -41,7 +41,9 @@ def ask(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | Non
         ranks = sorted(set(_checked(ranks, view.process_count)))
     if why := _cannot(view, ranks):
         hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(kept=True)"
-        raise JobNotRunning(f"Job {folder.id} {why}", hint=hint if profiles.numbers(folder) else "")
+        raise JobNotRunning(
+            f"Job {folder.id} {why}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
+        )
     control.request(folder.control, "profile", steps=steps, ranks=ranks)
 
 
@@ -87,7 +89,7 @@ def kept(folder: JobFolder, number: int | None = None) -> ProfileShown:
         numbers = profiles.numbers(folder)
         which = "has no profile" if number is None else f"has no profile {number}"
         hint = f"Use one of: {', '.join(map(str, numbers))}." if numbers else "Record one while it trains."
-        raise JobNotRunning(f"Job {folder.id} {which}.", hint=hint)
+        raise JobNotRunning(f"Job {folder.id} {which}.", code="profile-not-found", hint=hint)
     return displayable(found)
 
 

@@ -239,7 +239,9 @@ def prioritize(id_: str, priority: int | None = None) -> int:
         raise waits_no_more(folder.id, view.state)
     if view.queue is not None and view.queue.is_fixed:
         says = f"Job {folder.id} is queued on {view.queue.host}, so its order cannot be changed here."
-        raise ClusterRefused(says, hint="Move it to another cluster: distdl queue --move CLUSTER ID")
+        raise ClusterRefused(
+            says, code="queue-order-fixed", hint="Move it to another cluster: distdl queue --move CLUSTER ID"
+        )
     if wanted is None:
         others = [one.row.priority for one in job_list.here().all()
                   if one.row.state == State.QUEUED.value and one.row.id != folder.id]  # fmt: skip

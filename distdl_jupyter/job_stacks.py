@@ -61,7 +61,7 @@ def kept(folder: JobFolder, number: int | None = None) -> StacksShown:
         hint = (
             f"Use one of: {', '.join(map(str, numbers))}." if numbers else "Capture them while its ranks are running."
         )
-        raise JobNotRunning(f"Job {folder.id} {which}.", hint=hint)
+        raise JobNotRunning(f"Job {folder.id} {which}.", code="stacks-not-found", hint=hint)
     return displayable(found)
 
 

@@ -67,9 +67,10 @@ def build(
     # Other machines and other Pythons have packages of their own, which are looked at there.
     here = not cluster.far and python == sys.executable
     looked_at = here and not any(map(given.get, packages.FIELDS))
-    for reason in (cluster.unavailable(cluster_options), backend.unavailable(backend_options) if looked_at else ""):
-        if reason:
-            raise PluginUnavailable(reason)
+    if reason := cluster.unavailable(cluster_options):
+        raise PluginUnavailable(reason, code="cluster-not-usable")
+    if looked_at and (reason := backend.unavailable(backend_options)):
+        raise PluginUnavailable(reason, code="backend-not-usable")
     variables = given.pop("environment_variables", {})
     secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())

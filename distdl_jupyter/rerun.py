@@ -101,7 +101,9 @@ class ResumedCode(EarlierCode):
             is_whole = False
         if not is_whole:
             says = f"{self._chosen.path} of job {self._folder.id}, or a file beside it, is being written or deleted."
-            raise InvalidSpec(says, field="step", hint="Try again in a moment, or use a later checkpoint.")
+            raise InvalidSpec(
+                says, code="checkpoint-changing", field="step", hint="Try again in a moment, or use a later checkpoint."
+            )
 
 
 class TrialCode(EarlierCode):
@@ -213,7 +215,11 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
     PluginUnavailable, JobNotFound.
     """
     if not folder.path.exists():
-        raise JobNotFound(f"Job {folder.id} no longer exists: its folder was deleted.", hint="Submit the code again.")
+        raise JobNotFound(
+            f"Job {folder.id} no longer exists: its folder was deleted.",
+            code="job-folder-deleted",
+            hint="Submit the code again.",
+        )
     if not folder.has_checkpoints:
         raise InvalidSpec(
             f"Job {folder.id} saved no checkpoint, so it cannot be resumed.",

@@ -51,9 +51,13 @@ def value(folder: JobFolder, rank: RankView) -> Any:
         if rank.ok is not True:
             return None
         why = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
-        raise ResultUnavailable(why, hint=f"Its text: {rank.result}" if rank.result else "") from None
+        raise ResultUnavailable(
+            why, code="result-missing", hint=f"Its text: {rank.result}" if rank.result else ""
+        ) from None
     except PermissionError as error:
-        raise ResultUnavailable(f"{error}.", hint="If you trust its author, read it with your own program.") from None
+        raise ResultUnavailable(
+            f"{error}.", code="result-of-other-user", hint="If you trust its author, read it with your own program."
+        ) from None
     except Exception as error:
         raise ResultUnavailable(
             f"The value in {path.name} cannot be loaded here ({type(error).__name__}: {error}).",

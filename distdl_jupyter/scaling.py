@@ -304,12 +304,12 @@ def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:
             job.wait()
     if ended and job.state is not State.COMPLETED:
         job.result()
-        raise JobFailed(job.view().reason)
+        raise JobFailed(job.view().reason, code=job.view().reason_code or "scaling-run-failed")
     reader.read()
     times = reader.times()
     found = scaling.measured(times) if times.rows else None
     if found is None:
-        raise InvalidSpec(scaling.too_few(job.name), field="function",
+        raise InvalidSpec(scaling.too_few(job.name), code="scaling-too-few-steps", field="function",
                           hint="Use longer training code. Each run is stopped as soon as it has been "
                           "measured.")  # fmt: skip
     return found

@@ -77,7 +77,7 @@ class Sweep(SweepShown):
             says = "No trial has completed yet."
             if any(one.state == "completed" for one in study.trials):
                 says = f"No trial reported a numeric {study.plan.metric}."
-            raise ResultUnavailable(says, hint=more)
+            raise ResultUnavailable(says, code="sweep-without-best", hint=more)
         assert isinstance(study.best, SweepTrial)
         return study.best
 
@@ -93,7 +93,7 @@ class Sweep(SweepShown):
                     raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s and continues.")
                 time.sleep(_LOOK)
         if study.state in (State.FAILED, State.LOST):
-            raise JobFailed(study.problem, hint=study.hint)
+            raise JobFailed(study.problem, code="sweep-failed", hint=study.hint)
         return self
 
     def stop(self) -> Sweep:

@@ -23,8 +23,11 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import distdl_jupyter
 from distdl_jupyter import cli, registry
+from distdl_jupyter.azure.errors import _TEXTS, AADSTS, code_of
+from distdl_jupyter.clusters.slurm.accounting import Allowed
+from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.ssh import command
-from distdl_jupyter.core import failure
+from distdl_jupyter.core import disk, failure, limits
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
@@ -338,7 +341,7 @@ def settings() -> str:
 def troubleshooting() -> str:
     """Return the page of all error messages with their fixes; the code of a message is the anchor of its entry."""
     found: dict[str, list[codes.Entry]] = defaultdict(list)
-    for entry in [*codes.entries(), *hints(), *unreachable(), *failures(), *statuses()]:
+    for entry in [*codes.entries(), *hints(), *unreachable(), *failures(), *statuses(), *tables()]:
         found[entry.code].append(entry)
     subjects: dict[str, list[str]] = defaultdict(list)
     for code, same in found.items():
@@ -403,6 +406,19 @@ def statuses() -> Iterator[codes.Entry]:
         yield codes.Entry(f"http-{status}", f"{responses[status]}.", HINTS.get(status, ""), "server", 0, explicit=True)
     error = error_body(None, 500)
     yield codes.Entry(error.code, error.message, error.hint, "server", 0, explicit=True)
+
+
+def tables() -> Iterator[codes.Entry]:
+    """Yield the errors whose code, message and remedy are looked up: of the system, of Azure's sign-in and of Slurm."""
+    system = {**limits._REMEDIES, **disk._REMEDIES}
+    known = {code: system[number] for number, code in {**limits.CODES, **disk.CODES}.items()}
+    for code, remedy in {**known, "disk-not-writable": disk._NOT_YOURS, "start-refused": ""}.items():
+        yield codes.Entry(code, "", remedy, "core/disk", 0, explicit=True)
+    for word, (message, remedy) in (*((f"AADSTS{number}", text) for number, text in AADSTS.items()), *_TEXTS):
+        yield codes.Entry(code_of(word), message, remedy, "azure/errors", 0, explicit=True)
+    for option in ("account", "qos"):
+        _, message, remedy = Allowed({"…": ("…",)}).refusal(SlurmOptions(**{option: "NAME"}))
+        yield codes.Entry(f"slurm-{option}-not-allowed", message, remedy, "clusters/slurm", 0, explicit=True)
 
 
 #: What of the package the entries about the end of a rank belong to (see SUBJECTS).

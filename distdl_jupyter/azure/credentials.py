@@ -100,7 +100,9 @@ def silent(settings: AzureSettings, cache: Any, record: str) -> Any:
             tenant_id=settings.tenant_id or None,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise NotSignedIn("The stored Azure sign-in cannot be read.", hint="Sign in to Azure again.") from None
+        raise NotSignedIn(
+            "The stored Azure sign-in cannot be read.", code="azure-account-unreadable", hint="Sign in to Azure again."
+        ) from None
 
 
 def _stoppable(wanted: Callable[[], bool]) -> Any:

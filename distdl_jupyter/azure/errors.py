@@ -187,14 +187,19 @@ def explained(text: str) -> NotSignedIn:
     number = _CODE.search(text)
     if number and number.group(1) in AADSTS:
         message, hint = AADSTS[number.group(1)]
-        return NotSignedIn(f"{message[:-1]} (AADSTS{number.group(1)}).", hint=hint)
+        return NotSignedIn(f"{message[:-1]} (AADSTS{number.group(1)}).", code=code_of(number.group()), hint=hint)
     if number is None:
         for word, (message, hint) in _TEXTS:
             if word in text:
-                return NotSignedIn(message, hint=hint)
+                return NotSignedIn(message, code=code_of(word), hint=hint)
         if _NO_NETWORK.search(text):
-            return NotSignedIn(_SILENT[0], hint=_SILENT[1])
-    return NotSignedIn(f"Azure did not issue a token. {_shortened(text)}", hint=_AGAIN)
+            return NotSignedIn(_SILENT[0], code="azure-sign-in-unreachable", hint=_SILENT[1])
+    return NotSignedIn(f"Azure did not issue a token. {_shortened(text)}", code="azure-sign-in-failed", hint=_AGAIN)
+
+
+def code_of(text: str) -> str:
+    """Return the code of the error with this number or text of azure-identity or Entra ID."""
+    return "-".join(["azure", *re.findall(r"[a-z0-9]+", text.lower().removeprefix("azure"))])
 
 
 def _shortened(text: str) -> str:

@@ -127,7 +127,7 @@ def refused(response: Any) -> AzureRefused:
     code, said = str(inner.get("code") or ""), masked(str(inner.get("message") or "")).strip()
     status, host = response.status_code, _host(response.request.url)
     text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {said}" if said else ".")
-    return AzureRefused(text, status=status, azure_code=code, hint=_HINTS.get(status, ""))
+    return AzureRefused(text, status=status, code="azure-request-refused", azure_code=code, hint=_HINTS.get(status, ""))
 
 
 _HINTS = {

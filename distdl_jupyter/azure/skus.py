@@ -121,7 +121,7 @@ def _subscription() -> str:
     account = identity.account()
     if account is None:
         identity.credential()
-        raise NotSignedIn("Azure did not issue a token.", hint=identity.HOW)
+        raise NotSignedIn("Azure did not issue a token.", code="azure-no-account", hint=identity.HOW)
     if account.subscription:
         return account.subscription
     first = next(iter(identity.rest().pages("/subscriptions", "2022-12-01")), None)

@@ -151,7 +151,7 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
             found[id(one.value)] = one
     sentences = [_sentence(one, unit) for one in found.values()]
     first = next(iter(found.values()))
-    raise InvalidSpec(" ".join(sentences), field=first.path)
+    raise InvalidSpec(" ".join(sentences), code="not-picklable", field=first.path)
 
 
 def _sentence(one: unpicklable.Unpicklable, unit: str) -> str:

@@ -569,7 +569,7 @@ def _find(id_: str | None) -> Job:
         return client.attach(id_)
     except JobNotFound as error:
         hint = "List the jobs with 'distdl ls'." if id_ is not None else "Start one with: distdl submit -p 2 train.py"
-        raise JobNotFound(error.message, hint=hint) from None
+        raise JobNotFound(error.message, code=error.code, hint=hint) from None
 
 
 def _doctor(_chosen: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def _profile(job: Job, chosen: argparse.Namespace) -> int:
         try:
             found = job.profile(chosen.steps, rank_numbers(chosen.ranks), timeout=chosen.timeout)
         except TimeoutError as error:
-            raise JobNotRunning(str(error), hint="Increase it with --timeout.") from error
+            raise JobNotRunning(str(error), code="profile-timeout", hint="Increase it with --timeout.") from error
     else:
         found = job.profile(kept=True, number=chosen.kept or None)
     if chosen.csv:

@@ -32,7 +32,7 @@ def _stacks(job: Job, chosen: argparse.Namespace) -> int:
         try:
             taken = job.stacks(chosen.timeout)
         except TimeoutError as error:
-            raise JobNotRunning(str(error), hint="Increase it with --timeout.") from error
+            raise JobNotRunning(str(error), code="stacks-timeout", hint="Increase it with --timeout.") from error
     else:
         taken = job.stacks(kept=True, number=chosen.kept or None)
     print(taken)

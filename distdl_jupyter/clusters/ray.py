@@ -444,7 +444,7 @@ def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
             hint="Check that Ray is running: ray status",
         ) from None
     if isinstance(found, dict):
-        raise LaunchFailed(str(found["error"]), hint=str(found["hint"]))
+        raise LaunchFailed(str(found["error"]), code=str(found["code"]), hint=str(found["hint"]))
     return list(found)
 
 
@@ -486,7 +486,7 @@ def main(what: str, options: str, fields: str) -> None:
     try:
         found: Any = _ANSWERS[what](_connected(chosen.address), chosen, **json.loads(fields))
     except DistDLError as error:
-        found = {"error": error.message, "hint": error.hint}
+        found = {"error": error.message, "code": error.code, "hint": error.hint}
     print(json.dumps(found, default=str), flush=True)  # noqa: T201 - the answer
     _leave(None)
 

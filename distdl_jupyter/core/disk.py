@@ -21,13 +21,26 @@ _REMEDIES = {
     **{number: limits.remedy(OSError(number, "")) for number in (errno.EMFILE, errno.ENFILE)},
     errno.EIO: f"The disk is damaged or not available: {_ELSEWHERE}.",
 }
+#: The codes of the errors with these remedies.
+CODES = {
+    **{number: limits.CODES[number] for number in (errno.EMFILE, errno.ENFILE)},
+    errno.ENOSPC: "disk-full",
+    errno.EDQUOT: "disk-quota",
+    errno.EFBIG: "file-size-limit",
+    errno.EIO: "disk-damaged",
+}
 _NOT_YOURS = "Set DISTDL_HOME to a folder that you can write to."
 
 
 def refusal(error: OSError, place: Path, what: str = "written") -> DiskRefused:
     """Return what is told when ``place`` could not be written, or read."""
     reason = error.strerror or str(error)
-    return DiskRefused(f"{place} cannot be {what}: {reason}.", hint=_REMEDIES.get(error.errno or 0, _NOT_YOURS))
+    number = error.errno or 0
+    return DiskRefused(
+        f"{place} cannot be {what}: {reason}.",
+        code=CODES.get(number, "disk-not-writable"),
+        hint=_REMEDIES.get(number, _NOT_YOURS),
+    )
 
 
 @contextlib.contextmanager

@@ -31,6 +31,13 @@ _REMEDIES = {
     errno.ENFILE: "The limit of open files on this machine is reached. End other programs.",
     errno.ENOMEM: _MEMORY,
 }
+#: The codes of the errors with these remedies.
+CODES = {
+    errno.EAGAIN: "process-limit",
+    errno.EMFILE: "open-files-limit",
+    errno.ENFILE: "machine-open-files-limit",
+    errno.ENOMEM: "memory-exhausted",
+}
 
 
 def remedy(error: BaseException) -> str:
@@ -47,7 +54,8 @@ def remedy(error: BaseException) -> str:
 def launch_failed(what: str, error: OSError) -> LaunchFailed:
     """Return the error of a start that the operating system refused: ``what``, its reason, and the remedy."""
     named = f" ({error.filename})" if error.filename else ""
-    return LaunchFailed(f"{what}: {error.strerror or error}{named}.", hint=remedy(error))
+    code = CODES.get(error.errno or 0, "start-refused")
+    return LaunchFailed(f"{what}: {error.strerror or error}{named}.", code=code, hint=remedy(error))
 
 
 @dataclass(frozen=True, slots=True)

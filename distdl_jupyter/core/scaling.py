@@ -241,7 +241,11 @@ class _Over:
 
 def _over(link: Link, points: Sequence[Point], processes: int, nodes: int) -> _Over:
     if not 1 <= nodes <= processes or processes % nodes:
-        raise InvalidSpec(f"{processes} processes cannot be divided evenly among {nodes} nodes.", field="nodes")
+        raise InvalidSpec(
+            f"{processes} processes cannot be divided evenly among {nodes} nodes.",
+            code="scaling-nodes-uneven",
+            field="nodes",
+        )
     if nodes == 1:
         return _Over(0.0, 0.0)
     seen = [one for one in points if one.gradients]

@@ -194,7 +194,7 @@ def parsed(name: str, text: str) -> Range | Choice:
     try:
         return _parsed(name, text)
     except (RecursionError, MemoryError):
-        raise InvalidSpec(f"{name}={text[:40]}... is nested too deeply.", field="parameters",
+        raise InvalidSpec(f"{name}={text[:40]}... is nested too deeply.", code="space-too-deep", field="parameters",
                           hint="Example: loguniform(1e-4, 1e-1).") from None  # fmt: skip
 
 

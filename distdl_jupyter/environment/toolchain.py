@@ -199,4 +199,4 @@ def require(missing: list[Missing]) -> None:
     if missing:
         first, *others = missing
         rest = "".join(f"\n{other}" for other in others)
-        raise PluginUnavailable(first.what, hint=first.remedy + rest)
+        raise PluginUnavailable(first.what, code="horovod-prerequisite-missing", hint=first.remedy + rest)

@@ -53,7 +53,7 @@ class CurrentRanks:
             return self._chosen
         found = self.find()
         if found is None:
-            raise JobNotFound("No ranks are running.", hint="Start two with: %dist_ranks start -p 2")
+            raise JobNotFound("No ranks are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2")
         _say(
             f"Using {plural(found.size, 'rank')} started earlier ({short_id(found.id)}). Variables in their "
             "namespaces are kept."

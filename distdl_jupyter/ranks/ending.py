@@ -58,7 +58,7 @@ def why_ended(job: Job) -> DistDLError:
         error = results.job_failed(job.folder, view)
         error.hint = f"{error.hint} {_AGAIN}".strip()
         return error
-    return JobNotRunning(reason(job), hint=_AGAIN)
+    return JobNotRunning(reason(job), code="ranks-ended", hint=_AGAIN)
 
 
 def reason(job: Job) -> str:

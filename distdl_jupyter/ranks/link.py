@@ -101,7 +101,9 @@ def linked(folder: JobFolder, rank: int) -> Link:
 def _check_own(connection: socket.socket, path: str) -> None:
     if sockets.peer_uid(connection) != os.getuid():
         raise DistDLError(
-            f"Another process is listening at {path}.", hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you."
+            f"Another process is listening at {path}.",
+            code="ranks-socket-taken",
+            hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
         )
 
 

@@ -273,7 +273,7 @@ class Sources:
             if source.problem is not None:
                 raise source.problem
             if source.gone or source.live is None:
-                raise JobNotFound(f"Unknown job {id_!r}.")
+                raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
             if not source.live.settled:
                 await source.run_in_thread(source.live.read)
             yield source.live

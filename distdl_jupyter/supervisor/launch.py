@@ -156,9 +156,10 @@ class Launch:
                 hint="Resume the job where the variable is set: job.resume()",
             )
         far = self.cluster.far or packages.missing(self._spec)
-        for reason in (self.cluster.unavailable(cluster_options), "" if far else self.backend.unavailable(options)):
-            if reason:
-                raise LaunchFailed(reason)
+        if reason := self.cluster.unavailable(cluster_options):
+            raise LaunchFailed(reason, code="cluster-not-usable")
+        if not far and (reason := self.backend.unavailable(options)):
+            raise LaunchFailed(reason, code="backend-not-usable")
 
     def _context_for(self, options: Any) -> Context:
         """Return what a start needs, with what the backend asks for."""

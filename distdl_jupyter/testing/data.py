@@ -59,7 +59,9 @@ class PathStaging:
     def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Take a message."""
         if message["type"] == "failed":
-            raise DataUnavailable(f"{host}: {message['text']}", hint=str(message.get("remedy") or ""))
+            raise DataUnavailable(
+                f"{host}: {message['text']}", code="data-staging-failed", hint=str(message.get("remedy") or "")
+            )
         if message["type"] == "staged":
             self.staged.append(node)
         if message["type"] == "renew":

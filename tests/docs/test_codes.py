@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 
+from distdl_jupyter.core import errors
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, JobNotFound, LaunchFailed
 from distdl_jupyter.server.base import error_body
 from distdl_jupyter.submit_process import error_from
@@ -26,6 +27,12 @@ def test_all_codes_are_kebab_case(entries):
     known = {entry.code for entry in entries} | set(codes.class_codes().values())
     assert len(known) > 100
     assert [code for code in sorted(known) if not KEBAB.fullmatch(code)] == []
+
+
+def test_every_error_that_is_raised_has_a_code_of_its_own(entries):
+    general = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, DistDLError)}
+    without = [entry for entry in entries if entry.message and not entry.explicit and entry.code in general]
+    assert [f"{entry.path}:{entry.line} {entry.message}" for entry in without] == []
 
 
 def test_a_code_has_not_two_remedies_in_different_modules(entries):

@@ -134,7 +134,7 @@ class SlurmCluster(AgentCluster):
                 context.record_handle(site.handle(job))
         except commands.SlurmFailed as error:
             site.remove()
-            raise LaunchFailed(error.message, hint=_remedy(error.message)) from error
+            raise LaunchFailed(error.message, code=error.code, hint=_remedy(error.message)) from error
         except OSError as error:
             raise script.unusable(error, site.job) from error
         return SlurmJob(site, job)
@@ -195,7 +195,8 @@ class SlurmCluster(AgentCluster):
         """Reach the agents of a started job by their files. Raises LaunchFailed when its folder is gone."""
         if "nodes" not in handle:
             raise LaunchFailed(
-                "The job was started by an earlier version of this package. Cancel it and submit it again."
+                "The job was started by an earlier version of this package. Cancel it and submit it again.",
+                code="slurm-earlier-version",
             )
         slurm = _found(handle, context)
         if slurm is None:
@@ -305,9 +306,9 @@ def _check_before(options: SlurmOptions) -> None:
     if options.account or options.qos:
         with contextlib.suppress(commands.SlurmFailed):  # without its accounting Slurm decides itself
             found = accounting.allowed(options.partition)
-            _, says, remedy = found.refusal(options) if found is not None else ("", "", "")
+            option, says, remedy = found.refusal(options) if found is not None else ("", "", "")
             if says:
-                raise LaunchFailed(f"{says[0].upper()}{says[1:]}.", hint=remedy)
+                raise LaunchFailed(f"{says[0].upper()}{says[1:]}.", code=f"slurm-{option}-not-allowed", hint=remedy)
 
 
 _REMEDIES = (

@@ -145,10 +145,10 @@ class SlurmJob:
         if state is not None and self.watch.ended:
             code = f" Its script ended with exit code {state.exit_code}." if state.exit_code else ""
             why = f"Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
-        else:
-            lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
-            why = f"Slurm job {self.number} could not start on all nodes. {' '.join(filter(None, lost))}"
-        return LaunchFailed(why, output=self.printed())
+            return LaunchFailed(why, code="slurm-job-ended-early", output=self.printed())
+        lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
+        why = f"Slurm job {self.number} could not start on all nodes. {' '.join(filter(None, lost))}"
+        return LaunchFailed(why, code="slurm-nodes-not-ready", output=self.printed())
 
     def interruption(self) -> str:
         """Return why Slurm has ended a job that had not failed itself, "" where it had; waits until Slurm knows."""

@@ -64,7 +64,7 @@ class SparkCluster(AgentCluster):
         """Refuse what is no Spark cluster, and settings that are none."""
         given = sum(map(bool, (options.master, options.remote, options.session)))
         if not given:
-            raise InvalidSpec(session.NONE, field="master", hint=session.NONE_HINT)
+            raise InvalidSpec(session.NONE, code="spark-no-master", field="master", hint=session.NONE_HINT)
         if given > 1:
             raise InvalidSpec(
                 "A Spark cluster cannot have both a master and a remote.",

@@ -549,10 +549,10 @@ def _do(session: _Session, given: Mapping[str, Any], tell: Callable[..., object]
         else:
             _list(session, tell)
     except DistDLError as error:
-        tell(error=error.message, hint=error.hint)
+        tell(error=error.message, code=error.code, hint=error.hint)
     except Exception as error:  # noqa: BLE001 - whatever Spark raises is told
         sentence, hint = _explained(str(error), session.options)
-        tell(error=sentence, hint=hint)
+        tell(error=sentence, code="spark-stage-failed", hint=hint)
     ended.set()
 
 

@@ -83,7 +83,8 @@ def _run(connection: socket.socket) -> None:
     with contextlib.suppress(OSError, ValueError), connection:
         try:
             if (context := _context()) is None:
-                error = {"error": "The notebook's Spark session has been stopped.", "hint": NONE_HINT}
+                stopped = "The notebook's Spark session has been stopped."
+                error = {"error": stopped, "code": "spark-session-stopped", "hint": NONE_HINT}
                 connection.sendall(json.dumps(error).encode() + b"\n")
             else:
                 driver.serve(connection.makefile("rb"), connection.makefile("wb"), threading.Event(), context)

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from distdl_jupyter.clusters.agents.tcp_link import Port
@@ -67,19 +67,20 @@ class Stage:
             elif "tasks" in message:
                 self._count = int(message["tasks"])
             elif "error" in message:
-                self._error = self._failed(str(message["error"]), str(message["hint"]))
+                self._error = self._failed(*_error_of(message))
         ended = self._driver.why_ended()
         if not self._closing and self._error is None:
-            self._error = self._failed(ended)
+            self._error = self._failed(ended, "spark-driver-ended")
         self.port.cut()  # where the session is elsewhere tasks could go on
 
     def _lost(self, name: str) -> str:
         why = f" {self._error.message}" if self._error is not None else ""
         return f"Spark's executor on {name} was lost, because its task ended before the job.{why}"
 
-    def _failed(self, message: str, hint: str = "") -> LaunchFailed:
+    def _failed(self, message: str, code: str, hint: str = "") -> LaunchFailed:
         """Return the error with what the driver has printed, where it has not begun or has ended by itself."""
-        return LaunchFailed(message, hint=hint, output=self._driver.printed() if "driver" in message else "")
+        output = self._driver.printed() if "driver" in message else ""
+        return LaunchFailed(message, code=code, hint=hint, output=output)
 
     def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> int:
         """Wait until all tasks have connected and return how many there are; ``report`` hears why they have not.
@@ -124,6 +125,11 @@ class Stage:
         self._driver.close()
 
 
+def _error_of(message: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the message, code and hint of an error of the driver; a notebook with an earlier version sends no code."""
+    return str(message["error"]), str(message.get("code", "")), str(message["hint"])
+
+
 def nodes(options: SparkOptions) -> list[dict[str, Any]]:
     """Return the fields of ``NodeInfo`` of each executor that a job could have. Raises LaunchFailed."""
     driver = _driver("nodes", options, Order("nodes"), {"host": _host(options)})
@@ -138,7 +144,8 @@ def nodes(options: SparkOptions) -> list[dict[str, Any]]:
         driver.close()
     for message in found:
         if "error" in message:
-            raise LaunchFailed(str(message["error"]), hint=str(message["hint"]))
+            text, code, hint = _error_of(message)
+            raise LaunchFailed(text, code=code, hint=hint)
         if "nodes" in message:
             return list(message["nodes"])
     raise LaunchFailed(
