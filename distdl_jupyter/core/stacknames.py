@@ -45,10 +45,15 @@ class Names:
         self._sources = sources
 
     def thread(self, thread: Thread, *, main: bool) -> Thread:
-        """Return the thread with its frames named."""
+        """Return the thread with its frames named, without this package's that the user's code has led to.
+
+        Those are hooks around calls of torch and Horovod. The text of the dump (``RankStacks.text``) has them all.
+        """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
             kind = self._kind(frame.file)
+            if self._is_package(frame.file) and kind in ("worker", "library") and any(one.own for one in frames):
+                continue
             if main and all(one.kind == "worker" for one in frames) and self._starts(frame.file):
                 kind = "worker"
             frames.append(self._named(frame, kind))

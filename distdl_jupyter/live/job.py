@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
 from distdl_jupyter.readers import Reading
@@ -85,7 +86,10 @@ class LiveJob:
         """Read for a moment where there may be something new; True when there was, None when the job was deleted."""
         if not self.exists:
             return None
-        return not self.settled and self.read()
+        try:
+            return not self.settled and self.read()
+        except JobNotFound:
+            return None
 
     def _step(self) -> bool:
         with self._lock:

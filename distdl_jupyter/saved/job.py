@@ -65,10 +65,13 @@ def html(
     result_repr: str = "",
     taken: Stacks | None = None,
     shown: Sequence[ShownPicture] = (),
+    *,
+    removed: bool = False,
 ) -> str:
     """Return the page of a job in whatever state it is, at most ``LIMIT`` bytes besides the pictures ``shown``.
 
     ``result_repr`` is the short text of rank 0's value ("" when there is none), ``taken`` the stacks to show.
+    A ``removed`` job is shown with its last known state.
     """
     pictures = [_picture(*one) for one in shown]
     size = sum(len(one["address"]) for one in pictures)
@@ -86,7 +89,7 @@ def html(
             far=words.progress(view) if view.state is State.RUNNING else "",
             share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
             sentence=words.explanation(view),
-            as_of="" if view.state.ended else words.as_of(view),
+            as_of=words.as_of(view, removed=removed),
             state=shown_state(view),
             stall=None if view.state.ended else view.stall,
             card=card,
@@ -285,7 +288,14 @@ def shown_state(view: JobView) -> str:
 
 
 def text(
-    view: JobView, book: SeriesBook, log: LogBook, spec: JobSpec, result_repr: str = "", taken: Stacks | None = None
+    view: JobView,
+    book: SeriesBook,
+    log: LogBook,
+    spec: JobSpec,
+    result_repr: str = "",
+    taken: Stacks | None = None,
+    *,
+    removed: bool = False,
 ) -> str:
     """Return the job as some lines of plain text, for terminals and for diffs of notebooks."""
     word, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(view.last_sign)
@@ -304,7 +314,7 @@ def text(
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
     counts = ((len(view.pictures), "picture"), (log.total, "log line"))
     lines += [humanize.plural(many, word) for many, word in counts if many]
-    lines.append(f"Live again with %dist_attach {view.id}" if view.state.ended else words.as_of(view))
+    lines.append(words.as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}")
     return "\n".join(lines)
 
 

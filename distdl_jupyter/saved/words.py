@@ -66,12 +66,14 @@ def explanation(view: JobView) -> str:
     return view.reason if view.state in SETTING_UP else ""
 
 
-def as_of(view: JobView) -> str:
-    """Return of which moment a page of a job that has not ended is, and how to see the job now."""
-    return (
-        f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}. "
-        f"This saved page is not updated: attach({humanize.short_id(view.id)!r}) shows the job now."
-    )
+def as_of(view: JobView, *, removed: bool) -> str:
+    """Return when the page was true and how to see the job now, "" for an ended job that still exists."""
+    moment = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
+    if removed:
+        return f"This job was deleted. {moment}"
+    if view.state.ended:
+        return ""
+    return f"{moment} This saved page is not updated: attach({humanize.short_id(view.id)!r}) shows the job now."
 
 
 def restart_title(view: JobView) -> str:

@@ -7,6 +7,7 @@ when it has ended: before ``job.wait()`` returns in this kernel, else by a threa
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -14,7 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import pictures, stacks
-from distdl_jupyter.core.errors import PluginUnavailable
+from distdl_jupyter.core.errors import JobNotFound, PluginUnavailable
 from distdl_jupyter.follow import SummaryReader
 from distdl_jupyter.readers import Reading
 from distdl_jupyter.saved import job as saved
@@ -58,7 +59,8 @@ class Shown:
 
     def start(self) -> None:
         """Display now, and see to it that the end will be shown."""
-        _display(self._bundle(self._read(_FIRST)), self._display_id, update=False)
+        self._first = self._read(_FIRST)
+        _display(self._bundle(self._first), self._display_id, update=False)
         threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
 
     def waited(self) -> None:
@@ -73,15 +75,20 @@ class Shown:
             self._waited = True
 
     def _watch(self) -> None:
-        for _ in SummaryReader(self._job.folder).follow():
-            pass
-        time.sleep(_TURN)
+        with contextlib.suppress(JobNotFound):  # _settle shows that the job was removed
+            for _ in SummaryReader(self._job.folder).follow():
+                pass
+            time.sleep(_TURN)
         with self._settling:
             if not self._settled:
                 self._settle()
 
     def _settle(self) -> None:
-        _display(self._bundle(self._read(math.inf)), self._display_id, update=True)
+        try:
+            bundle = self._bundle(self._read(math.inf))
+        except JobNotFound:
+            bundle = self._bundle(self._first, removed=True)
+        _display(bundle, self._display_id, update=True)
         self._settled = True
 
     def _read(self, seconds: float) -> Reading:
@@ -93,7 +100,7 @@ class Shown:
                 break
         return seen
 
-    def _bundle(self, seen: Reading) -> dict[str, Any]:
+    def _bundle(self, seen: Reading, *, removed: bool = False) -> dict[str, Any]:
         view = seen.view
         result = view.ranks[0].result or ""
         found = stacks.read(self._job.folder) if view.stacks else None
@@ -101,8 +108,8 @@ class Shown:
         shown = newest_pictures(self._job.folder.path, view)
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
-            "text/html": saved.html(view, seen.book, seen.log, seen.spec, result, taken, shown),
-            "text/plain": saved.text(view, seen.book, seen.log, seen.spec, result, taken),
+            "text/html": saved.html(view, seen.book, seen.log, seen.spec, result, taken, shown, removed=removed),
+            "text/plain": saved.text(view, seen.book, seen.log, seen.spec, result, taken, removed=removed),
         }
         if self._panel is not None:
             bundle["application/vnd.jupyter.widget-view+json"] = {

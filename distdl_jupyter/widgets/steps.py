@@ -10,6 +10,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.follow import SummaryReader
 from distdl_jupyter.saved import timeline as saved
 from distdl_jupyter.views.job_page import Step, job_steps
@@ -57,13 +58,20 @@ class Timeline:
     def _follow(self) -> None:
         while not self._follower.view.state.ended:
             time.sleep(_PACE)
-            self._write(update=True)
+            try:
+                self._write(update=True)
+            except JobNotFound as error:
+                self._display({"text/plain": error.message}, update=True)
+                return
 
     def _write(self, *, update: bool) -> None:
+        self._display({"text/html": self._repr_html_(), "text/plain": repr(self)}, update=update)
+
+    def _display(self, bundle: dict[str, str], *, update: bool) -> None:
         from IPython.display import publish_display_data
 
         publish_display_data(
-            {"text/html": self._repr_html_(), "text/plain": repr(self)},  # type: ignore[no-untyped-call]
+            bundle,  # type: ignore[no-untyped-call]
             transient={"display_id": self._display_id},
             update=update,
         )

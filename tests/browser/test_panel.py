@@ -114,7 +114,8 @@ def test_a_panel_moves_and_cancels_while_the_kernel_is_busy(notebook):
 
 @pytest.mark.full
 def test_the_output_ends_with_the_last_state_and_the_panel_stays(notebook):
-    book = notebook([TRAIN, START.replace("submit(train, ", "submit(train, (40,), ") + "show(job)", "job.wait()"])
+    # Without the semicolon the last cell would show its value, the job, a second time.
+    book = notebook([TRAIN, START.replace("submit(train, ", "submit(train, (40,), ") + "show(job)", "job.wait();"])
     book.run_all()
     page = book.page
     says(book.page, "Completed")

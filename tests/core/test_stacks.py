@@ -8,6 +8,9 @@ import threading
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.stacknames import Names
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.views.stacks import html, text
+from distdl_jupyter.views.stacks import stacks as shown_stacks
+from distdl_jupyter.views.wire import to_json
 
 ABOUT = {"worker": "/env/distdl_jupyter/worker", "code": "/far/code", "stdlib": "/py/lib", "main": "0x0000000000000001"}
 CELL = "/tmp/ipykernel_1/77.py"
@@ -138,6 +141,38 @@ def folder_with(tmp_path, **files):
     for name, content in files.items():
         (stacks.path(folder, 1).parent / f"{name}.json").write_text(content)
     return folder
+
+
+HOOKED = f"""Thread 0x0000000000000003 (most recent call first):
+  File "/env/distdl_jupyter/worker/report.py", line 40 in log
+  File "/tmp/ipykernel_1/5.py", line 2 in helper
+  File "/py/lib/threading.py", line 982 in run
+
+Current thread 0x0000000000000001 (most recent call first):
+  File "/env/site-packages/torch/distributed/c10d.py", line 30 in all_reduce
+  File "/env/distdl_jupyter/worker/watch/communication.py", line 12 in watched
+  File "/env/distdl_jupyter/compat/horovod.py", line 5 in allreduce
+  File "/env/site-packages/torch/optim/optimizer.py", line 9 in wrapper
+  File "/env/distdl_jupyter/worker/watch/step_hooks.py", line 3 in watched
+  File "{CELL}", line 3 in <module>
+{BELOW}"""
+
+
+def test_hooks_of_this_package_above_the_users_code_are_left_out_of_every_thread():
+    rank = taken(HOOKED).ranks[0]
+    assert [frame.function for frame in rank.main.frames[:4]] == ["all_reduce", "wrapper", "<module>", "_run"]
+    (other,) = rank.others
+    assert [frame.function for frame in other.frames] == ["helper", "run"]
+    assert rank.main.waits_in == "torch.distributed.all_reduce"
+    for shown in (text(taken(HOOKED)), html(taken(HOOKED)), str(to_json(shown_stacks(taken(HOOKED))))):
+        assert "watched" not in shown
+        assert "report.py" not in shown
+    assert "watch/step_hooks.py" in rank.text  # as it was dumped
+
+
+def test_ranks_that_have_not_reached_the_users_code_keep_the_frames_of_this_package():
+    (group,) = taken(f"Current thread 0x0000000000000001 (most recent call first):\n{BELOW}").groups()
+    assert [frame.function for frame in group.thread.frames[:2]] == ["_run", "main"]
 
 
 def test_the_newest_that_is_kept_is_read(tmp_path):

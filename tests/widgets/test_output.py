@@ -8,7 +8,9 @@ from nbclient import NotebookClient
 
 from distdl_jupyter import attach, panel
 from distdl_jupyter.core.errors import PluginUnavailable
+from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.widgets import output, widget
+from tests.conftest import wait_for
 from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(300)
@@ -86,3 +88,35 @@ def test_no_widget_is_stored_where_none_was_drawn():
     book = run(TRAIN + 'job = submit(train, name="digits", distributed_backend="plain")\nshow(job)\njob.wait()\nNone')
     assert "widgets" not in book.metadata
     assert len(nbformat.writes(book)) < 100_000
+
+
+@pytest.mark.parametrize("kind", ["silent", "running", "starting"])
+def test_a_job_that_is_removed_is_shown_as_removed(monkeypatch, kind):
+    shown = []
+    monkeypatch.setattr(output, "_display", lambda bundle, _id, *, update: shown.append((update, bundle)))
+    with recorded.telling() as tell:
+        story = tell(kind)
+        output.Shown(attach(story.id), with_widget=False).start()
+        JobStore().remove(story.folder)
+        wait_for(lambda: len(shown) > 1, what="the last state")
+    update, bundle = shown[-1]
+    assert update
+    assert "This job was deleted." in bundle["text/html"]
+    assert "This job was deleted." in bundle["text/plain"]
+    assert "%dist_attach" not in bundle["text/html"] + bundle["text/plain"]
+    assert "attach(" not in bundle["text/html"] + bundle["text/plain"]
+    # A thread that failed would be a warning, which is an error here.
+
+
+def test_a_job_that_is_removed_just_after_its_end_keeps_what_was_known(monkeypatch):
+    shown = []
+    monkeypatch.setattr(output, "_display", lambda bundle, _id, *, update: shown.append(bundle))
+    with recorded.telling() as tell:
+        story = tell("running")
+        one = output.Shown(attach(story.id), with_widget=False)
+        one.start()
+        story.complete()
+        JobStore().remove(story.folder)
+        one.waited()
+    assert "This job was deleted." in shown[-1]["text/plain"]
+    assert "loss" in shown[-1]["text/plain"]

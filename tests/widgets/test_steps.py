@@ -5,12 +5,14 @@ import time
 
 import pytest
 
-from distdl_jupyter import submit, timeline
+from distdl_jupyter import attach, submit, timeline
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.saved import timeline as saved
 from distdl_jupyter.views.job_page import job_steps
 from tests.conftest import wait_for
+from tests.widgets import recorded
 
 
 def slow(path):
@@ -45,6 +47,18 @@ def test_it_follows_a_real_job_to_its_end(tmp_path, shown):
     assert sum(step.seconds or 0.0 for step in told.steps) < job.view().elapsed(time.time()) + 5
     assert "steps" in last["text/plain"].splitlines()[0]
     assert len(last["text/plain"].splitlines()) == 8
+
+
+def test_a_job_that_is_removed_ends_it(shown):
+    with recorded.telling() as tell:
+        story = tell("starting")
+        timeline(attach(story.id))._ipython_display_()
+        JobStore().remove(story.folder)
+        wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("distdl-timeline")])
+    data, more = shown[-1]
+    assert more["update"]
+    assert story.id in data["text/plain"]
+    assert "deleted" in data["text/plain"]
 
 
 def test_an_ended_job_is_written_once(shown):
