@@ -97,10 +97,10 @@ class Pruned:
 _REASON_WORDS: dict[Reason, str] = {
     "active": "running or queued",
     "busy": "in use",
-    "other-user": "of another user",
+    "other-user": "owned by another user",
     "other-host": "active on another host",
     "newest": "among the newest",
-    "younger": "younger",
+    "younger": "newer",
 }
 
 

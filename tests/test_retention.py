@@ -86,7 +86,7 @@ def test_a_dry_run_says_what_would_go_and_deletes_nothing():
     assert (job.id, job.state, job.name) == (old.id, "failed", "digits 0")
     assert job.size >= 3_000_000
     assert "40 d ago" in repr(done)
-    assert repr(done).endswith("Would delete 1 job, 3.0 MB (dry run, nothing was deleted). Kept: 1 younger.")
+    assert repr(done).endswith("Would delete 1 job, 3.0 MB (dry run, nothing was deleted). Kept: 1 newer.")
     assert "<td" in done._repr_html_()
     assert len(left()) == 2
 

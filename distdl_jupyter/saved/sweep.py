@@ -9,8 +9,9 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.humanize import duration, number, plural
+from distdl_jupyter.core.scale import value_axis
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.theme import LIGHT
+from distdl_jupyter.saved.curve import end_label
 from distdl_jupyter.saved.pages import PAPER, page
 from distdl_jupyter.views.sweep import progress, word
 
@@ -71,20 +72,21 @@ def svg(panel: SweepPanel) -> str:
     drawn = [one for one in reversed(panel.trials) if one.steps]
     xs = [step for one in drawn for step in one.steps]
     ys = [value for one in drawn for value in one.means]
-    left, right, low, high = min(xs), max(xs), min(ys), max(ys)
-    width, height = max(right - left, 1e-12), max(high - low, abs(high) * 1e-6, 1e-12)
+    left, right = min(xs), max(xs)
+    width, axis = max(right - left, 1e-12), value_axis(ys, 5)
+
+    def down(value: float) -> float:
+        return _TOP + (1 - axis.place(value)) * (HEIGHT - _TOP - _BOTTOM)
 
     def place(step: float, value: float) -> str:
         x = _LEFT + (step - left) / width * (WIDTH - _LEFT - _RIGHT)
-        y = _TOP + (high - value) / height * (HEIGHT - _TOP - _BOTTOM)
-        return f"{x:.1f} {y:.1f}"
+        return f"{x:.1f} {down(value):.1f}"
 
     parts = []
-    for at in range(5):
-        value = low + height * at / 4
-        y = _TOP + (high - value) / height * (HEIGHT - _TOP - _BOTTOM)
+    for value, label in axis.ticks:
+        y = down(value)
         parts.append(f'<path d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}" stroke="{_GRID}"/>'
-                     f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>')  # fmt: skip
+                     f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')  # fmt: skip
     base = HEIGHT - _BOTTOM
     parts.append(f'<path d="M{_LEFT} {base}H{WIDTH - _RIGHT}" stroke="{_AXIS}"/>'
                  f'<text x="{_LEFT}" y="{base + 16}">{left:g}</text>'
@@ -100,11 +102,7 @@ def svg(panel: SweepPanel) -> str:
             cross = f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6"
             parts.append(f'<path d="{cross}" stroke="{PAPER.ink}" stroke-width="1.5"/>')
         if is_best:
-            halo = f'stroke="{LIGHT.surface}" stroke-width="3" paint-order="stroke"'
-            parts.append(
-                f'<text x="{x + 6:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{PAPER.brand}" {halo}>'
-                f"{number(one.means[-1])}</text>"
-            )
+            parts.append(end_label(x + 6, y + 4, number(one.means[-1]), PAPER.brand))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11" '

@@ -137,7 +137,7 @@ def idle_cost_warning(min_nodes: int) -> str:
     if not min_nodes:
         return ""
     verb = "keeps running and costs" if min_nodes == 1 else "keep running and cost"
-    return f"{plural(min_nodes, 'node')} {verb} money all the time, even without a job."
+    return f"{plural(min_nodes, 'node')} {verb} money even without a job."
 
 
 def cluster_problem(status: ClusterStatusLike) -> str:

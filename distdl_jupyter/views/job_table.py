@@ -83,7 +83,7 @@ class JobRow:
     can_resume: bool
     #: How often its ranks were started anew.
     restarts: int
-    #: It makes no progress; ``says`` tells which rank differs.
+    #: It makes no progress; ``says`` names the ranks that differ.
     stalled: bool
     group: RowGroup | None = None
     #: The newest thing that was worth a message (a metric that is no number, a rule that holds), and its level.
@@ -162,10 +162,16 @@ def _status_text(view: JobView) -> str:
     if not view.state.ended and (text := _kept_alive(view)):
         return text
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
-        return view.stall.text
+        return _stalled_ranks(view)
     if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
         return view.phases[-1].detail
     return view.reason
+
+
+def _stalled_ranks(view: JobView) -> str:
+    """Return ``No progress: rank 1 differs``, which fits the narrowest list; the job's panel has the whole sentence."""
+    differ = list(view.stall.ranks) if view.stall else []
+    return f"No progress: {humanize.ranks(differ)} {'differs' if len(differ) == 1 else 'differ'}" if differ else "No progress"
 
 
 def _kept_alive(view: JobView) -> str:

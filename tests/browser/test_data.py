@@ -36,8 +36,8 @@ def row(form: Locator, number: int) -> Locator:
 
 def typed(row: Locator, name: str, place: str) -> None:
     row.get_by_label("Name of the data").fill(name)
-    row.get_by_label("Place of the data").fill(place)
-    row.get_by_label("Place of the data").press("Tab")
+    row.get_by_label("Location of the data").fill(place)
+    row.get_by_label("Location of the data").press("Tab")
 
 
 def submit(form: Locator) -> Locator:

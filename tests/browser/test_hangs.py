@@ -84,7 +84,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     cell.get_by_role("button", name="Show stacks").click()
     both_groups(cell)
     book.picture("stacks-cell")
-    cell.get_by_role("button", name="Take again").click()
+    cell.get_by_role("button", name="Capture again").click()
     expect(cell.locator(".dd-stacks select option")).to_have_count(2)
     book.page.keyboard.press("Escape")
     expect(cell.locator(".dd-stackcol").first).to_be_hidden()

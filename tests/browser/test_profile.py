@@ -64,7 +64,7 @@ def test_steps_are_recorded_from_the_page(shared_page: Book, told: Callable[[str
     expect(part.get_by_role("status")).to_have_text("A profile has 1 to 50 steps.")
     part.get_by_label("Steps to record").fill("5")
     part.get_by_role("button", name="Record").click()
-    expect(part.get_by_role("status")).to_have_text("Asking the ranks")
+    expect(part.get_by_role("status")).to_have_text("Waiting for the ranks")
     control = story.folder.control
     wait_for(lambda: control.exists() and '"profile"' in control.read_text(), 60, "the request")
     asked = {"number": 1, "steps": 5, "ranks": [0, 1, 2, 3]}

@@ -149,12 +149,12 @@ def test_old_jobs_are_shown_with_their_size_before_they_are_deleted(
     bar.widen(300)
     bar.root.get_by_role("button", name="Delete old jobs…").click()
     form = bar.root.get_by_role("form", name="Delete old jobs")
-    days, newest = form.get_by_label("Ended more days ago than"), form.get_by_label("Always keep the newest")
+    days, newest = form.get_by_label("Older than (days)"), form.get_by_label("Always keep the newest")
     expect(days).to_be_focused()
-    expect(form.get_by_role("status")).to_have_text("No job is to be deleted.")
+    expect(form.get_by_role("status")).to_have_text("No jobs match.")
     expect(form).to_contain_text("Kept: 1 running or queued and 3 among the newest")
     newest.fill("0")
-    expect(form).to_contain_text("Kept: 1 running or queued and 3 younger")
+    expect(form).to_contain_text("Kept: 1 running or queued and 3 newer")
     days.fill("0")
     newest.fill("2")
     expect(form.get_by_role("status")).to_have_text(re.compile(r"2 jobs, \d.* kB"))
@@ -298,7 +298,7 @@ def test_a_cluster_gets_a_name_and_loses_it(bar: Sidebar, shared_page: Book) -> 
     expect(name).to_be_focused()
     form.get_by_role("combobox", name="Kind").select_option("local")
     form.get_by_role("button", name="Add").click()
-    expect(form).to_contain_text("This is needed.")
+    expect(form).to_contain_text("This field is required.")
     name.fill("local")
     form.get_by_role("button", name="Add").click()
     expect(name).to_have_attribute("aria-invalid", "true")
@@ -373,8 +373,8 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
     endpoint, page = Endpoint(), shared_page.page
     try:
         page.get_by_role("menuitem", name="Settings", exact=True).click()
-        page.get_by_role("menuitem", name="Messages about distributed jobs…").click()
-        form = bar.root.get_by_role("form", name="Messages about jobs")
+        page.get_by_role("menuitem", name="Notifications about distributed jobs…").click()
+        form = bar.root.get_by_role("form", name="Job notifications")
         address, test = (
             form.get_by_label("Address of a webhook"),
             form.get_by_role("button", name="Send a test message"),
@@ -386,10 +386,10 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
         address.press("Enter")
         expect(form.get_by_role("alert")).to_contain_text("webhook must be an https address.")
         address.fill(f"{endpoint.address}/secret-path")
-        form.get_by_label("Stalls").uncheck()
+        form.get_by_label("Stalled jobs").uncheck()
         test.click()
         expect(form.get_by_role("status")).to_have_text("Test message sent")
-        expect(form).to_contain_text("They go to 127.0.0.1.")
+        expect(form).to_contain_text("Notifications are sent to 127.0.0.1.")
         expect(address).to_have_value("")
         assert json.loads(endpoint.posts[0][2])["text"] == "Messages about your jobs will be sent here."
         for dark in (False, True):
@@ -400,10 +400,10 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
         address.press("Escape")
         expect(form).to_have_count(0)
         shared_page.command("distdl:messages")
-        expect(form.get_by_label("Stalls")).not_to_be_checked()
+        expect(form.get_by_label("Stalled jobs")).not_to_be_checked()
         expect(form.get_by_label("Failures")).to_be_checked()
         assert "secret-path" not in page.content()
-        form.get_by_role("button", name="Forget address").click()
+        form.get_by_role("button", name="Remove address").click()
         expect(form).to_contain_text("Notifications are off.")
         form.get_by_role("button", name="Close").click()
     finally:

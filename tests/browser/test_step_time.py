@@ -55,7 +55,7 @@ def test_the_job_page_names_the_rank_that_the_others_wait_for(
         "data 3 ms, compute 36 ms, communication 3 ms, rest 2 ms, waiting for others 19 ms"
     )
     expect(part.locator(".dd-role.dd-odd")).to_have_text("waits for its data 22 ms")
-    expect(part).to_contain_text("44 ms a step if rank 3 had its data")
+    expect(part).to_contain_text("44 ms per step if rank 3 had its data")
     shared_page.picture(f"step-time-{'dark' if dark else 'light'}", page)
     assert not shared_page.errors
 

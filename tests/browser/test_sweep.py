@@ -111,7 +111,7 @@ def test_the_launch_form_of_a_cell_starts_a_sweep(desk: Callable[..., Book]) -> 
     expect(form.locator(".dd-submit")).to_be_disabled()
     values.fill("lr=loguniform(1e-4,1e-1) width=32,64 dropout=0,0.2")
     values.press("Tab")
-    for name, value in (("Trials", "4"), ("At a time", "2"), ("Compared by", "val_loss")):
+    for name, value in (("Trials", "4"), ("Trials at once", "2"), ("Compare trials by", "val_loss")):
         form.get_by_role("textbox", name=name, exact=True).fill(value)
         form.get_by_role("textbox", name=name, exact=True).press("Tab")
     expect(form.locator(".dd-form-foot")).to_contain_text("--trials 4 --metric val_loss --parallel 2 -o found")

@@ -132,5 +132,5 @@ def test_what_machines_would_cost_is_said_in_sentences():
     assert views.cost_forecast(made) == "A node costs 0.50 USD/h while it is running, 4 nodes 2.00 USD/h (the smith)."
     unknown = Machines(exists=False, max_nodes=1, min_nodes=1)
     assert views.cost_forecast(unknown) == (
-        "The price of a node is unknown. 1 node keeps running and costs money all the time, even without a job."
+        "The price of a node is unknown. 1 node keeps running and costs money even without a job."
     )

@@ -265,14 +265,14 @@ def test_an_option_is_asked_for_as_its_schema_says(node, schema, kind):
 def test_what_is_typed_becomes_a_value_or_a_sentence(node):
     parse = "(() => { try { return ui.parse(...given) ?? null; } catch (error) { return error.message; } })()"
     assert node(parse, ["4", "integer", {"type": "integer", "minimum": 1}]) == 4
-    assert node(parse, ["0", "integer", {"type": "integer", "minimum": 1}]) == "Type 1 or more."
+    assert node(parse, ["0", "integer", {"type": "integer", "minimum": 1}]) == "Enter 1 or more."
     assert node(parse, ["8", "integer", {"type": "integer", "maximum": 8}]) == 8
-    assert node(parse, ["9", "integer", {"type": "integer", "maximum": 8}]) == "Type 8 or less."
+    assert node(parse, ["9", "integer", {"type": "integer", "maximum": 8}]) == "Enter 8 or less."
     assert node(parse, ["2.5", "integer", {"type": "integer"}]) == "Enter an integer."
     assert node(parse, ["a, b\nc", "list", {"type": "array"}]) == ["a", "b", "c"]
     assert node(parse, ["A=1\nB=x=y", "pairs", {"type": "object"}]) == {"A": "1", "B": "x=y"}
-    assert node(parse, ["nothing", "pairs", {"type": "object"}]) == "Type NAME=VALUE, one on a line."
-    assert node(parse, ["=1", "pairs", {"type": "object"}]) == "Type NAME=VALUE, one on a line."
+    assert node(parse, ["nothing", "pairs", {"type": "object"}]) == "Enter NAME=VALUE, one per line."
+    assert node(parse, ["=1", "pairs", {"type": "object"}]) == "Enter NAME=VALUE, one per line."
     assert node(parse, ["  ", "text", {"type": "string"}]) is None
 
 

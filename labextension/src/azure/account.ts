@@ -20,11 +20,11 @@ export class Account {
 
   constructor(status: AzureSignIn, private readonly actions: SignInActions, around: Around) {
     const { account, settings } = status;
-    const facts: [string, string][] = [[__('Way'), titleOf(status.kind as Kind)], [__('Tenant'), account?.tenant_id ?? ''], [__('Cloud'), settings.cloud === 'AzureCloud' ? '' : settings.cloud]];
+    const facts: [string, string][] = [[__('Method'), titleOf(status.kind as Kind)], [__('Tenant'), account?.tenant_id ?? ''], [__('Cloud'), settings.cloud === 'AzureCloud' ? '' : settings.cloud]];
     const list = h('dl', { class: 'dd-azure-facts dd-s12' }, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h('dt', { class: 'dd-sub' }, name), h('dd', { class: 'dd-ell', title: value }, value)]));
     const field = h('div', { class: 'dd-schema-field' }, h('label', { for: this.#select.id, class: 'dd-s12' }, __('Subscription')), this.#select, this.#note);
     const out = button(__('Sign out'), () => around.changed(actions.signOut()));
-    const other = button(__('Sign in otherwise'), () => around.other());
+    const other = button(__('Sign in another way'), () => around.other());
     this.element = h('div', { class: 'dd-azure-account' }, list, field, h('div', { class: 'dd-row dd-azure-buttons' }, out, other));
     this.#select.addEventListener('change', () => around.changed(actions.settle({ subscription_id: this.#select.value })));
     void this.#fill(settings.subscription_id);
@@ -32,7 +32,7 @@ export class Account {
 
   async #fill(chosen: string): Promise<void> {
     this.#select.disabled = true;
-    say(this.#note, __('Asking for the subscriptions…'));
+    say(this.#note, __('Loading the subscriptions…'));
     try {
       const found = await this.actions.subscriptions();
       const known = found.some(({ id }) => id === chosen);
@@ -41,7 +41,7 @@ export class Account {
       else if (!known) options.unshift(h('option', { value: chosen, selected: true }, chosen));
       this.#select.replaceChildren(...options);
       this.#select.disabled = found.length === 0;
-      say(this.#note, found.length ? '' : __('This account sees no subscription.'));
+      say(this.#note, found.length ? '' : __('This account has no subscriptions.'));
     } catch (error) {
       say(this.#note, error);
     }

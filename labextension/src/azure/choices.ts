@@ -66,9 +66,9 @@ export class Choices {
   #more(cache: TokenCache): HTMLElement {
     const options: [TokenCache, string][] = [['', __("in this machine's keyring, or in a file that only you can read")], ['keyring', __("in this machine's keyring only")]];
     this.#cache.append(...options.map(([value, text]) => h('option', { value, selected: value === cache }, text)));
-    this.#keep.append(h('label', { for: this.#cache.id, class: 'dd-s12' }, __('Keep the sign-in')), this.#cache);
-    const tenant = labelled(__('Tenant (directory)'), this.#tenant, __('Empty: the tenant of the account.'));
-    const client = labelled(__('Client id'), this.#client, __("Empty: the app that Azure's own tools use."));
+    this.#keep.append(h('label', { for: this.#cache.id, class: 'dd-s12' }, __('Save the sign-in')), this.#cache);
+    const tenant = labelled(__('Tenant (directory)'), this.#tenant, __('Leave empty to use the tenant of the account.'));
+    const client = labelled(__('Client id'), this.#client, __("Leave empty to use the app of Azure's own tools."));
     const summary = h('summary', { class: 'dd-summary dd-s12' }, icon('right', 12, 'dd-sub'), __('More options'));
     return h('details', { class: 'dd-more-fields', open: Boolean(this.#tenant.value || this.#client.value) }, summary, h('div', { class: 'dd-fields' }, tenant, client, this.#keep));
   }

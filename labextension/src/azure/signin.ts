@@ -38,7 +38,7 @@ export class SignIn {
 
   /** `changed` hears of each answer. */
   constructor(private readonly actions: SignInActions, private readonly changed: (status: AzureSignIn) => void = () => undefined) {
-    setText(this.#head, __('Asking…'));
+    setText(this.#head, __('Loading…'));
     this.element = h('div', { class: 'dd-azure' }, this.#head, this.#lines, this.#body, this.#error, this.#live);
     for (const event of ['pointerenter', 'focusin']) this.element.addEventListener(event, () => this.#lookAfter(FRESH));
   }

@@ -15,11 +15,11 @@ export function titleOf(kind: Kind): string {
 
 export function whenOf(kind: Kind): string {
   const when: Record<Kind, string> = {
-    cli: __('You use az on this machine: takes the account of az login.'),
+    cli: __('Use the account of az login on this machine.'),
     device_code: __('Jupyter runs on another machine, for example a hub. Enter a short code in any browser.'),
-    browser: __('Jupyter runs on the computer before you: a page opens there.'),
-    managed_identity: __('Jupyter runs on a machine of Azure that has an identity.'),
-    environment: __("For automation: an app's id and secret stand in the environment of Jupyter."),
+    browser: __('Jupyter runs on this computer: a page opens in its browser.'),
+    managed_identity: __('Jupyter runs on an Azure machine with a managed identity.'),
+    environment: __("For automation: an app's id and secret are set in the environment of Jupyter."),
   };
   return when[kind];
 }
@@ -27,7 +27,7 @@ export function whenOf(kind: Kind): string {
 /** Return one line that says who is signed in. */
 export function whoIs({ state, account }: AzureSignIn): string {
   if (state === 'waiting') return __('Waiting for you to sign in');
-  if (account) return __('Signed in as %1', account.name || __('an account without a name'));
+  if (account) return __('Signed in as %1', account.name || __('an unnamed account'));
   return __('Not signed in');
 }
 

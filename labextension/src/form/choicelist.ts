@@ -43,7 +43,7 @@ export class ChoiceList {
     this.#shown(true);
     this.#choices = [];
     this.#list.replaceChildren();
-    this.#say(__('Asking…'));
+    this.#say(__('Loading…'));
     try {
       const found = await this.asker.ask();
       if (asked !== this.#asked) return;
@@ -68,11 +68,11 @@ export class ChoiceList {
     const shown = fitting.length ? fitting : this.#choices;
     this.#list.replaceChildren(...shown.slice(0, MOST).map((choice) => this.#row(choice)));
     const more = shown.length - MOST;
-    this.#say(more > 0 ? _n('%1 more: type a part of its name.', '%1 more: type a part of the name.', more) : '');
+    this.#say(more > 0 ? _n('%1 more: type part of its name.', '%1 more: type part of the name.', more) : '');
   }
 
   #none(): void {
-    if (!this.#panel.hidden) this.#say(__('Nothing is offered.'));
+    if (!this.#panel.hidden) this.#say(__('No options available.'));
   }
 
   #row(choice: Choice): HTMLElement {

@@ -71,7 +71,7 @@ export class ClusterForm {
     this.#fields = properties.map(([name, property]) => new SchemaField(name, property, required.has(name), firstOnes.size > 0, property['x-asked'] ? this.#asker(name) : null));
     const open = this.#fields.filter(({ name }) => !firstOnes.size || firstOnes.has(name));
     const rest = this.#fields.filter((field) => !open.includes(field));
-    const none = h('div', { class: 'dd-sub dd-s12' }, __('This kind has no options.'));
+    const none = h('div', { class: 'dd-sub dd-s12' }, __('This cluster type has no options.'));
     const summary = h('summary', { class: 'dd-summary dd-s12' }, icon('right', 12, 'dd-sub'), __('More options'));
     this.#more = h('details', { class: 'dd-more-fields', hidden: rest.length === 0 }, summary, h('div', { class: 'dd-fields' }, ...rest.map(({ element }) => element)));
     this.#options.replaceChildren(h('div', { class: 'dd-fields' }, ...(open.length ? open.map(({ element }) => element) : [none])), this.#more);

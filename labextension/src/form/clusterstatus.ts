@@ -43,7 +43,7 @@ function stateOf(known: boolean, checked: boolean, looking: boolean, found: numb
   if (looking) return known ? __('Checking the nodes') : __('Reaching the nodes');
   if (!known) return __('Its nodes have not responded yet.');
   if (!checked) return '';
-  return found ? _n('%1 finding', '%1 findings', found) : __('All checks of the nodes passed');
+  return found ? _n('%1 finding', '%1 findings', found) : __('All node checks passed');
 }
 
 function node({ name, state, detail, gpus, gpu_name }: NodeInfo): HTMLElement {

@@ -37,7 +37,7 @@ export class Data implements Part {
       h('div', { class: 'dd-labelled', role: 'group', 'aria-label': __('Data') }, this.#list, h('div', { class: 'dd-data-links' }, this.#again), this.#reason, this.#problems[0].element, this.#help));
     this.#delivered = new Fold(__('Outputs'), null,
       labelled(__('Outputs to'), outputs, this.#outputs.element, this.#delivery.element, this.#problems[1].element,
-        h('div', { class: 'dd-form-note' }, __('Optional. The files of outputs/ and the results go to Azure Blob when the job has ended, below a folder of its own; they stay here too.'))));
+        h('div', { class: 'dd-form-note' }, __('Optional. When the job ends, outputs/ and the results are also copied to Azure Blob, into a folder of this job.'))));
     this.element = h('div', { class: 'dd-data' }, this.#data.element, this.#delivered.element, this.#signIn?.element ?? '');
   }
 
@@ -59,7 +59,7 @@ export class Data implements Part {
 
   #example(): string {
     const name = this.store.get('data').map((row) => row.name).find(Boolean) ?? 'data';
-    return __('Places: %1, shared:/mnt/data (a path that every node sees) or a path here such as ./data. The code finds the folder by data_path("%2") of distdl_jupyter.', `${PLACE}, s3://bucket/prefix, gs://bucket/prefix, https://host/file`, name);
+    return __('Locations: %1, shared:/mnt/data (a path that every node can read) or a local path such as ./data. In the code, data_path("%2") of distdl_jupyter returns the folder.', `${PLACE}, s3://bucket/prefix, gs://bucket/prefix, https://host/file`, name);
   }
 
   #rebuild(): void {

@@ -1,5 +1,5 @@
 /** What is known of a place of data: how much lies there, or why it cannot be used and what to do. */
-import { fill, h } from '../ui/dom';
+import { fill, h, quoted } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { explained } from '../ui/refusal';
 import { __ } from '../ui/trans';
@@ -23,11 +23,11 @@ export class Answer {
   }
 
   #parts({ level, text, remedy, code, looking, sign_in, place }: DataAnswer): (Node | false)[] {
-    if (!level && !looking) return place ? [link(__('Look at it'), this.look)] : [];
-    if (!level) return [h('span', { class: 'dd-sub' }, __('Looking at it'))];
+    if (!level && !looking) return place ? [link(__('Check the location'), this.look)] : [];
+    if (!level) return [h('span', { class: 'dd-sub' }, __('Checking the location'))];
     const [name, ink] = MARKS[level];
     const rest = level === 'ok' || (sign_in && this.signIn) ? '' : remedy;
-    const words = level === 'error' ? explained(text, rest, code) : [[text, rest].filter(Boolean).join(' ')];
+    const words = level === 'error' ? explained(text, rest, code) : quoted([text, rest].filter(Boolean).join(' '));
     return [
       icon(name, 14, ink),
       h('span', { class: level === 'error' ? 'dd-ink-err' : level === 'warning' ? '' : 'dd-sub' }, ...words,

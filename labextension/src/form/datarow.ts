@@ -42,14 +42,14 @@ export class DataRowView {
     this.#answer = new Answer(look, signIn);
     const named = { 'aria-label': __('Name of the data'), placeholder: 'data', maxlength: '40', class: 'dd-mono' };
     this.#name = new TextField(named, (name) => this.#set({ name: name.trim() }));
-    this.#place = new TextField({ 'aria-label': __('Place of the data'), placeholder: PLACE, class: 'dd-mono' }, (place) => this.#set({ place: place.trim() }));
+    this.#place = new TextField({ 'aria-label': __('Location of the data'), placeholder: PLACE, class: 'dd-mono' }, (place) => this.#set({ place: place.trim() }));
     const mode = freshId('mode');
     this.#mode = new Select(mode, (value) => this.#set({ mode: value === 'mount' ? 'mount' : 'download' }));
     this.#mode.offer([
       { value: 'download', text: __('Download before the start'), reason: '' },
       { value: 'mount', text: __('Mount: read while training'), reason: '' },
     ]);
-    this.#way = h('div', { class: 'dd-data-mode' }, h('span', { hidden: true, id: mode }, __('How the nodes get it')), this.#mode.element);
+    this.#way = h('div', { class: 'dd-data-mode' }, h('span', { hidden: true, id: mode }, __('How the nodes get the data')), this.#mode.element);
     this.#how = h('div', { class: 'dd-data-how dd-s12' }, this.#shard.element, this.#way);
     const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: __('Remove this data'), 'aria-label': __('Remove this data') }, icon('close', 14));
     this.element = h('div', { class: 'dd-data-row', role: 'group', 'aria-label': __('Data') },

@@ -54,11 +54,11 @@ export class SweepOptions implements Part {
     this.#metric = new TextField({ 'aria-labelledby': metric, placeholder: 'loss' }, (text) => store.set({ metric: text.trim() }));
     this.#numbers = { trials: this.#number('trials', trials, TRIALS), parallel: this.#number('parallel', parallel, 1) };
     this.#fold = new Fold(__('Sweep'), null,
-      h('div', { class: 'dd-more-row' }, labelled(__('Values to try'), varied, this.#varied.element, this.#which, note(__('Each trial is a job with other values of them: from uniform, loguniform or integers(low,high), or from a list.')), this.#problem.element)),
+      h('div', { class: 'dd-more-row' }, labelled(__('Values to try'), varied, this.#varied.element, this.#which, note(__('Each trial is one job with its own values: drawn from uniform, loguniform or integers(low,high), or from a list.')), this.#problem.element)),
       h('div', { class: 'dd-more-row' }, h('div', { class: 'dd-settings' },
         labelled(__('Trials'), trials, this.#numbers.trials.element),
-        labelled(__('At a time'), parallel, this.#numbers.parallel.element),
-        labelled(__('Compared by'), metric, this.#metric.element))));
+        labelled(__('Trials at once'), parallel, this.#numbers.parallel.element),
+        labelled(__('Compare trials by'), metric, this.#metric.element))));
     this.element = this.#fold.element;
     this.element.hidden = !store.canSweep;
   }
@@ -66,9 +66,9 @@ export class SweepOptions implements Part {
   update(): void {
     const [varied, wrong] = [this.store.get('sweep'), this.#problem.update()];
     const names = [...varied.matchAll(/(?:^|\s)([A-Za-z_]\w*)=/g)].map(([, name = '']) => name).join(', ');
-    this.#fold.update(varied ? __('%1 trials, varying %2', this.store.get('trials') || TRIALS, names) : __('try many values, and find the best'), varied !== '', wrong);
+    this.#fold.update(varied ? __('%1 trials, varying %2', this.store.get('trials') || TRIALS, names) : __('try many values and find the best'), varied !== '', wrong);
     const name = this.store.get('title').function;
-    setText(this.#which, name ? __('Arguments of %1.', name) : __('Names that the code uses and does not set, or flags that it takes.'));
+    setText(this.#which, name ? __('Arguments of %1.', name) : __('Variables or command-line flags to vary.'));
     this.#varied.show(varied);
     this.#metric.show(this.store.get('metric'));
     for (const name of ['trials', 'parallel'] as const) this.#numbers[name].show(String(this.store.get(name) || ''));
@@ -111,13 +111,13 @@ export class MoreOptions implements Part {
   readonly #track: Select;
 
   constructor(private readonly store: Store) {
-    this.#fromOutput = checkbox(__('Read metrics in what the ranks print'), (on) => store.set({ metrics_from_output: on }));
+    this.#fromOutput = checkbox(__('Read metrics from printed output'), (on) => store.set({ metrics_from_output: on }));
     this.#undefined = checkbox(__('Start although a name is not defined'), (on) => store.set({ allow_undefined: on }));
     this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after']), new Problem(store, ['track'])];
     const [gpu, restarts, hang, rehearse, track] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('rehearse'), freshId('track')];
     this.#track = new Select(track, (value) => store.set({ track: value }));
     this.#rehearse = new TextField({ 'aria-labelledby': rehearse, placeholder: '1gbit,0.2ms' }, (text) => store.set({ rehearse: text }));
-    this.#rehearsal = labelled(__('Rehearse a slower network'), rehearse, this.#rehearse.element, note(__('The nodes on this machine meet over links of this rate and latency, or of this VM size.')), this.#problems[4].element);
+    this.#rehearsal = labelled(__('Rehearse a slower network'), rehearse, this.#rehearse.element, note(__('Emulated nodes on this machine communicate at this rate and latency, or as on this VM size.')), this.#problems[4].element);
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
     this.#hang = new Select(hang, (value) => store.set({ hang_timeout_seconds: Number(value) }));
     const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
@@ -128,12 +128,12 @@ export class MoreOptions implements Part {
       this.#problems[0].element,
       h('div', { class: 'dd-more-row' },
         labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('Restart all ranks up to this many times. Files in checkpoint_dir() are kept.')), this.#problems[2].element),
-        labelled(__('End when no rank makes progress for'), hang, this.#hang.element, note(__('The stacks of all ranks are kept.')), this.#problems[3].element)),
+        labelled(__('Stop after no progress for'), hang, this.#hang.element, note(__('Stack traces of all ranks are saved first.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#queue),
       this.#problems[5].element,
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
       h('div', { class: 'dd-more-row' },
-        labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss is a curve, until ranks report their own with log() or by a framework.'))),
+        labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss becomes a curve until the ranks report metrics with log() or a framework.'))),
         labelled(__('Track with'), track, this.#track.element, note(__('One run for all ranks, with parameters, metrics and outputs.')), this.#problems[6].element)),
       h('div', { class: 'dd-more-row' }, labelled(__('Undefined names'), freshId('undefined'), this.#undefined.element)),
       h('div', { class: 'dd-more-row' }, this.#rehearsal),
@@ -188,7 +188,7 @@ export class MoreOptions implements Part {
 
   /** Several at once can be written in the cell's line; they are offered then. */
   #drawTrack(track: string): void {
-    const offered = [['', __('As your settings say')], ...TRACKERS, ['off', __('Nothing')]];
+    const offered = [['', __('As in your settings')], ...TRACKERS, ['off', __('Nothing')]];
     const several = offered.some(([value]) => value === track) ? [] : [[track, track.split(',').map((name) => TRACKERS.find(([value]) => value === name)?.[1] ?? name).join(', ')]];
     this.#track.offer([...offered, ...several].map(([value = '', text = '']) => ({ value, text, reason: '' })));
     this.#track.show(track);

@@ -5,7 +5,7 @@
  */
 import type { SignInActions } from '../azure/types';
 import { copy } from '../ui/clipboard';
-import { adopt, fill, h, onClick, setText } from '../ui/dom';
+import { adopt, fill, h, onClick, quoted, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { explained } from '../ui/refusal';
 import { __ } from '../ui/trans';
@@ -171,7 +171,7 @@ function closeButton(close: () => void): HTMLElement {
 }
 
 function item(check: FormCheck): HTMLElement {
-  return h('li', {}, checkMark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${check.name}: `), ...(check.level === 'error' ? explained(check.text, check.remedy, check.code) : [check.text, check.remedy && ` ${check.remedy}`])));
+  return h('li', {}, checkMark(check.level), h('span', {}, h('span', { class: check.level === 'ok' ? 'dd-sub' : 'dd-b' }, `${check.name}: `), ...(check.level === 'error' ? explained(check.text, check.remedy, check.code) : quoted([check.text, check.remedy].filter(Boolean).join(' ')))));
 }
 
 class Foot implements Part {

@@ -68,5 +68,5 @@ export class FormFrame {
 }
 
 function bars(): HTMLElement {
-  return h('div', { class: 'dd-form dd-form-bars', role: 'status', 'aria-label': __('Working the form out') }, ...[40, 90, 70, 80].map((width) => h('span', { style: `width: ${width}%` })));
+  return h('div', { class: 'dd-form dd-form-bars', role: 'status', 'aria-label': __('Loading the form') }, ...[40, 90, 70, 80].map((width) => h('span', { style: `width: ${width}%` })));
 }

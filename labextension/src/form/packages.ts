@@ -25,7 +25,7 @@ export class Packages implements Part {
       labelled(__('conda packages'), conda, this.#conda.element),
       labelled(__('Requirements'), requirements, this.#requirements.element),
       this.#problem.element,
-      h('div', { class: 'dd-form-note' }, __('Every node installs them before training, over what is there, and keeps them for the next job. A file is requirements.txt, pylock.toml, or a script that states its dependencies.')));
+      h('div', { class: 'dd-form-note' }, __('Every node installs them before training, on top of its environment, and caches them for the next job. Requirements are a requirements.txt, a pylock.toml or a script that declares its dependencies.')));
     this.element = h('div', { class: 'dd-packages' }, this.#fold.element);
   }
 

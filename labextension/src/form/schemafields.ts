@@ -67,24 +67,24 @@ export function parse(text: string, kind: Kind, property: Property): unknown {
   if (kind === 'list') return bare.split(/[,\n]/).map((part) => part.trim()).filter(Boolean);
   if (kind === 'pairs') return parsePairs(bare);
   const pattern = alternatives(property).find((one) => one.pattern)?.pattern;
-  if (pattern && !new RegExp(pattern).test(bare)) throw new Error(__('This does not have the form %1.', pattern));
+  if (pattern && !new RegExp(pattern).test(bare)) throw new Error(__('This must have the form %1.', pattern));
   return bare;
 }
 
 function parseNumber(text: string, kind: Kind, property: Property): number {
   const value = Number(text);
-  if (!Number.isFinite(value)) throw new Error(__('Type a number.'));
+  if (!Number.isFinite(value)) throw new Error(__('Enter a number.'));
   if (kind === 'integer' && !Number.isInteger(value)) throw new Error(__('Enter an integer.'));
   const [limits = {}] = alternatives(property);
-  if (limits.minimum !== undefined && value < limits.minimum) throw new Error(__('Type %1 or more.', limits.minimum));
-  if (limits.maximum !== undefined && value > limits.maximum) throw new Error(__('Type %1 or less.', limits.maximum));
+  if (limits.minimum !== undefined && value < limits.minimum) throw new Error(__('Enter %1 or more.', limits.minimum));
+  if (limits.maximum !== undefined && value > limits.maximum) throw new Error(__('Enter %1 or less.', limits.maximum));
   return value;
 }
 
 function parsePairs(text: string): Record<string, string> {
   const pairs = text.split('\n').filter((line) => line.trim()).map((line) => {
     const at = line.indexOf('=');
-    if (at < 1) throw new Error(__('Type NAME=VALUE, one on a line.'));
+    if (at < 1) throw new Error(__('Enter NAME=VALUE, one per line.'));
     return [line.slice(0, at).trim(), line.slice(at + 1)] as const;
   });
   return Object.fromEntries(pairs);
@@ -150,7 +150,7 @@ export class SchemaField {
     }
     try {
       const value = parse(this.#control.value, this.#kind, this.property);
-      if (value === undefined && this.required) throw new Error(__('This is needed.'));
+      if (value === undefined && this.required) throw new Error(__('This field is required.'));
       return value;
     } catch (error) {
       this.fail(error instanceof Error ? error.message : String(error));

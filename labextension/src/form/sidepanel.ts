@@ -1,6 +1,6 @@
 /** What travels with the job, what could be better, and the button that starts it. */
 import { copy } from '../ui/clipboard';
-import { fill, h, onClick, setText, show } from '../ui/dom';
+import { fill, h, onClick, quoted, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { count, processes } from '../ui/format';
@@ -74,8 +74,8 @@ export class AdviceList implements Part {
     return h('div', { class: 'dd-advice' },
       icon(name ?? 'info', 16, ink ?? ''),
       h('div', { class: 'dd-advice-text', title },
-        h('div', { class: 'dd-b' }, advice.headline),
-        h('div', { class: 'dd-sub dd-s12' }, advice.reason),
+        h('div', { class: 'dd-b' }, ...quoted(advice.headline)),
+        h('div', { class: 'dd-sub dd-s12' }, ...quoted(advice.reason)),
         advice.action ? this.#action(advice) : null));
   }
 
@@ -119,7 +119,7 @@ export class Submit implements Part {
   constructor(private readonly store: Store, showChecks: () => void) {
     this.#checks = link('', showChecks, { class: 'dd-link dd-s12 dd-nw dd-submit-checks' });
     this.#button = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary dd-submit', 'aria-keyshortcuts': 'Control+Enter' }, __('Submit')), () => this.press());
-    const title = __('Check by short runs on several ranks and on one process whether the code is right');
+    const title = __('Check the code with short runs on several ranks and on one process');
     this.#check = onClick(h('button', { type: 'button', class: 'dd-btn', title }, __('Check')), () => this.store.send({ type: 'submit', check: true }));
     const keys = navigator.platform.startsWith('Mac') ? '⌘ Enter' : 'Ctrl Enter';
     this.element = h('section', { class: 'dd-form-part dd-submit-part' },

@@ -44,7 +44,7 @@ export class VmTable implements Part {
     const chosen = this.store.get('vm_size');
     const cluster = clusters.find(({ name }) => name === this.store.get('compute_target'));
     const plan = cluster?.rents ? chosen : __('%1, a plan for renting', chosen);
-    const none = cluster?.local ? __('none needed, this job runs here') : __('none needed, nothing is rented');
+    const none = cluster?.local ? __('not needed: this job runs here') : __('not needed: nothing is rented');
     this.#fold.update(chosen ? plan : cluster?.rents ? __('none chosen') : none, Boolean(chosen || cluster?.rents));
     this.#filter.offer(sizes);
     const found = sizes.filter((size) => this.#filter.passes(size));
@@ -131,8 +131,8 @@ export class VmTable implements Part {
 
   #showPages(size: VmSizeChoice | undefined, date: string): void {
     fill(this.#pages, size?.name ?? '', () => size
-      ? [h('div', {}, __('%1 was read from:', size.name)), h('ul', {}, ...size.sources.map((page) => h('li', {}, page))), size.notes && h('div', {}, __('Notes: %1.', size.notes))]
-      : [__("Microsoft's pages on GPU sizes and their retirement, newest of %1. Each row has its own: choose a size to read them. What no page states is left open.", date)]);
+      ? [h('div', {}, __('Sources of %1:', size.name)), h('ul', {}, ...size.sources.map((page) => h('li', {}, page))), size.notes && h('div', {}, __('Notes: %1.', size.notes))]
+      : [__("Microsoft's pages on GPU sizes and their retirement, last updated %1. Choose a size to see its sources. Values that no page states are left blank.", date)]);
   }
 }
 
@@ -143,11 +143,11 @@ function head(): HTMLElement {
 
 /** Return the name of the network between nodes. */
 function networkWord(size: VmSizeChoice): string {
-  return size.network === 'not stated' ? __('not stated') : size.network;
+  return size.network === 'not stated' ? __('not documented') : size.network;
 }
 
 function network(size: VmSizeChoice): HTMLElement[] {
-  const title = size.network === 'not stated' ? __('No page states InfiniBand for %1; its Ethernet: %2.', size.name, size.rate || __('not stated')) : null;
+  const title = size.network === 'not stated' ? __('InfiniBand is not documented for %1. Its Ethernet: %2.', size.name, size.rate || __('not documented')) : null;
   const what = size.network === 'InfiniBand' ? h('span', { class: 'dd-tag dd-tag-ok' }, 'InfiniBand') : h('span', { class: 'dd-sub' }, networkWord(size));
   return [h('td', { title }, what), h('td', { class: 'dd-sub dd-num dd-ell', title }, size.rate)];
 }

@@ -5,7 +5,7 @@
  */
 import type { JobCheck } from '../api/schema';
 import { copy } from '../ui/clipboard';
-import { fill, h, onClick, show, type Child } from '../ui/dom';
+import { fill, h, onClick, quoted, show, type Child } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 
@@ -51,9 +51,9 @@ export class CheckView {
     const wrong = findings.some(({ level }) => level !== 'info');
     const mark = state === 'done' ? (wrong ? icon('warn', 16, 'dd-ink-warn') : icon('check', 16, 'dd-ink-ok')) : state === 'failed' ? icon('failed', 16, 'dd-ink-err') : icon('starting', 16, 'dd-sub');
     const link = single ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12 dd-nw' }, __('Run on one process')), () => this.open(single)) : null;
-    fill(this.#said, JSON.stringify([state, check.summary, wrong, single]), () => [mark, h('b', { class: 'dd-grow' }, check.summary), link]);
+    fill(this.#said, JSON.stringify([state, check.summary, wrong, single]), () => [mark, h('b', { class: 'dd-grow' }, ...quoted(check.summary)), link]);
     fill(this.#list, JSON.stringify(findings), () => findings.map(item));
-    fill(this.#notes, JSON.stringify(notes), () => notes.map((note): Child => h('p', {}, note)));
+    fill(this.#notes, JSON.stringify(notes), () => notes.map((note): Child => h('p', {}, ...quoted(note))));
   }
 }
 
@@ -61,7 +61,7 @@ function item({ level, text, remedy, example, file, line }: Finding): HTMLElemen
   const [name, ink] = MARKS[level];
   const words = { info: __('for information'), warning: __('warning'), error: __('wrong') };
   const mark = h('span', { class: 'dd-check-mark', role: 'img', 'aria-label': words[level] }, icon(name, 14, ink));
-  return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, text), file && h('div', { class: 'dd-mono dd-s12' }, `${file}:${line}`), remedy && h('div', { class: 'dd-sub' }, remedy), example && code(example)));
+  return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, ...quoted(text)), file && h('div', { class: 'dd-mono dd-s12' }, `${file}:${line}`), remedy && h('div', { class: 'dd-sub' }, ...quoted(remedy)), example && code(example)));
 }
 
 function code(example: string): HTMLElement {

@@ -46,7 +46,7 @@ function codeLine(text: string, number: number): HTMLElement {
 
 /** The names that travelled with the job, largest first. */
 export function capturedPart({ captured }: JobDetail): HTMLElement[] {
-  if (!captured.length) return [empty(__('Nothing was captured: the code uses no name from the notebook.'))];
+  if (!captured.length) return [empty(__('Nothing was captured: the code uses no variables of the notebook.'))];
   const rows = [...captured].sort((a, b) => b.size - a.size).map(({ name, kind, detail, size }) => [
     h('span', { class: 'dd-mono' }, name), kind, detail, bytes(size),
   ]);
@@ -63,7 +63,7 @@ export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork:
     const values = new Map(one.metrics.map(({ name, text }) => [name, text]));
     return [
       stepWords(one), ...metrics.map((name) => values.get(name) ?? ''), bytes(one.size), when(one.modified, now),
-      h('span', { class: 'dd-mono dd-ell', title: one.path }, one.path), h('span', { class: 'dd-row' }, forkButton(one.path, fork), loadButton(one)),
+      h('div', { class: 'dd-mono dd-wrap' }, one.path), h('span', { class: 'dd-row' }, forkButton(one.path, fork), loadButton(one)),
     ];
   });
   const said = h('span', { class: 'dd-sub dd-s12' }, _n('%1 checkpoint', '%1 checkpoints', checkpoints.length));
@@ -74,15 +74,15 @@ export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork:
 export function trackersPart(trackers: TrackerRow[]): HTMLElement[] {
   if (!trackers.length) return [];
   const rows = trackers.map((one) => [
-    one.title, h('span', { class: 'dd-mono dd-ell', title: one.run }, one.run), h('span', { class: 'dd-ell', title: one.place }, one.place),
-    one.trouble ? h('span', { class: 'dd-ink-warn' }, one.trouble) : one.done ? __('Complete') : __('Being written'), trackerLink(one),
+    one.title, h('div', { class: 'dd-mono dd-wrap' }, one.run), h('div', { class: 'dd-wrap' }, one.place),
+    one.trouble ? h('div', { class: 'dd-ink-warn dd-wrap' }, one.trouble) : one.done ? __('Complete') : __('Being written'), trackerLink(one),
   ]);
   return [box(__('Tracking'), null, grid([__('Tracker'), __('Run'), __('Where'), __('State'), ''], rows))];
 }
 
 function trackerLink({ title, url, command }: TrackerRow): Child {
   if (/^https?:/.test(url)) return h('a', { class: 'dd-link', href: url, target: '_blank', rel: 'noopener noreferrer' }, __('Open %1', title));
-  return command && copyable('', command);
+  return command && h('div', { class: 'dd-wrap' }, copyable('', command));
 }
 
 function stepWords({ step, is_named: named }: CheckpointRow): string {
@@ -123,7 +123,7 @@ export function outputsPart(files: OutputFile[], address: (path: string) => stri
 
 function fileLink(path: string, address: string): HTMLElement {
   const name = path.split('/').at(-1) ?? path;
-  return h('a', { class: 'dd-link dd-row dd-file', href: address, download: name, title: __('Download %1', path) }, icon('download', 14), h('span', { class: 'dd-mono dd-ell' }, path));
+  return h('a', { class: 'dd-link dd-row dd-file', href: address, download: name, title: __('Download %1', path) }, icon('download', 14), h('span', { class: 'dd-mono dd-wrap' }, path));
 }
 
 function when(moment: number, now: number): string {

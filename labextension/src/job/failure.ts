@@ -5,12 +5,12 @@
 import type { Card, Failure, Frame } from './card';
 import { findCell, openCell } from './cells';
 import { copy } from '../ui/clipboard';
-import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
+import { HERE, around, fill, h, onClick, quoted, type Child } from '../ui/dom';
 import { button, resumeButton } from './header';
 import { icon } from '../ui/icons';
 import { help } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
-import { folded, quoted } from './text';
+import { folded } from './text';
 import { python } from './pycolor';
 import { clock, count, listing, ranks, secondsTaken } from '../ui/format';
 
@@ -118,7 +118,7 @@ function traceback(failure: Failure): HTMLElement | null {
 }
 
 function causeElement({ type, message, frames }: Failure['causes'][number]): HTMLElement {
-  const label = h('span', { class: 'dd-ell' }, __('behind it:'), ' ', h('b', {}, type), message ? `: ${message}` : '');
+  const label = h('span', { class: 'dd-ell' }, __('caused by:'), ' ', h('b', {}, type), message ? `: ${message}` : '');
   return folded(label, 'dd-frame', ...groups(frames).map(groupElement));
 }
 

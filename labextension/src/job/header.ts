@@ -70,6 +70,7 @@ export class Header {
   readonly #rerun = button('rerun', __('Rerun'), '');
   readonly #resume = resumeButton();
   readonly #stacks = button('stacks', __('Show stacks'), 'dd-shrink');
+  readonly #stallStacks = button('stacks', __('Show stacks'), 'dd-small dd-primary');
   readonly #profile = button('profile', __('Profile'), 'dd-shrink');
   readonly #cancel = button('close', __('Cancel'), 'dd-shrink dd-danger');
   readonly #kill = button('stop', __('Kill now'), 'dd-shrink dd-danger');
@@ -101,7 +102,7 @@ export class Header {
     root.setAttribute('role', 'group');
     const { first = [], more = [] } = extras;
     const buttons = [...first, this.#attach, this.#detach, this.#stacks, this.#profile, this.#rerun, this.#resume, ...more, this.#cancel, this.#kill];
-    this.#stall = new StallLine(clock, button('stacks', __('Show stacks'), 'dd-small dd-primary'), () => this.actions.stacks());
+    this.#stall = new StallLine(clock, this.#stallStacks);
     const identity = [this.#pill, this.#name, this.#id, this.#shortId, this.#copy, this.#inline];
     const top = h('div', { class: 'dd-row dd-top' }, ...identity, h('span', { class: 'dd-grow' }), this.#question, ...buttons);
     root.append(top, this.#paused, this.#metaRow, this.#restarts.root, this.#workRow, this.#stopRow, this.#bar, this.#stall.root, this.#live);
@@ -116,7 +117,7 @@ export class Header {
     onClick(this.#attach, () => this.actions.attach?.());
     onClick(this.#rerun, () => this.#press('rerun'));
     onClick(this.#resume, () => this.#press('resume'));
-    onClick(this.#stacks, () => this.actions.stacks());
+    for (const each of [this.#stacks, this.#stallStacks]) onClick(each, () => this.actions.stacks());
     onClick(this.#profile, () => this.actions.profile());
     this.#question.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') this.#answer(false);
@@ -171,7 +172,7 @@ export class Header {
     this.#drawStop(card);
     const small = this.#mode(card) === 'detached';
     this.#restarts.update(card, small);
-    this.#stall.update(card, small || this.#stacksOpen);
+    this.#stall.update(card, small);
     this.#drawPaused(card, paused);
     this.#drawButtons(card, paused);
   }
@@ -201,7 +202,7 @@ export class Header {
     if (mode === 'setup') return places(card).join(' · ');
     if (mode === 'detached') return [share(card), this.#leftText(card)].filter(Boolean).join(', ');
     if (mode === 'canceling') return stopText(card.stop, card, this.clock.now());
-    if (card.state === 'lost') return __('No result; last sign %1', clock(card.last_sign));
+    if (card.state === 'lost') return __('No result. Last update %1', clock(card.last_sign));
     return '';
   }
 
@@ -250,7 +251,7 @@ export class Header {
     show(this.#rate, rate !== null || share !== '');
     fill(this.#rate, JSON.stringify([rate, share]), () => [
       rate === null ? null : h('b', {}, __('%1 samples/s', count(Math.round(rate)))),
-      share ? h('span', { class: 'dd-sub dd-rateshare', title: __('Of the time of all ranks. The rest is own work: data, compute and what lies between the steps.') }, `${rate === null ? '' : ' · '}${__('%1 communication and waiting', share)}`) : null,
+      share ? h('span', { class: 'dd-sub dd-rateshare', title: __('Share of the time of all ranks. The rest is their own work: data, compute and the time between steps.') }, `${rate === null ? '' : ' · '}${__('%1 communication and waiting', share)}`) : null,
     ]);
   }
 
@@ -321,12 +322,14 @@ export class Header {
   /** While a job stalls, its own line has the button. */
   #drawStacks(card: Card): void {
     const can = card.can_ask_stacks || card.stacks.length > 0;
-    show(this.#stacks, can && !this.#detached && !this.#asking && (card.stall === null || this.#stacksOpen));
-    assign(this.#stacks, { 'aria-expanded': String(this.#stacksOpen) });
+    show(this.#stacks, can && !this.#detached && !this.#asking && card.stall === null);
     const word = this.#stacksOpen ? __('Hide stacks') : __('Show stacks');
-    const text = this.#stacks.querySelector('.dd-word');
-    if (text) setText(text, word);
-    if (this.#stacks.title !== word) assign(this.#stacks, { title: word, 'aria-label': word });
+    for (const each of [this.#stacks, this.#stallStacks]) {
+      assign(each, { 'aria-expanded': String(this.#stacksOpen) });
+      const text = each.querySelector('.dd-word');
+      if (text) setText(text, word);
+      if (each.title !== word) assign(each, { title: word, 'aria-label': word });
+    }
   }
 
   #drawProfile(card: Card): void {
@@ -421,7 +424,7 @@ function costWords(cost: Cost, ended: number | null, now: number): string {
 function costSource(cost: Cost | null): string | null {
   if (!cost) return null;
   const rate = _n('%2/h for %1 node. Price: %3.', '%2/h for %1 nodes. Price: %3.', cost.nodes, money(cost.per_hour, cost.currency), cost.source);
-  return `${rate} ${__('The time in which nodes start and idle is not in it.')}`;
+  return `${rate} ${__('The startup and idle time of nodes is not included.')}`;
 }
 
 function endWords(card: Card, now: number): string[] {

@@ -108,7 +108,7 @@ export class JobPageView {
     });
     this.#view.openFigures();
     onClick(this.#compare, () => host.compare());
-    this.#check.title = __('Check by short runs on several ranks and on one process whether the code is right');
+    this.#check.title = __('Check the code with short runs on several ranks and on one process');
     onClick(this.#check, () => host.check());
     show(this.#check, false);
     onClick(this.#menu, () => host.menu(this.#menu));

@@ -419,7 +419,7 @@ export class LogView {
     const searching = !done || this.store.reachable;
     const beyond = this.store.earlier > 0;
     setText(this.#found, `${at >= 0 ? count(at + 1) : 0} / ${count(this.#many)}${searching ? ' …' : beyond ? '+' : ''}`);
-    assign(this.#found, { title: beyond ? __('The lines that are not shown here were not searched.') : '' });
+    assign(this.#found, { title: beyond ? __('Lines that are not shown here were not searched.') : '' });
     if (current !== this.#current) this.#draw();
     if (!done) this.#slice = setTimeout(() => this.#goOn(), 0);
     else this.#load(true);

@@ -5,8 +5,7 @@
 import type { Card } from './card';
 import { copy } from '../ui/clipboard';
 import type { Used } from './jobview';
-import { HERE, around, fill, h, onClick, type Child } from '../ui/dom';
-import { quoted } from './text';
+import { HERE, around, fill, h, onClick, quoted, type Child } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { help, Refusal, sentences } from '../ui/refusal';
 import { __ } from '../ui/trans';
@@ -62,7 +61,7 @@ function found(used: Used | null): string {
 /** What is wrong stands out, why it is so and what to do follow. */
 function sentence(text: string, button: HTMLButtonElement | null): HTMLElement {
   const at = text.search(/[:.] /) + 1;
-  const words = h('span', { class: 'dd-grow' }, h('b', {}, at ? text.slice(0, at) : text), at ? text.slice(at) : null);
+  const words = h('span', { class: 'dd-grow' }, h('b', {}, ...quoted(at ? text.slice(0, at) : text)), ...quoted(at ? text.slice(at) : ''));
   return h('div', { class: 'dd-notice dd-row', 'data-level': 'warning', role: 'status' }, icon('warn', 16, 'dd-ink-warn'), words, button);
 }
 

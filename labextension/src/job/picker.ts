@@ -27,7 +27,7 @@ export class Picker {
   readonly #tabs = h('div', { class: 'dd-metrics', role: 'tablist', 'aria-label': __('Metric') });
   readonly #log = h('button', { type: 'button', title: __('Logarithmic scale') }, 'Log');
   readonly #band = h('button', { type: 'button', role: 'radio', title: __('Mean of the ranks with lowest to highest') }, __('Band'));
-  readonly #ranks = h('button', { type: 'button', role: 'radio', title: __('One line a rank') }, __('Each rank'));
+  readonly #ranks = h('button', { type: 'button', role: 'radio', title: __('One line per rank') }, __('Each rank'));
   readonly #modes = h('span', { class: 'dd-seg', role: 'radiogroup', 'aria-label': __('Show') }, this.#band, this.#ranks);
   readonly #tableButton = button('table', __('Table'), 'dd-quiet dd-icon');
   readonly #zoomButton = button('zoom', __('Zoom'), 'dd-quiet dd-icon');

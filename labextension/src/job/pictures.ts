@@ -53,7 +53,7 @@ export class PicturesView {
   #draw({ number, width, height }: Picture): void {
     const image = pictureElement(number, width, height);
     const caption = h('span', { class: 'dd-sub dd-s12 dd-num' });
-    const root = h('button', { type: 'button', class: 'dd-picture', 'aria-pressed': 'false', title: __('Show the picture in its own size, or small again') }, image, caption);
+    const root = h('button', { type: 'button', class: 'dd-picture', 'aria-pressed': 'false', title: __('Switch between full size and thumbnail') }, image, caption);
     onClick(root, () => assign(root, { 'aria-pressed': String(root.classList.toggle('dd-large')) }));
     this.#drawn.set(number, { root, caption });
     this.#strip.append(root);

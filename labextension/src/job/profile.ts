@@ -123,7 +123,7 @@ export class ProfileView {
     if (!this.#open || !card) return;
     const now = card.profiles.find((one) => !ended(one));
     const shown = this.#shown;
-    const words = now ? progress(now) : this.#asked !== null ? __('Asking the ranks') : this.#problem || (shown ? recorded(shown) : empty(card));
+    const words = now ? progress(now) : this.#asked !== null ? __('Waiting for the ranks') : this.#problem || (shown ? recorded(shown) : empty(card));
     const bad = !now && this.#asked === null && this.#problem !== '';
     say(this.#said, words);
     assign(this.#said, { title: bad ? null : sentences(words) });
@@ -162,12 +162,12 @@ const ms = (seconds: number): string => number(Number((seconds * 1000).toPrecisi
 
 function progress({ status, steps, recorded: done }: Taken): string {
   if (status === 'recording') return __('Recording step %1 of %2', count(Math.min(done + 1, steps)), count(steps));
-  return status === 'saving' ? __('Bringing the traces together') : __('Waiting for the next step');
+  return status === 'saving' ? __('Merging the traces') : __('Waiting for the next step');
 }
 
 function recorded({ t, steps, ranks, seconds }: JobProfile): string {
   const who = rankSpans(ranks.map(({ rank }) => rank));
-  return _n('%2, %1 step of %3, %4 ms a step', '%2, %1 steps of %3, %4 ms a step', steps, clock(t), who, ms(seconds));
+  return _n('%2, %1 step of %3, %4 ms per step', '%2, %1 steps of %3, %4 ms per step', steps, clock(t), who, ms(seconds));
 }
 
 function empty(card: Card): string {
@@ -194,7 +194,7 @@ function shares({ shares: parts }: JobProfile): HTMLElement {
 function table({ operators, ranks }: JobProfile): HTMLElement {
   const columns = ranks.length > 1 ? ranks.slice(0, COLUMNS) : [];
   const right = (text: string, title = ''): HTMLElement => h('th', { class: 'dd-right', title: title || null }, text);
-  const head = h('tr', {}, h('th', {}, __('Operator')), right(__('Calls a step')), right(__('Own ms a step'), __('Without what it calls itself')), right(__('Of the step')), ...columns.map(({ rank, host }) => right(__('rank %1', rank), host)));
+  const head = h('tr', {}, h('th', {}, __('Operator')), right(__('Calls per step')), right(__('Own ms per step'), __('Without the operators that it calls')), right(__('Share of the step')), ...columns.map(({ rank, host }) => right(__('rank %1', rank), host)));
   return h('table', {}, h('thead', {}, head), h('tbody', {}, ...operators.map((one) => row(one, ranks, columns.length))));
 }
 

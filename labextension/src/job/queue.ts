@@ -34,7 +34,7 @@ export class QueuePart {
   readonly #why = h('div', { class: 'dd-queue-why' });
   // No dl, dt and dd: JupyterLab styles them in the outputs of cells.
   readonly #lines = h('div', { class: 'dd-queue-rows dd-queue-holders', role: 'list' });
-  readonly #holders = h('section', { hidden: true }, h('div', { class: 'dd-h3' }, __('Who holds what')), this.#lines);
+  readonly #holders = h('section', { hidden: true }, h('div', { class: 'dd-h3' }, __('Resources in use')), this.#lines);
   readonly #rows = h('div', { class: 'dd-queue-rows', role: 'list' });
   readonly #reasons = h('section', {}, h('div', { class: 'dd-h3' }, __('Why it waits')), this.#rows);
   readonly #raise = h('button', { type: 'button', class: 'dd-btn' }, __('Raise priority'));
@@ -87,7 +87,7 @@ export class QueuePart {
     this.#move.value = name;
     setText(this.#move, __('Run elsewhere: %1', name));
     const has = gpus ? _n('%2 has %1 GPU free', '%2 has %1 GPUs free', best.gpus, name) : _n('%2 has %1 idle node', '%2 has %1 idle nodes', nodes, name);
-    fill(this.#offer, has, () => [icon('info', 14, 'dd-ink-brand'), h('span', {}, h('b', {}, __('%1:', has)), ' ', __('it would start there now, and give up its place here.'))]);
+    fill(this.#offer, has, () => [icon('info', 14, 'dd-ink-brand'), h('span', {}, h('b', {}, __('%1:', has)), ' ', __('it would start there now and leave this queue.'))]);
   }
 }
 
@@ -130,7 +130,7 @@ function reasons(queue: Queue): HTMLElement[] {
     return check(WORDS[name]?.() ?? name, __('needs %1, %2 free', amount(name, needs), amount(name, free)), !queue.lacks.includes(name));
   });
   const before = queue.lacks.includes('order') ? __('after %1', queue.names.join(', ')) : __('first in line');
-  const order = queue.place > 1 && !queue.lacks.includes('order') ? _n('%1 job before it', '%1 jobs before it', queue.place - 1) : before;
+  const order = queue.place > 1 && !queue.lacks.includes('order') ? _n('%1 job ahead', '%1 jobs ahead', queue.place - 1) : before;
   return [...rows, check(__('Order'), order, !queue.lacks.includes('order'))];
 }
 

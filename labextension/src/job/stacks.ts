@@ -35,8 +35,8 @@ export class StacksView {
   #problem: unknown = '';
   #asked: { after: number; timer: ReturnType<typeof setTimeout> } | null = null;
   readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
-  readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Stacks taken') });
-  readonly #again = button('rerun', __('Take again'), 'dd-small dd-shrink');
+  readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Captured stack traces') });
+  readonly #again = button('rerun', __('Capture again'), 'dd-small dd-shrink');
   readonly #close = button('close', __('Close the stacks'), 'dd-quiet dd-icon');
   readonly #body = h('div', { class: 'dd-stackbody' });
 
@@ -217,7 +217,7 @@ function placeWords({ places }: StackGroup): HTMLElement[] {
   const states = [...new Set(places.map(({ state }) => state).filter(Boolean))].map(processWord);
   const steps = places.flatMap(({ step }) => (step === null ? [] : [step]));
   const silent = places.flatMap((one) => (one.silent === null ? [] : [one.silent]));
-  const words = [...where, listing(states), stepWords(steps), silent.length ? __('silent for %1', duration(Math.max(...silent))) : ''].filter(Boolean);
+  const words = [...where, listing(states), stepWords(steps), silent.length ? __('no progress for %1', duration(Math.max(...silent))) : ''].filter(Boolean);
   return words.length ? [h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...words.map((word) => h('span', {}, word)))] : [];
 }
 

@@ -5,7 +5,7 @@ import { __, _n } from '../ui/trans';
 import { bytes, count, percent } from '../ui/format';
 
 export class Staging {
-  readonly root = h('div', { class: 'dd-staging', role: 'group', 'aria-label': __('Data on its way'), hidden: true });
+  readonly root = h('div', { class: 'dd-staging', role: 'group', 'aria-label': __('Copying data'), hidden: true });
   #rows: Row[] = [];
 
   /** Show how far the sources are. */

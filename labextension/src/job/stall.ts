@@ -3,8 +3,7 @@
  * where each rank stands.
  */
 import type { Card, Clock } from './card';
-import { assign, h, onClick, setText, show } from '../ui/dom';
-import { quoted } from './text';
+import { assign, fill, h, quoted, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { clock as time, duration } from '../ui/format';
@@ -13,18 +12,16 @@ export class StallLine {
   readonly root = h('div', { class: 'dd-stall dd-row dd-s12', hidden: true });
   readonly #text = h('span', { class: 'dd-grow', role: 'status' });
   readonly #since = h('span', { class: 'dd-num dd-nw' });
-  #said = '';
 
-  constructor(private readonly clock: Clock, button: HTMLButtonElement, press: () => void) {
-    this.root.append(icon('warn', 16, 'dd-ink-warn'), this.#text, this.#since, onClick(button, press));
+  constructor(private readonly clock: Clock, button: HTMLButtonElement) {
+    this.root.append(icon('warn', 16, 'dd-ink-warn'), this.#text, this.#since, button);
   }
 
   /** Show the line while a job stalls; `hidden` says that there is no room for it. */
   update({ stall }: Card, hidden: boolean): void {
     show(this.root, stall !== null && !hidden);
     if (!stall) return;
-    if (this.#said !== stall.text) this.#text.replaceChildren(...quoted(stall.text).filter((part): part is Node | string => Boolean(part)));
-    this.#said = stall.text;
+    fill(this.#text, stall.text, () => quoted(stall.text));
     setText(this.#since, __('%1 without progress', duration(Math.max(0, this.clock.now() - stall.since))));
     assign(this.#since, { title: __('since %1', time(stall.since)) });
   }

@@ -7,7 +7,7 @@
  */
 import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText, show, type Child } from '../ui/dom';
-import { count, duration, number, stateWord, type State } from '../ui/format';
+import { count, duration, number, stateWord, tickLabels, type State } from '../ui/format';
 import { icon } from '../ui/icons';
 import { InlineConfirm } from '../ui/inlineconfirm';
 import { explained } from '../ui/refusal';
@@ -99,7 +99,7 @@ export class SweepView {
     const drawn = key(sweep.trials, sweep.best, this.#log);
     show(this.#body, sweep.trials.length > 0);
     show(this.#table, sweep.trials.length > 0);
-    fill(this.#parameters, drawn, () => [parametersHead(), parametersOf(sweep)]);
+    fill(this.#parameters, drawn, () => [parametersHead(sweep), parametersOf(sweep)]);
     fill(this.#curves, drawn, () => this.#drawCurves(sweep));
     fill(this.#table, key(sweep.trials, sweep.best, this.#all), () => this.#drawTable(sweep));
   }
@@ -268,9 +268,13 @@ function inOrder(sweep: Sweep): Trial[] {
   return [...sweep.trials].sort((a, b) => order.indexOf(lookOf(sweep, a)) - order.indexOf(lookOf(sweep, b)));
 }
 
-function parametersHead(): HTMLElement {
-  const key = (look: Look, word: string): HTMLElement => h('span', { class: 'dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-sweepline', { 'data-look': look })]), word);
-  return h('div', { class: 'dd-part dd-scalehead' }, h('h3', { class: 'dd-h3 dd-grow' }, __('Parameters')), key('best', __('best')), key('completed', __('completed')), key('running', __('running')), key('pruned', __('pruned')));
+/** The figure's title, and how the lines look of the states that trials are in. */
+function parametersHead(sweep: Sweep): HTMLElement {
+  const words: Record<Look, string> = { best: __('best'), completed: __('completed'), running: __('running'), pruned: __('pruned'), failed: __('without a value') };
+  const present = new Set(sweep.trials.map((trial) => lookOf(sweep, trial)));
+  const looks = (Object.keys(words) as Look[]).filter((look) => present.has(look));
+  const keys = looks.map((look) => h('span', { class: 'dd-sweepkey dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-sweepline', { 'data-look': look })]), words[look]));
+  return h('div', { class: 'dd-part dd-scalehead' }, h('h3', { class: 'dd-h3 dd-grow' }, __('Parameters')), ...keys);
 }
 
 /** One upright axis: where a value stands on it, between 0 (low) and 1, and its ticks. */
@@ -278,6 +282,13 @@ interface Upright {
   name: string;
   at(value: number | string): number;
   ticks: [number, string][];
+}
+
+const labelsOf = (marks: number[], log: boolean): string[] => (log ? marks.map(wordOf) : tickLabels(marks));
+
+function ticksAt(marks: number[], at: (value: number) => number, log: boolean): [number, string][] {
+  const labels = labelsOf(marks, log);
+  return marks.map((value, index) => [at(value), labels[index] ?? '']);
 }
 
 const inside = (part: number): number => Math.max(0, Math.min(1, part));
@@ -291,7 +302,7 @@ function uprightOf({ name, low, high, log, choices }: Axis): Upright {
   const by = (value: number): number => (log ? Math.log10(Math.max(value, 1e-300)) : value);
   const at = (value: number | string): number => inside((by(Number(value)) - by(low)) / (by(high) - by(low)));
   const marks = log ? decades(low, high) : evenly(low, high, 4);
-  return { name, at, ticks: marks.map((value) => [at(value), wordOf(value)]) };
+  return { name, at, ticks: ticksAt(marks, at, log) };
 }
 
 /** Round values within a range, evenly on a logarithmic axis: powers of ten, with 2 and 5 of each where there are few. */
@@ -327,7 +338,7 @@ function metricAxis(sweep: Sweep): Upright | null {
   const up = (value: number | string): number => inside((by(Number(value)) - from) / (to - from || 1));
   const at = sweep.maximize ? up : (value: number | string): number => 1 - up(value);
   const marks = log ? decades(first, last) : evenly(low, high, 4);
-  return { name: sweep.metric, at, ticks: marks.map((value) => [at(value), number(value)]) };
+  return { name: sweep.metric, at, ticks: ticksAt(marks, at, log) };
 }
 
 function parametersOf(sweep: Sweep): SVGSVGElement {
@@ -386,7 +397,8 @@ function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
   const x = (step: number): number => left + ((step - first) / (last - first || 1)) * (CURVES - left - right);
   const y = (value: number): number => top + (1 - (by(value) - from) / (to - from || 1)) * (high - top - bottom);
   const marks = log ? decades(lowest, highest) : evenly(lowest, highest, 4);
-  const grid = marks.flatMap((value) => [line(`M${left} ${y(value)}H${CURVES - right}`, 'dd-scalegrid'), text(left - 7, y(value) + 4, number(value), 'end')]);
+  const labels = labelsOf(marks, log);
+  const grid = marks.flatMap((value, at) => [line(`M${left} ${y(value)}H${CURVES - right}`, 'dd-scalegrid'), text(left - 7, y(value) + 4, labels[at] ?? '', 'end')]);
   const ticks = evenly(first, last, 4).map((step, at, all) => text(x(step), high - 8, at === all.length - 1 ? __('step %1', count(step)) : count(step), 'middle'));
   const lines = drawn.flatMap((trial) => {
     const look = lookOf(sweep, trial);

@@ -215,7 +215,7 @@ function registerPlaces(commands: CommandRegistry, sidebar: ISidebar): void {
     },
   });
   commands.addCommand('distdl:messages', {
-    label: (args) => (args['palette'] ? __('Messages about jobs…') : __('Messages about distributed jobs…')),
+    label: (args) => (args['palette'] ? __('Job notifications…') : __('Notifications about distributed jobs…')),
     caption: __('Send job notifications to Slack, Teams, ntfy or another webhook'),
     execute: () => {
       sidebar.reveal();

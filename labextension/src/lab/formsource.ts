@@ -54,7 +54,7 @@ function mishap({ ename = '', evalue = '' }: Expression): string {
   if (ename === 'ModuleNotFoundError' || ename === 'ImportError') {
     return __('This kernel has no distdl_jupyter of this version (%1). Run %2 in a cell and restart the kernel.', evalue, '%pip install distdl-jupyter');
   }
-  return __('The kernel could not work out the form: %1', `${ename}: ${evalue}`);
+  return __('The kernel could not create the form: %1', `${ename}: ${evalue}`);
 }
 
 /** Return the form as the server knows it, for the Python of a kernel; it stops when that is not wanted. Raises Refusal. */

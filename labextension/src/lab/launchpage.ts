@@ -63,7 +63,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const tracker = new WidgetTracker<MainAreaWidget<NewJob>>({ namespace: NAMESPACE });
     app.commands.addCommand(NEW_JOB, {
       label: (args) => (args['isPalette'] ? __('New Distributed Job') : __('New job')),
-      caption: __('Run code of its own on many processes'),
+      caption: __('Run code on many processes'),
       icon: ranksIcon,
       execute: async (args) => {
         await app.serviceManager.kernelspecs.ready;
@@ -182,7 +182,7 @@ class NewJob extends Widget implements Text {
       setLine(this.#problem, '');
       this.#rename(path);
     } catch {
-      setLine(this.#problem, __('%1 cannot be opened as text. Give a path below the folder of this server.', path));
+      setLine(this.#problem, __('%1 cannot be opened as text. Enter a path inside the folder of this server.', path));
     }
   }
 

@@ -13,7 +13,7 @@ export type OpenCell = (detail: JobDetail, cell: number | null, line: number) =>
 export function cellOpener(documents: IDocumentManager | null, notebooks: INotebookTracker | null): OpenCell {
   return async (detail, cell, line) => {
     const panel = await openNotebook(detail.notebook, documents, notebooks);
-    if (!panel) throw new Error(__('%1 is not below the folder of this server, so it cannot be opened here.', detail.notebook));
+    if (!panel) throw new Error(__('%1 is outside the folder of this server, so it cannot be opened here.', detail.notebook));
     await panel.context.ready;
     await panel.revealed;
     const { content } = panel;

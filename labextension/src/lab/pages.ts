@@ -75,7 +75,7 @@ function comparePages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRes
   };
   app.commands.addCommand(COMPARE, {
     label: __('Compare Jobs'),
-    describedBy: describe({ ids: { type: 'array', items: { type: 'string' }, description: __('The ids of the jobs') }, add: { type: 'boolean', description: __('Offer more jobs') } }, ['ids']),
+    describedBy: describe({ ids: { type: 'array', items: { type: 'string' }, description: __('The ids of the jobs') }, add: { type: 'boolean', description: __('Add more jobs') } }, ['ids']),
     execute: (args) => {
       const ids = Array.isArray(args['ids']) ? [...new Set(args['ids'].filter(isJobId))] : [];
       const same = tracker.find((page) => page.args.ids.length === ids.length && ids.every((id) => page.args.ids.includes(id)));

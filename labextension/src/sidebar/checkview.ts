@@ -29,7 +29,7 @@ export class CheckView {
   /** Check anew; a refusal is shown. */
   async run(): Promise<void> {
     this.#again.disabled = true;
-    this.#body.replaceChildren(h('div', { class: 'dd-sub' }, __('Checking every node: this takes up to half a minute.')));
+    this.#body.replaceChildren(h('div', { class: 'dd-sub' }, __('Checking every node. This takes up to 30 seconds.')));
     try {
       this.#show((await this.ask()).checks);
     } catch (error) {

@@ -26,7 +26,7 @@ export class ClusterView {
   readonly #chevron = h('span', { class: 'dd-chevron dd-sub' }, icon('right', 12));
   readonly #icon = h('span', { class: 'dd-sub' });
   readonly #name = h('span', { class: 'dd-cluster-name dd-b dd-ell' });
-  readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12 dd-ell' });
+  readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12' });
   readonly #summary = h('span', { class: 'dd-cluster-summary dd-s12 dd-num dd-ell' });
   readonly #create: HTMLButtonElement;
   readonly #scale: HTMLButtonElement;
@@ -76,7 +76,8 @@ export class ClusterView {
     fill(this.#icon, cluster.kind, () => [icon(ICONS[cluster.kind] ?? 'server')]);
     setText(this.#name, cluster.name);
     setText(this.#kind, cluster.named ? cluster.title : cluster.detail || cluster.title);
-    setText(this.#summary, stateWords(cluster) || (cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('asking')));
+    assign(this.#toggle, { title: [cluster.name, this.#kind.textContent].filter(Boolean).join(', ') });
+    setText(this.#summary, stateWords(cluster) || (cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('loading')));
     this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem) && cluster.machines?.exists !== false);
     this.#machines.update(cluster);
     this.#slots.update(cluster.in_use);

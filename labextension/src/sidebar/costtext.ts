@@ -33,12 +33,12 @@ export function forecastWords(machines: Machines): string {
 }
 
 function priceWords({ cost_per_hour, currency, price_source, max_nodes }: Machines): string {
-  if (cost_per_hour === null) return __('What a node costs is not known.');
+  if (cost_per_hour === null) return __('The price of a node is unknown.');
   const each = __('A node costs %1 per hour while it is up (%2).', money(cost_per_hour, currency), price_source);
   return max_nodes > 1 ? `${each} ${_n('%1 node: %2 per hour.', '%1 nodes: %2 per hour.', max_nodes, money(cost_per_hour * max_nodes, currency))}` : each;
 }
 
 /** Return the warning about nodes that stay up without a job, "" when none does. */
 export function keptUpWords(nodes: number): string {
-  return nodes > 0 ? _n('%1 node keeps running and costs money all the time, even without a job.', '%1 nodes keep running and cost money all the time, even without a job.', nodes) : '';
+  return nodes > 0 ? _n('%1 node keeps running and costs money even without a job.', '%1 nodes keep running and cost money even without a job.', nodes) : '';
 }

@@ -37,9 +37,10 @@ export class JobRowView {
   readonly #spark = new Sparkline();
   readonly #value = h('span', { class: 'dd-job-value dd-num dd-b' });
   readonly #label = h('span', { class: 'dd-job-label dd-sub dd-ell' });
-  readonly #place = h('span', { class: 'dd-job-place dd-ell' });
+  readonly #place = h('span', { class: 'dd-job-place' });
   readonly #strong = h('span', { class: 'dd-job-strong' });
   readonly #tell = h('span', {});
+  readonly #when = h('span', { class: 'dd-job-when' });
   readonly #fill = h('i');
   readonly #bar = h('span', { class: 'dd-bar', hidden: true }, this.#fill);
   readonly #cancel: HTMLButtonElement;
@@ -55,7 +56,7 @@ export class JobRowView {
     this.#more = small('dots', __('More actions'), (event) => actions.menu(id, event));
     const title = h('span', { class: 'dd-job-title dd-ell' }, this.#unfold, this.#name, ' ', this.#id);
     const tell = h('span', { class: 'dd-job-tell dd-ell' }, this.#strong, this.#tell);
-    const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell);
+    const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell, this.#when);
     // For the pointer; the keyboard has keys and the menu.
     const buttons = h('span', { class: 'dd-job-buttons' }, this.#cancel, this.#rerun, this.#more);
     const spark = h('span', { class: 'dd-job-spark' }, this.#spark.element);
@@ -73,6 +74,7 @@ export class JobRowView {
     setText(this.#place, line.place);
     setText(this.#strong, line.strong);
     setText(this.#tell, line.strong && line.tell ? `, ${line.tell}` : line.tell);
+    setText(this.#when, line.when && `, ${line.when}`);
     this.#drawFigure(row, now);
     this.#spark.update(row.spark);
     this.#drawBar(row);

@@ -44,7 +44,7 @@ export class MachinesView {
     show(this.bill, words !== '');
     fill(this.bill, words, () => [icon('warn', 12, 'dd-ink-warn'), h('span', {}, words)]);
     const kept = machines?.exists ? keptUpWords(machines.min_nodes) : '';
-    setText(this.#text, machines?.exists ? [cluster.detail, kept].filter(Boolean).join('. ') : __('Its machines have not been made yet.'));
+    setText(this.#text, machines?.exists ? [cluster.detail, kept].filter(Boolean).join('. ') : __('Its machines have not been created yet.'));
     show(this.#make, machines?.exists === false);
     show(this.element, Boolean(machines));
     show(this.#problem, Boolean(machines?.problem));
@@ -69,12 +69,12 @@ export class MachinesView {
   scale(): void {
     const { machines } = this.#cluster;
     if (!machines) return;
-    const most = number(__('Nodes at most'), machines.max_nodes, 1);
-    const least = number(__('Nodes kept running'), machines.min_nodes, 0);
+    const most = number(__('Maximum nodes'), machines.max_nodes, 1);
+    const least = number(__('Minimum nodes'), machines.min_nodes, 0);
     const warning = h('div', { class: 'dd-ink-warn', role: 'status', hidden: true });
     const go = h('button', { type: 'submit', class: 'dd-btn dd-small' }, __('Scale'));
     const close = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Close')), () => this.stage.clear());
-    const fields = [labelled(__('Nodes at most'), most), labelled(__('Nodes kept running'), least)];
+    const fields = [labelled(__('Maximum nodes'), most), labelled(__('Minimum nodes'), least)];
     const form = h('form', { class: 'dd-s12 dd-scale-form', novalidate: true }, ...fields, warning, h('div', { class: 'dd-row' }, go, close));
     least.addEventListener('input', () => {
       setText(warning, keptUpWords(Number(least.value) || 0));
@@ -91,12 +91,12 @@ export class MachinesView {
 
   async #scaleTo(most: number, least: number): Promise<void> {
     if (!Number.isInteger(most) || most < 1 || !Number.isInteger(least) || least < 0 || least > most) {
-      this.stage.say(__('Type whole numbers: 1 or more at most, and no more than that stay up.'));
+      this.stage.say(__('Enter integers: a maximum of at least 1, and a minimum that does not exceed it.'));
       return;
     }
     const { name, machines } = this.#cluster;
     const warning = least > (machines?.min_nodes ?? 0) ? keptUpWords(least) : '';
-    if (warning && !(await this.stage.confirm(warning, __('Keep them up')))) return;
+    if (warning && !(await this.stage.confirm(warning, __('Keep them running')))) return;
     await this.stage.run(this.actions.scaleCluster(name, most, least));
   }
 

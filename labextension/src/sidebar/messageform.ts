@@ -15,7 +15,7 @@ export interface MessageFormActions {
 }
 
 /** What a message is sent for, as `monitoring/settings.py` has it. */
-const kinds = (): [string, string][] => [['end', __('Ends without a failure')], ['failure', __('Failures')], ['stall', __('Stalls')], ['nan', __('NaN metrics')], ['rule', __('Rules of a job')]];
+const kinds = (): [string, string][] => [['end', __('Completed jobs')], ['failure', __('Failures')], ['stall', __('Stalled jobs')], ['nan', __('NaN metrics')], ['rule', __('Alert rules')]];
 
 export class MessageForm {
   readonly element: HTMLFormElement;
@@ -24,7 +24,7 @@ export class MessageForm {
   readonly #kinds = kinds().map(([kind, words]) => ({ kind, ...checkbox(words, () => this.#draw()) }));
   readonly #save = button(__('Save'));
   readonly #test = button(__('Send a test message'));
-  readonly #forget = button(__('Forget address'));
+  readonly #forget = button(__('Remove address'));
   readonly #done = h('div', { class: 'dd-s12', role: 'status' });
   readonly #error = h('div', { class: 'dd-s12 dd-ink-err', role: 'alert', hidden: true });
   #now: Notifications | null = null;
@@ -33,13 +33,13 @@ export class MessageForm {
   constructor(private readonly actions: MessageFormActions) {
     const label = h('label', { for: this.#address.id, class: 'dd-s12' }, __('Address of a webhook'));
     const note = h('div', { class: 'dd-s12 dd-sub' }, __('Slack, Teams, ntfy or any JSON webhook. Treat it as a secret: it is stored on the server and never shown again.'));
-    const what = h('div', { role: 'group', 'aria-label': __('Messages for') }, h('div', { class: 'dd-s12' }, __('Messages for')), ...this.#kinds.map(({ element }) => element));
+    const what = h('div', { role: 'group', 'aria-label': __('Notify about') }, h('div', { class: 'dd-s12' }, __('Notify about')), ...this.#kinds.map(({ element }) => element));
     const close = onClick(button(__('Close')), () => this.actions.closed());
-    this.element = h('form', { class: 'dd-cluster-form', 'aria-label': __('Messages about jobs'), novalidate: true },
-      h('div', { class: 'dd-b' }, __('Messages about jobs')), this.#where, label, this.#address, note, what, this.#done, this.#error,
+    this.element = h('form', { class: 'dd-cluster-form', 'aria-label': __('Job notifications'), novalidate: true },
+      h('div', { class: 'dd-b' }, __('Job notifications')), this.#where, label, this.#address, note, what, this.#done, this.#error,
       h('div', { class: 'dd-row dd-message-buttons' }, this.#save, this.#test, this.#forget, close));
-    onClick(this.#test, () => void this.#do(() => this.#sendTest(), __('A message was sent.')));
-    onClick(this.#forget, () => void this.#do(() => this.actions.changeMessages({ webhook: '' }), __('The address is forgotten.')));
+    onClick(this.#test, () => void this.#do(() => this.#sendTest(), __('The test message was sent.')));
+    onClick(this.#forget, () => void this.#do(() => this.actions.changeMessages({ webhook: '' }), __('The address was removed.')));
     onClick(this.#save, () => void this.#do(() => this.#change(), __('Saved.')));
     this.element.addEventListener('input', () => this.#draw());
     this.element.addEventListener('submit', (event) => {
@@ -98,7 +98,7 @@ export class MessageForm {
 
   #draw(): void {
     const host = this.#now?.host ?? '';
-    setText(this.#where, this.#now ? (host ? __('They go to %1.', host) : __('Notifications are off.')) : '');
+    setText(this.#where, this.#now ? (host ? __('Notifications are sent to %1.', host) : __('Notifications are off.')) : '');
     const typed = this.#address.value.trim() !== '';
     this.#save.disabled = this.#busy || !this.#now || !this.#wanted || (!typed && this.#wanted === this.#now.notify);
     this.#test.disabled = this.#busy || !this.#wanted || (!typed && !host);

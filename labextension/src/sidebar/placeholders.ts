@@ -28,7 +28,7 @@ export function nothingYet(newJob: () => void, quickstart: (() => void) | null):
     'div',
     { class: 'dd-nothing', hidden: true },
     h('div', { class: 'dd-b' }, __('No jobs yet')),
-    h('div', { class: 'dd-sub dd-s12' }, __('Add this line at the top of a cell that trains, and run it:')),
+    h('div', { class: 'dd-sub dd-s12' }, __('Add this line at the top of a training cell and run it:')),
     code,
     h('div', { class: 'dd-nothing-buttons' }, begin, show_),
   );
@@ -47,7 +47,7 @@ export class NothingFound {
   update(shown: boolean, words: readonly string[]): void {
     show(this.element, shown);
     if (!shown) return;
-    const text = words.length ? __('No job matches “%1”.', words.join(' ')) : __('No job is in this state.');
+    const text = words.length ? __('No jobs match “%1”.', words.join(' ')) : __('No jobs in this state.');
     if (this.#text.textContent !== text) this.#text.textContent = text;
   }
 }

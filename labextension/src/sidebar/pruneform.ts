@@ -25,7 +25,7 @@ export class PruneForm {
   readonly element: HTMLFormElement;
   readonly #days = field(DAYS);
   readonly #keep = field(NEWEST);
-  readonly #list = h('ul', { class: 'dd-prune-list dd-s12', 'aria-label': __('Jobs that would be deleted'), hidden: true });
+  readonly #list = h('ul', { class: 'dd-prune-list dd-s12', 'aria-label': __('Jobs to delete'), hidden: true });
   readonly #total = h('div', { class: 'dd-s12 dd-b', role: 'status' });
   readonly #kept = h('div', { class: 'dd-s12 dd-sub', hidden: true });
   readonly #error = h('div', { class: 'dd-s12 dd-ink-err', role: 'alert', hidden: true });
@@ -37,7 +37,7 @@ export class PruneForm {
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly actions: PruneFormActions) {
-    const days = h('label', { for: this.#days.id, class: 'dd-s12 dd-grow' }, __('Ended more days ago than'));
+    const days = h('label', { for: this.#days.id, class: 'dd-s12 dd-grow' }, __('Older than (days)'));
     const keep = h('label', { for: this.#keep.id, class: 'dd-s12 dd-grow' }, __('Always keep the newest'));
     const close = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Close')), () => this.#close());
     const rows = [h('div', { class: 'dd-b' }, __('Delete old jobs')), h('div', { class: 'dd-row' }, days, this.#days), h('div', { class: 'dd-row' }, keep, this.#keep)];
@@ -128,7 +128,7 @@ export class PruneForm {
     const more = jobs.length > ROWS ? [h('li', { class: 'dd-sub' }, __('%1 more', count(jobs.length - ROWS)))] : [];
     this.#list.replaceChildren(...jobs.slice(0, ROWS).map((job) => row(job, now)), ...more);
     show(this.#list, jobs.length > 0);
-    setText(this.#total, jobs.length ? _n('%2 job, %3', '%2 jobs, %3', jobs.length, count(jobs.length), bytes(sum(jobs))) : __('No job is to be deleted.'));
+    setText(this.#total, jobs.length ? _n('%2 job, %3', '%2 jobs, %3', jobs.length, count(jobs.length), bytes(sum(jobs))) : __('No jobs match.'));
     setText(this.#kept, kept.length ? __('Kept: %1', listing(kept.map(keptWords))) : '');
     show(this.#kept, kept.length > 0);
   }
@@ -153,12 +153,12 @@ function row({ id, name, state, ended, size }: OldJob, now: number): HTMLElement
 /** Return how many jobs are kept for a reason. */
 function keptWords({ reason, count: many }: KeptJobs): string {
   const words: Record<KeptJobs['reason'], (amount: string) => string> = {
-    active: (amount) => __('%1 running or waiting', amount),
+    active: (amount) => __('%1 running or queued', amount),
     busy: (amount) => __('%1 in use', amount),
-    'other-user': (amount) => __('%1 of another user', amount),
-    'other-host': (amount) => __('%1 at work on another host', amount),
+    'other-user': (amount) => __('%1 owned by another user', amount),
+    'other-host': (amount) => __('%1 running on another host', amount),
     newest: (amount) => __('%1 among the newest', amount),
-    younger: (amount) => __('%1 younger', amount),
+    younger: (amount) => __('%1 newer', amount),
   };
   return words[reason](count(many));
 }

@@ -55,7 +55,7 @@ export class SidebarView {
   readonly #prune: HTMLButtonElement;
   readonly #pruning = h('div', { class: 'dd-prune-place' });
   readonly #messaging = h('div', { class: 'dd-prune-place' });
-  readonly #bell = tool('bell', __('Messages about jobs…'), () => this.messages());
+  readonly #bell = tool('bell', __('Job notifications…'), () => this.messages());
   readonly #error = h('div', { class: 'dd-sidebar-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
   readonly #clusterSection: Section;

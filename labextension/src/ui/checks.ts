@@ -1,6 +1,6 @@
 /** What was looked at on the nodes of a cluster: one row for each finding, with a remedy that can be copied. */
 import { copy } from './clipboard';
-import { h, onClick } from './dom';
+import { h, onClick, quoted } from './dom';
 import { icon } from './icons';
 import { help } from './refusal';
 import { __ } from './trans';
@@ -26,7 +26,7 @@ export function checkItem({ node, what, level, says, remedy, code }: Check): HTM
   const words = { ok: __('good'), info: __('for information'), warning: __('warning'), error: __('wrong') };
   const mark = h('span', { class: 'dd-check-mark', role: 'img', 'aria-label': words[level] }, icon(name, 14, ink));
   const head = h('span', { class: 'dd-b' }, [node, what].filter(Boolean).join(' · '));
-  return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, head, ' ', h('span', { class: 'dd-sub' }, says), ' ', bad && help(code)), remedy && remedyLine(remedy)));
+  return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, head, ' ', h('span', { class: 'dd-sub' }, ...quoted(says)), ' ', bad && help(code)), remedy && remedyLine(remedy)));
 }
 
 function remedyLine(remedy: string): HTMLElement {
@@ -39,5 +39,5 @@ function remedyLine(remedy: string): HTMLElement {
 export function copyable(words: string, command: string): HTMLElement {
   const button = h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet dd-check-copy', title: __('Copy'), 'aria-label': __('Copy') }, icon('copy', 14));
   onClick(button, () => void copy(command || words, button));
-  return h('div', { class: 'dd-check-remedy' }, h('span', {}, words, command && h('code', {}, command)), button);
+  return h('div', { class: 'dd-check-remedy' }, h('span', {}, ...quoted(words), command && h('code', {}, command)), button);
 }

@@ -49,6 +49,11 @@ export function around(text: string, ...elements: Child[]): Child[] {
   return text.split(HERE).flatMap((piece, at) => (at ? [elements[at - 1], piece] : [piece]));
 }
 
+/** Return the pieces of a sentence of Python, in which `names` between backticks are set as code. */
+export function quoted(text: string): Child[] {
+  return text.split('`').map((part, at) => (at % 2 ? h('code', { class: 'dd-mono' }, part) : part));
+}
+
 /** Run `action` on a click of the element. */
 export function onClick<E extends HTMLElement>(element: E, action: (event: MouseEvent) => void): E {
   element.addEventListener('click', action);

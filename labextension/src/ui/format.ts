@@ -135,6 +135,13 @@ export function number(value: number): string {
   return value.toFixed(size < 0.9995 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
 
+/** Return the labels of an axis whose ticks are equally far apart: all with the decimals that the finest needs. */
+export function tickLabels(values: readonly number[]): string[] {
+  if (values.some((value) => value !== 0 && (Math.abs(value) < 1e-5 || Math.abs(value) >= 1e9))) return values.map(number);
+  const decimals = Math.max(0, ...values.map((value) => String(Number(value.toPrecision(6))).split('.')[1]?.length ?? 0));
+  return values.map((value) => thousands((value + 0).toFixed(decimals)));
+}
+
 function scientific(value: number): string {
   const [mantissa = '', exponent = '0'] = value.toExponential(2).split('e');
   return `${mantissa.replace(/\.?0+$/, '')}e${Number(exponent)}`;

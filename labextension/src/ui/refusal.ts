@@ -2,7 +2,7 @@
  * Why something that was asked for was not done, as views show it: the sentence with its remedy, and a link to its entry
  * in the documentation where a site is known. It knows nothing of who refused.
  */
-import { fill, h, show, type Child } from './dom';
+import { fill, h, quoted, show, type Child } from './dom';
 import { icon } from './icons';
 import { __ } from './trans';
 
@@ -44,8 +44,8 @@ export function help(code: string): HTMLAnchorElement | null {
 /** Return a sentence of Python, or what was thrown, as it is shown: with its remedy and the link to the entry of its code. */
 export function explained(what: unknown, remedy = '', code = ''): Child[] {
   const link = help(what instanceof Refusal ? what.code : code);
-  const text = [sentences(what), remedy].filter(Boolean).join(' ');
-  return link ? [text, ' ', link] : [text];
+  const text = quoted([sentences(what), remedy].filter(Boolean).join(' '));
+  return link ? [...text, ' ', link] : text;
 }
 
 /** Show what was thrown, or a page's own words as they are; hide the line for "". */
