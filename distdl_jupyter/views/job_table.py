@@ -171,7 +171,9 @@ def _status_text(view: JobView) -> str:
 def _stalled_ranks(view: JobView) -> str:
     """Return ``No progress: rank 1 differs``, which fits the narrowest list; the job's panel has the whole sentence."""
     differ = list(view.stall.ranks) if view.stall else []
-    return f"No progress: {humanize.ranks(differ)} {'differs' if len(differ) == 1 else 'differ'}" if differ else "No progress"
+    if not differ:
+        return "No progress"
+    return f"No progress: {humanize.ranks(differ)} {'differs' if len(differ) == 1 else 'differ'}"
 
 
 def _kept_alive(view: JobView) -> str:
