@@ -75,7 +75,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     expect(cell.locator(".dd-pill").first).to_have_text("Stalled")
     row = book.sidebar().root.locator(".dd-job[data-id]")
     expect(row).to_have_attribute("data-state", "stalled")
-    expect(row).to_contain_text("while rank 0 waits for it in")
+    expect(row).to_contain_text("No progress: rank 1 differs")  # as much as the narrowest list has room for
     assert "stalled" in lab.run("ls")
     for dark in (False, True):
         book.theme(dark=dark)
@@ -83,6 +83,10 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     book.theme(dark=False)
     cell.get_by_role("button", name="Show stacks").click()
     both_groups(cell)
+    # The notice stays, with the button that hides them again, and no frame is ours.
+    expect(line).to_contain_text("while rank 0 waits for it in")
+    expect(line.get_by_role("button", name="Hide stacks")).to_have_attribute("aria-expanded", "true")
+    expect(cell.locator(".dd-stacks")).not_to_contain_text("watched")
     book.picture("stacks-cell")
     cell.get_by_role("button", name="Capture again").click()
     expect(cell.locator(".dd-stacks select option")).to_have_count(2)

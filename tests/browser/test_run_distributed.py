@@ -277,6 +277,8 @@ def test_new_job_shows_its_warnings_beside_submit_and_no_row_below_it(
     form.get_by_role("button", name="More processes").click()
     expect(form.locator(".dd-submit-part")).to_contain_text("2 warnings")
     expect(form.locator(".dd-checks li")).to_have_count(2)
+    expect(form.locator(".dd-checks code", has_text="if rank == 0:")).to_have_count(1)
+    expect(form).not_to_contain_text("`")
     form.get_by_role("button", name="Details").click()
     expect(form.locator(".dd-checks li")).not_to_have_count(2)
     form.get_by_role("button", name="Details").click()

@@ -333,20 +333,22 @@ def test_narrow_sidebars_keep_what_is_most_worth_knowing(
     row = bar.jobs.filter(has_text="resnet50-synth")
     expect(row).to_contain_text("62 %")
     line = row.locator(".dd-job-line")
-    for width, curve, value, begins in (
-        (380, True, True, "local"),
-        (300, False, True, "local"),
-        (250, False, False, "62 %"),
-    ):
+    for width, curve, value in ((380, True, True), (300, False, True), (250, False, False)):
         bar.widen(width)
         for dark in (True, False):
             shared_page.theme(dark=dark)
             expect(row.locator(".dd-spark")).to_be_visible(visible=curve)
             expect(row.locator(".dd-job-value")).to_be_visible(visible=value)
-            strong, place = line.locator(".dd-job-strong").bounding_box(), line.locator(".dd-job-place").bounding_box()
+            shown, strong, place = (
+                part.bounding_box() for part in (line, line.locator(".dd-job-strong"), line.locator(".dd-job-place"))
+            )
+            assert shown is not None
             assert strong is not None
             assert place is not None
-            assert (place["x"] < strong["x"]) is (begins == "local")
+            assert strong["y"] < shown["y"] + shown["height"]
+            # The place stands before it as a whole, or not at all.
+            is_beside = place["y"] < shown["y"] + shown["height"] - 1
+            assert not is_beside or place["x"] + place["width"] <= strong["x"] + 1
             assert bar.cut_off() <= 0
             shared_page.picture(f"sidebar-{width}-{'dark' if dark else 'light'}", bar.root)
 

@@ -46,6 +46,13 @@ def test_a_sweep_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     for figure in ("Parameters of 10 trials", "val_loss of all trials over their steps"):
         expect(panel.locator(f"svg[aria-label^='{figure}']")).to_be_visible()
     expect(panel.locator("tbody tr")).to_have_count(10)
+    states = {"best", *(text.strip().lower() for text in panel.locator("tbody td:nth-last-child(2)").all_inner_texts())}
+    keys = {key.strip() for key in panel.locator(".dd-sweepkey").all_inner_texts()}
+    assert keys <= states | {"completed"}
+    assert ("pruned" in keys) is ("pruned" in states)
+    assert "running" not in keys
+    ticks = panel.locator(".dd-sweepcard").last.locator("svg text[text-anchor=end]").all_text_contents()
+    assert len({len(tick.partition(".")[2]) for tick in ticks}) == 1, ticks
     expect(panel.locator("tbody tr").first).to_contain_text("best")
     panel.get_by_role("button", name="Log", exact=True).click()
     book.picture(f"sweep-{'dark' if dark else 'light'}", panel)

@@ -49,4 +49,9 @@ def test_the_page_of_a_job_has_the_command_that_shows_each_tracker(desk: Callabl
     for command in ("tensorboard --logdir", "mlflow ui --backend-store-uri sqlite:///"):
         expect(commands.filter(has_text=command)).to_have_count(1)
     assert book.page.locator("iframe").count() == 0
-    book.picture("trackers")
+    # However long a path is, all columns are to be seen.
+    for width in (1440, 1000):
+        book.page.set_viewport_size({"width": width, "height": 900})
+        table = page.locator(".dd-tablebox").first
+        assert table.evaluate("(box) => box.scrollWidth - box.clientWidth") <= 0
+        book.picture(f"trackers-{width}")

@@ -114,6 +114,12 @@ def test_each_other_state_says_what_is_most_worth_knowing(node):
     assert line(node, row(state="queued")) == "lab-3, 2 × 2, queued"
     waits = row(state="queued", says="waiting for 2 GPUs, held by digits", place=1)
     assert line(node, waits) == "waiting for 2 GPUs, held by digits"
+    # What is left out first in a narrow list.
+    parts = "(({ tell, more }) => [tell, more])"
+    assert node(f"{parts}(ui.secondLine(given, {NOW}, {NOW}, false))", waits) == [
+        "waiting for 2 GPUs",
+        "held by digits",
+    ]
     ended = {"created": NOW - 1142, "ended": NOW - 960}
     assert line(node, row(state="completed", **ended)) == "lab-3, 2 × 2, 3 min 2 s, 16 min ago"
     assert line(node, row(state="canceled", done=18, total=100, **ended)) == "lab-3, 2 × 2, canceled at 18 %"

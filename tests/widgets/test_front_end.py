@@ -323,3 +323,11 @@ def test_rows_that_a_reader_looks_at_stay_while_the_log_goes_far_ahead(node):
     assert far_behind == [0, 49, 1000, 1000, 0]
     assert back == [900, 999, 1000, 1000, 900]
     assert kept == [1100, 1199, 1200, 1200, 1100]
+
+
+def test_labels_of_an_axis_have_equal_decimals(node):
+    assert node("words.tickLabels([1, 1.5, 2])") == ["1.0", "1.5", "2.0"]
+    assert node("words.tickLabels([0, 0.25, 0.5, 0.75])") == ["0.00", "0.25", "0.50", "0.75"]
+    assert node("words.tickLabels([-1000, 0, 1000])") == ["-1,000", "0", "1,000"]
+    assert node("words.tickLabels([0, 2e-7])") == ["0", "2e-7"]
+    assert node("words.tickLabels([])") == []

@@ -40,7 +40,7 @@ export class JobRowView {
   readonly #place = h('span', { class: 'dd-job-place' });
   readonly #strong = h('span', { class: 'dd-job-strong' });
   readonly #tell = h('span', {});
-  readonly #when = h('span', { class: 'dd-job-when' });
+  readonly #rest = h('span', { class: 'dd-job-more' });
   readonly #fill = h('i');
   readonly #bar = h('span', { class: 'dd-bar', hidden: true }, this.#fill);
   readonly #cancel: HTMLButtonElement;
@@ -56,7 +56,7 @@ export class JobRowView {
     this.#more = small('dots', __('More actions'), (event) => actions.menu(id, event));
     const title = h('span', { class: 'dd-job-title dd-ell' }, this.#unfold, this.#name, ' ', this.#id);
     const tell = h('span', { class: 'dd-job-tell dd-ell' }, this.#strong, this.#tell);
-    const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell, this.#when);
+    const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell, this.#rest);
     // For the pointer; the keyboard has keys and the menu.
     const buttons = h('span', { class: 'dd-job-buttons' }, this.#cancel, this.#rerun, this.#more);
     const spark = h('span', { class: 'dd-job-spark' }, this.#spark.element);
@@ -74,7 +74,7 @@ export class JobRowView {
     setText(this.#place, line.place);
     setText(this.#strong, line.strong);
     setText(this.#tell, line.strong && line.tell ? `, ${line.tell}` : line.tell);
-    setText(this.#when, line.when && `, ${line.when}`);
+    setText(this.#rest, line.more && `, ${line.more}`);
     this.#drawFigure(row, now);
     this.#spark.update(row.spark);
     this.#drawBar(row);
@@ -115,6 +115,7 @@ export class JobRowView {
     show(this.#unfold, unfolded !== undefined);
     assign(this.#unfold, { 'aria-expanded': String(unfolded === true) });
     this.element.classList.toggle('dd-member', inside);
+    this.element.classList.toggle('dd-study', unfolded !== undefined);
   }
 
   /** Say where the row stands in the list (from 1) and whether it is the one the keys go to, and chosen. */

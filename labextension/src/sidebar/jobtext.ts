@@ -4,12 +4,12 @@ import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWai
 import { isStudy, metricOf, titleOf } from './study';
 import type { JobRow } from './types';
 
-/** The second line: where it runs, what is most worth knowing (of which `strong` stands out), and when that was. */
+/** The second line: where it runs, what is most worth knowing (of which `strong` stands out), and what may be left out. */
 export interface Line {
   place: string;
   strong: string;
   tell: string;
-  when: string;
+  more: string;
   tone: 'plain' | 'failed' | 'lost' | 'stalled';
 }
 
@@ -30,8 +30,11 @@ export function share(row: JobRow): number | null {
 export function secondLine(row: JobRow, now: number, heard: number, stale: boolean): Line {
   if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
-  const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, when: '', tone: 'plain', ...more });
-  if (row.state === 'queued' && row.place !== null) return line(row.says, { place: '' });
+  const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, more: '', tone: 'plain', ...more });
+  if (row.state === 'queued' && row.place !== null) {
+    const [needs = '', ...holders] = row.says.split(', ');
+    return line(needs, { place: '', more: holders.join(', ') });
+  }
   if (row.stalled && !stale && shownState(row.state, true) === 'stalled') return line(row.says, { place: '', tone: 'stalled' });
   if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
@@ -43,7 +46,7 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
   const why = row.state === 'lost' ? row.says.replace(/\. .*/s, '') : row.says;
   const what = why || (row.state === 'failed' ? __('failed') : __('no result'));
-  return line(what.replace(/\.$/, ''), { place: '', when, tone: row.state === 'failed' ? 'failed' : 'lost' });
+  return line(what.replace(/\.$/, ''), { place: '', more: when, tone: row.state === 'failed' ? 'failed' : 'lost' });
 }
 
 function runningLine(row: JobRow, now: number, heard: number, stale: boolean, line: (tell: string, more?: Partial<Line>) => Line): Line {
@@ -61,7 +64,7 @@ function studyLine(row: JobRow, now: number): Line {
   const place = row.group?.kind === 'sweep' ? __('%1 of %2 trials', row.done ?? 0, row.total ?? 0) : __('%1 of %2 measured', row.done ?? 0, row.total ?? 0);
   const ended = row.says || stateWord(row.state).toLowerCase();
   const tell = row.state === 'running' ? row.says || row.compute_target : row.state === 'completed' ? moment(row.ended ?? row.last_sign, now) : ended;
-  return { place, strong: '', tell, when: '', tone: row.state === 'failed' || row.state === 'lost' ? row.state : 'plain' };
+  return { place, strong: '', tell, more: '', tone: row.state === 'failed' || row.state === 'lost' ? row.state : 'plain' };
 }
 
 function canceledWords(row: JobRow): string {
@@ -70,7 +73,7 @@ function canceledWords(row: JobRow): string {
 
 /** Return the line as one text. */
 export function lineText(line: Line): string {
-  return [line.place, line.strong, line.tell, line.when].filter(Boolean).join(', ');
+  return [line.place, line.strong, line.tell, line.more].filter(Boolean).join(', ');
 }
 
 /** Return when something was: "16 min ago", "yesterday 12:04", "20 Nov 12:04". */
@@ -107,9 +110,9 @@ function brief(seconds: number): string {
 }
 
 /** Return what a screen reader says of a row: without the seconds, which would make it speak all the time. */
-export function spoken(row: JobRow, { place, strong, tell, when }: Line): string {
+export function spoken(row: JobRow, { place, strong, tell, more }: Line): string {
   const value = row.value === null ? '' : `${metricOf(row)} ${number(row.value)}`;
-  return [`${titleOf(row)} ${shortId(row.id)}`, stateWord(shownState(row.state, row.stalled)), place, strong || tell, when, value].filter(Boolean).join(', ');
+  return [`${titleOf(row)} ${shortId(row.id)}`, stateWord(shownState(row.state, row.stalled)), place, strong || tell, more, value].filter(Boolean).join(', ');
 }
 
 /** Whether a job must be asked about before it is canceled: an older one holds work that would be lost. */
