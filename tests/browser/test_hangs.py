@@ -73,7 +73,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     # One number, which counts on.
     assert len(re.findall(r"\b[0-9]+ (?:s|min)\b", line.inner_text())) == 1
     expect(cell.locator(".dd-pill").first).to_have_text("Stalled")
-    row = book.sidebar().root.locator(".dd-job[data-id]")
+    row = book.sidebar().root.locator(".dd-job[data-id]").filter(has_text="stuck")
     expect(row).to_have_attribute("data-state", "stalled")
     expect(row).to_contain_text("No progress: rank 1 differs")  # as much as the narrowest list has room for
     assert "stalled" in lab.run("ls")
@@ -98,7 +98,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     both_groups(widget)
     book.picture("stacks-widget")
 
-    id_ = next(iter(JobStore(lab.home / "distdl").folders())).id
+    (id_,) = [one.id for one in JobStore(lab.home / "distdl").folders() if one.spec().name == "stuck"]
     page = book.open_job(id_)
     expect(page.locator("tr.dd-oddrow")).to_contain_text("differs from the others")
     page.get_by_role("button", name="Show stacks").click()
