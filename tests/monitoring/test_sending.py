@@ -210,7 +210,8 @@ def test_broken_settings_are_said_in_the_log_and_fail_no_job(monkeypatch):
         monitoring.read()
     job = trained(SECRET)
     (line,) = said(job)
-    assert "Cannot read the settings in" in line and "distdl_monitoring.json" in line
+    assert "Cannot read the settings in" in line
+    assert "distdl_monitoring.json" in line
 
 
 def test_a_supervisor_imports_no_exporter():
