@@ -25,7 +25,7 @@ def started(kernel):
 
 def start(kernel):
     ran = kernel.ok("%dist_ranks start -p 3 -b torch")
-    assert ran.text.startswith("3 ranks are ready after ")
+    assert "3 ranks are ready after " in ran.text
     assert ran.text.endswith(
         "Call torch.distributed.init_process_group() once in a cell to initialize communication.\n"
     )
@@ -65,7 +65,7 @@ def test_without_ranks_one_sentence_says_how_to_start_them(shared_kernel):
     error = shared_kernel.run("%%ranks\n1").error
     assert error == "JobNotFound: No ranks are running. Start two with: %dist_ranks start -p 2"
     assert "No ranks are running" in shared_kernel.ok("%dist_ranks").value["text/plain"]
-    assert "it can start, stop, restart" in shared_kernel.run("%dist_ranks begin").error
+    assert "Use one of: start, stop, restart" in shared_kernel.run("%dist_ranks begin").error
     assert "runs a cell on them" not in shared_kernel.ok("%dist_ranks?").text
     assert "%%ranks 0,2" in shared_kernel.ok("%%ranks?").pager
     assert "--distributed-backend" in shared_kernel.ok("%%distributed?").pager
@@ -98,7 +98,7 @@ def test_names_go_to_the_ranks_and_come_back(shared):
     assert shared.ok("%dist_ranks pull data --ranks 1").value["text/plain"] == "{1: {'a': 2}}"
     assert "no variable 'nothing'" in shared.run("%dist_ranks push nothing").error
     ran = shared.run("other = 1\nget_ipython().run_cell_magic('ranks', '', 'other')")
-    assert "`%dist_ranks push other` sends it" in plain(ran)
+    assert "%dist_ranks push other" in plain(ran)
     assert shared.ok("%%distributed --on-ranks\nimport os\nother, os.environ['RANK']").value["text/plain"] == (
         "[0] (1, '0')\n[1] (1, '1')\n[2] (1, '2')")  # fmt: skip
     assert "--process-count-per-node has no meaning" in shared.run("%%distributed --on-ranks -p 2\n1").error
@@ -115,7 +115,7 @@ def test_a_failure_names_rank_cell_and_line_and_stops_the_notebook(shared):
     assert "➜" in ran.shown[-1]["text/html"]
     ran = shared.run("%%ranks\nnowhere")
     assert ran.error.startswith("CellFailed: All 3 ranks failed with the same error: NameError")
-    for cell, words in (("!ls", "is a shell command"), ("%time 1", "is an IPython magic"), ("1 +", "no Python")):
+    for cell, words in (("!ls", "is a shell command"), ("%time 1", "is an IPython magic"), ("1 +", "not valid Python")):
         assert words in shared.run(f"%%ranks\n{cell}").error
     assert "Unknown rank 5. The ranks are 0 to 2." in shared.run("%%ranks 5\n1").error
     assert "is not a valid list of ranks. " in shared.run("%%ranks all\n1").error
@@ -168,7 +168,7 @@ def test_ranks_outlive_the_kernel(started):
     assert ran.text.startswith("Using 3 ranks started earlier (")
     assert ran.value["text/plain"] == "[0] 0\n[1] 10\n[2] 20"
     assert started.ok("%%ranks\n1").text == "", "it is said once"
-    assert "alive already" in started.run("%dist_ranks start -p 2").error
+    assert "already running" in started.run("%dist_ranks start -p 2").error
     assert "3 ranks are ready" in started.ok("%dist_ranks restart").text
     assert ranks.current().id != first
     assert started.run("%%ranks\nkept").error.startswith("CellFailed")
@@ -191,7 +191,7 @@ def test_a_rank_that_dies_ends_them_with_its_reason(started):
     assert "2 ranks are ready" in started.ok("%dist_ranks start -p 2 -b torch").text
     assert started.ok("%%ranks\nrank").value["text/plain"] == "[0] 0\n[1] 1"
     status = started.ok("%dist_ranks").value["text/plain"]
-    assert status.startswith("2 ranks are alive, for ")
+    assert status.startswith("2 ranks are running, for ")
     assert status.splitlines()[1].split() == ["Rank", "Process", "Memory"]
     os.kill(int(status.splitlines()[2].split()[1]), signal.SIGKILL)
     wait_for(lambda: jobs()[0].state is State.FAILED)
@@ -201,7 +201,7 @@ def test_a_flood_leaves_its_end_and_says_where_the_rest_is(shared):
     ran = shared.ok("%%ranks\nfor n in range(20_000): print('line', n)")
     told = plain(ran).splitlines()
     assert told[-1] == "[0-2] line 19999"
-    assert told[0].startswith("57,000 earlier lines left out; %dist_logs ")
+    assert told[0].startswith("57,000 earlier lines not shown; print the whole log with %dist_logs ")
     assert len(told) == 1001
 
 
