@@ -158,6 +158,6 @@ def test_somebody_elses_folder_is_not_used(tmp_path):
 def test_a_ray_that_asks_nobody_for_a_token_is_refused(monkeypatch):
     made, options = backend("ray", {})
     monkeypatch.setattr("distdl_jupyter.backends.ray.metadata.version", lambda _name: "2.51.1")
-    assert "lets everybody on the network in" in made.unavailable(options)
+    assert "accepts connections from anybody on the network" in made.unavailable(options)
     monkeypatch.setattr("distdl_jupyter.backends.ray.metadata.version", lambda _name: "2.52.0")
     assert made.unavailable(options) == ""

@@ -64,7 +64,7 @@ def test_a_worker_sees_its_own_gpu_alone():
 
 
 def test_a_place_without_ports_for_its_ranks_is_refused():
-    with pytest.raises(InvalidSpec, match="cannot give every rank a port of its own"):
+    with pytest.raises(InvalidSpec, match="cannot reserve a port for every rank"):
         plan(RankSlot(0, 0, "a", 0))
 
 

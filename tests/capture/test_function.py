@@ -100,7 +100,7 @@ def test_async_functions_and_things_that_are_none_are_refused(notebook):
     notebook.run("async def train(): pass")
     with pytest.raises(InvalidSpec, match=r"train is an async function.*asyncio.run\(train\(\)\)"):
         capture_function(notebook["train"])
-    with pytest.raises(InvalidSpec, match="3 is no function"):
+    with pytest.raises(InvalidSpec, match="3 is not a function"):
         capture_function(3)  # type: ignore[arg-type]
 
 

@@ -197,7 +197,7 @@ def test_follow_prints_while_the_job_runs_and_stop_ends_it(tmp_path):
     follower.communicate(timeout=60)
     assert follower.returncode == 0
     assert time.monotonic() - began < 60
-    assert "nothing to cancel" in distdl("cancel", id_).stdout
+    assert "cannot be canceled" in distdl("cancel", id_).stdout
     wait_for(lambda: jobs()[0].state is State.CANCELED)
 
 

@@ -77,7 +77,7 @@ def test_a_rank_that_makes_no_step_is_said_in_a_sentence():
     job = client.submit(idle, (120,))
     try:
         wait_for(lambda: job.view().ranks[0].last_step == 1, 60, "a report")
-        with pytest.raises(JobNotRunning, match="made no step within 30 s"):
+        with pytest.raises(JobNotRunning, match="No step was made within 30 s"):
             job.profile()
     finally:
         job.cancel(now=True)
@@ -113,7 +113,7 @@ def test_what_a_disk_refuses_is_said_and_the_training_goes_on():
     try:
         begun(job)
         (job.folder.path / profiles.FOLDER).write_text("a file where the folder belongs")
-        with pytest.raises(JobNotRunning, match="cannot be kept"):
+        with pytest.raises(JobNotRunning, match="cannot be stored"):
             job.profile(2)
         step = job.view().ranks[0].last_step
         wait_for(lambda: job.view().ranks[0].last_step > step, 60, "the training goes on")

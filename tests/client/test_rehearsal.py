@@ -43,7 +43,7 @@ def test_communication_is_what_a_slower_link_lengthens_and_nothing_is_left_of_it
     assert supervisor
     networks = [os.stat(f"/proc/{rank.pid}/ns/net").st_ino for rank in job.view().ranks]
     assert len({*networks, os.stat("/proc/self/ns/net").st_ino}) == 3
-    assert any(note["text"].startswith("Rehearsed on 100 Mb/s") for note in job.view().notes)
+    assert any(note["text"].startswith("Rehearsal on 100 Mb/s") for note in job.view().notes)
     for rank in job.time().ranks():
         assert rank.communication > 8 * BYTES / 100e6  # a ring of two sends all of it once
         assert rank.compute + rank.rest > 0.2

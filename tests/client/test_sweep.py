@@ -71,7 +71,7 @@ def trial_numbers():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"parameters": {"lr": 0.1}}, "lr is 0.1, which is no range and no list"),
+        ({"parameters": {"lr": 0.1}}, "lr must be a range or a list of values, not 0.1"),
         ({"parameters": {"rate": [1, 2]}}, "got an unexpected keyword argument 'rate'|cannot be called this way"),
         ({"trials": 0}, "trials is 0"), ({"parallel": -1}, "parallel is -1"), ({"sampler": "x"}, "sampler is 'x'"),
         ({"pruner": 3}, "pruner is 3"), ({"metric": ""}, "metric must be the name of a metric that "

@@ -59,8 +59,8 @@ def test_a_cluster_is_added_shown_changed_and_removed(rack):
         (lambda: add_cluster("a b", "rack"), InvalidSpec, "Use 1 to 40 letters, digits, dots, dashes"),
         (lambda: clusters()["mino"], ClusterNotFound, r"Unknown cluster 'mino'\..* Use one of: local"),
         (lambda: clusters()["rack"], ClusterNotFound, r"rack is a kind of cluster.*add_cluster\(\"lab\", \"rack\""),
-        (lambda: clusters()["local"].remove(), ClusterRefused, "is there by itself"),  # noqa: PLW0108
-        (lambda: clusters()["local"].change(x=1), InvalidSpec, "is there by itself"),
+        (lambda: clusters()["local"].remove(), ClusterRefused, "is built in"),  # noqa: PLW0108
+        (lambda: clusters()["local"].change(x=1), InvalidSpec, "is built in"),
         (lambda: clusters()["local"].check("horovod-glo"), InvalidSpec, "Did you mean horovod-gloo"),
     ],
 )

@@ -201,7 +201,9 @@ def test_an_error_that_comes_back_in_an_elastic_job():
     job = start(2, 1, function=never_right, max_restarts=2)
     with pytest.raises(JobFailed):
         job.result(timeout=200)
-    assert job.view().reason.startswith("The processes met anew although none had failed")
+    assert job.view().reason.startswith(
+        "The processes reconnected without a failure more often than max_restarts allows"
+    )
     assert not until_gone(job.id, 5.0)
 
 

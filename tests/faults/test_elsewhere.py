@@ -55,7 +55,7 @@ def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the f
     for said in refused:
         assert said.startswith(f"2 distdl: Job {job.id}")
         assert f"Its supervisor runs on {HERE}, last heard just now." in said
-    assert f"Log in to {HERE} to see to it." in refused[0]
+    assert f"Check it on {HERE}." in refused[0]
     assert job.folder.events.read_bytes() == written
     assert jobs.found_supervisor_of(job).is_running()
 
@@ -81,6 +81,8 @@ def test_a_job_of_a_host_that_is_gone(other_host):  # noqa: F811 - the fixture
     assert lost.rstrip().endswith("lost")
     view = attach(job.id).view()
     assert view.state is State.LOST
-    assert view.reason.startswith(f"A user has said that {HERE}, on which its supervisor ran, is gone for good.")
+    assert view.reason.startswith(
+        f"The job was marked as lost because {HERE}, the host of its supervisor, is gone for good."
+    )
     (end,) = job.folder.events.read_bytes().removeprefix(written).splitlines()
     assert b'"state":"lost"' in end

@@ -37,7 +37,7 @@ def as_a_notebook(code, **more):
 REFUSED = {
     "generator": ("thing = (n for n in range(3))", "Convert it to a list, or create it inside the"),
     "TextIOWrapper": ("thing = open('/dev/null', 'w')", "Open the file inside"),
-    "socket": ("import socket; thing = socket.socket()", "Connect inside"),
+    "socket": ("import socket; thing = socket.socket()", "Open the connection inside"),
     "lock": ("import threading; thing = {'a': [threading.Lock()]}", "Create it inside"),
     "frame": ("import sys; thing = sys._getframe()", "Create it inside"),
     "method": ("class C:\n    def __reduce__(self): raise RuntimeError('no')\nthing = C()", "Create it inside"),

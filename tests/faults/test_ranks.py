@@ -96,7 +96,7 @@ def test_a_rank_that_dies(backend, death, moment):
     job = jobs.start(backend, dies, (backend, victim, how, moment))
     if moment == "after the result" and signal in ("SEGV", "ABRT"):
         job.results(timeout=120)  # what was done is done
-        assert any("while it shut down" in note["text"] for note in job.view().notes)
+        assert any("during shutdown" in note["text"] for note in job.view().notes)
         return
     with pytest.raises(JobFailed) as caught:
         job.result(timeout=120)

@@ -227,7 +227,7 @@ def test_a_node_says_what_machine_it_is_as_far_as_that_is_known(node):
         ),
         ("Check that the host is on and reachable: ssh -F /a/b node-c true.", "ssh -F /a/b node-c true"),
         ("pip install 'distdl-jupyter[ray]'", "pip install 'distdl-jupyter[ray]'"),
-        ("Free some room: 5 GB are enough for most jobs.", ""),
+        ("Free space: 5 GB are enough for most jobs.", ""),
         ("Ask its administrator.", ""),
     ],
 )

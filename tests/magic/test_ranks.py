@@ -101,7 +101,7 @@ def test_names_go_to_the_ranks_and_come_back(shared):
     assert "%dist_ranks push other" in plain(ran)
     assert shared.ok("%%distributed --on-ranks\nimport os\nother, os.environ['RANK']").value["text/plain"] == (
         "[0] (1, '0')\n[1] (1, '1')\n[2] (1, '2')")  # fmt: skip
-    assert "--process-count-per-node has no meaning" in shared.run("%%distributed --on-ranks -p 2\n1").error
+    assert "--process-count-per-node cannot be combined" in shared.run("%%distributed --on-ranks -p 2\n1").error
 
 
 def test_a_failure_names_rank_cell_and_line_and_stops_the_notebook(shared):
@@ -172,7 +172,7 @@ def test_ranks_outlive_the_kernel(started):
     assert "3 ranks are ready" in started.ok("%dist_ranks restart").text
     assert ranks.current().id != first
     assert started.run("%%ranks\nkept").error.startswith("CellFailed")
-    assert "3 ranks ended" in started.ok("%dist_ranks stop").text
+    assert "3 ranks stopped" in started.ok("%dist_ranks stop").text
     assert jobs()[0].state is State.COMPLETED
     assert "The ranks were stopped. Start new ones with %dist_ranks start" in started.run("%%ranks\n1").error
 

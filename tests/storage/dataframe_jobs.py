@@ -48,7 +48,7 @@ def folders(source):
     try:
         held = manifest.listed(access.account(source.account), parent) if source.account else manifest.found(parent)
     except DataUnavailable as error:
-        assert "holds no files" in str(error)  # noqa: PT017 - not a test
+        assert "contains no files" in str(error)  # noqa: PT017 - not a test
         return []
     return sorted({item.name.removeprefix(f"{parent.prefix}/").partition("/")[0] for item in held.items})
 

@@ -57,6 +57,6 @@ def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monk
 
 def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", "much")
-    with pytest.raises(DataUnavailable, match="is 'much', but it takes a number of bytes") as refused:
+    with pytest.raises(DataUnavailable, match="is 'much', but must be a number of bytes") as refused:
         JobStaging(JobSpec(id=new_id(), name="n"), print).prepare()
     assert refused.value.hint == "Set it to 50000000000 or 50 GB, or unset it."

@@ -21,7 +21,7 @@ from tests.hosts import needs_hosts
 from tests.storage.test_jobs import assert_no_secret
 from tests.storage.test_stores import SECRET, bucket, home, moto  # noqa: F401 - fixtures
 
-FOLDER = "Name a folder that Spark, this machine and the nodes share"
+FOLDER = "Use a folder that Spark, this machine and the nodes share"
 pytestmark = pytest.mark.timeout(1000)
 
 

@@ -156,7 +156,7 @@ def test_an_expired_signature_is_renewed_on_the_way(home, cifar, blob, blob_prox
 
 def test_what_cannot_be_is_refused_before_anything_starts(home, tmp_path):
     for options, says in (
-        ({"data": {"train": "./nowhere"}}, "which is not here"),
+        ({"data": {"train": "./nowhere"}}, "which does not exist here"),
         ({"data": {"train": f"{tmp_path}"}, "outputs": "./here"}, "is not a valid Azure Blob address."),
         ({"data": "train=blob://devstoreaccount1/data?mode=mount"}, "does not support mode=mount, which"),
         ({"data": {"train": "shared:/data?shard"}}, "which works only with object storage"),

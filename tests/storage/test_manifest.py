@@ -44,7 +44,7 @@ def test_a_source_without_files_is_refused(blob, prefix):
     container = blob.azurite.container()
     if prefix:
         container.put("mnist.npz", b"123")
-    with pytest.raises(DataUnavailable, match="holds no files"):
+    with pytest.raises(DataUnavailable, match="contains no files"):
         listed(container.place(prefix))
 
 
