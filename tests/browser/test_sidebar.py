@@ -390,7 +390,7 @@ def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Si
         address.fill(f"{endpoint.address}/secret-path")
         form.get_by_label("Stalled jobs").uncheck()
         test.click()
-        expect(form.get_by_role("status")).to_have_text("Test message sent")
+        expect(form.get_by_role("status")).to_have_text("The test message was sent.")
         expect(form).to_contain_text("Notifications are sent to 127.0.0.1.")
         expect(address).to_have_value("")
         assert json.loads(endpoint.posts[0][2])["text"] == "Messages about your jobs will be sent here."
