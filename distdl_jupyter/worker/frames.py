@@ -43,6 +43,8 @@ class Describer:
         self.sources = sources
         self.code = f"{code}/" if code else ""
         paths = sysconfig.get_paths()
+        #: Whose code the files are that ``position`` has met.
+        self._kinds: dict[str, str] = {}
         self._library = tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
     def kind(self, file: str) -> str:
@@ -80,14 +82,25 @@ class Describer:
 
     def line(self) -> tuple[str, int]:
         """Return where the user's code is now: label and line of the innermost frame of a cell or the user's files."""
+        return self.shown(*self.position())
+
+    def position(self) -> tuple[str, int]:
+        """Return the same as the file's name and its line, as code objects count: this is asked in each step."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
+        kinds = self._kinds
         while frame is not None:
             file = frame.f_code.co_filename
-            if self.kind(file) in ("cell", "user"):
-                cell = self.sources.cell(file)
-                return self.label(file), frame.f_lineno + (cell.shift if cell else 0)
+            if (kind := kinds.get(file)) is None:
+                kind = kinds[file] = self.kind(file)
+            if kind in ("cell", "user"):
+                return file, frame.f_lineno
             frame = frame.f_back
         return "", 0
+
+    def shown(self, file: str, line: int) -> tuple[str, int]:
+        """Return label and line of a position."""
+        cell = self.sources.cell(file)
+        return self.label(file) if file else "", line + (cell.shift if cell else 0)
 
     def source(self, frame: Frame) -> list[list[Any]]:
         """Return the lines around the failing one as [number, text], numbered as the notebook shows them."""

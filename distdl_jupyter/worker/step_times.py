@@ -9,6 +9,11 @@ A step ends where an optimizer has stepped. Until then it consists of:
 * ``rest``: what came before the forward pass and was no wait, as evaluation, logging and checkpoints;
 * compute: what is left.
 
+On a GPU these are times of its stream (``gpu_steps``): a wait is what the stream waits for a collective operation.
+
+Of short steps, after the first ones, only one in ``_EVERY`` is measured (``StepRecorder.detailed``). The others are
+known by their whole time; their parts are taken to be those of the next one that is measured.
+
 Records are sent through the rank's channel, at most once a second unless they fill a report. The first ``FULL`` are of
 one step each, the next of two, then of four: however long a training is, it leaves some thousand of them.
 """
@@ -23,6 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.gpu_steps import GpuSteps, Measured
 
 P = ParamSpec("P")
 
@@ -30,6 +36,13 @@ P = ParamSpec("P")
 FULL = 2000
 #: Waits of a step that are told apart; later ones are added to the last.
 MOST_WAITS = 8
+#: So many first steps are measured, and later one in so many if they are short: no divisor of what people count by.
+_FIRST, _EVERY = 64, 23
+#: After so many steps it is decided again whether they are short: in nanoseconds, on a processor and on a GPU. The
+#: hooks take less than 1 % of a longer one.
+_BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000
+#: Microseconds by which a step is longer than another one, which make it a pause.
+_PAUSE = 50_000
 #: Nanoseconds between two reports, and numbers in one: a report is one atomic write to a pipe.
 _SEND_EVERY, _MOST_NUMBERS = 1_000_000_000, 350
 #: Numbers of a record before its waits: seconds in all, of data, of the rest (in microseconds), samples.
@@ -67,8 +80,22 @@ class StepRecorder:
         self._records: list[list[int]] = []
         #: The step that runs, and the first one of the records that wait.
         self._step = self._first = 0
-        self._sent_at = 0
+        #: When a report was sent last, and how busy the connections were; how many numbers the records have that wait.
+        self._sent_at = self._sending_at = self._numbers = 0
+        #: The step that is put into a record next: behind ``_step`` where a GPU is yet to say how long it took.
+        self._put = 0
         self._logs_samples = False
+        #: Whether the hooks are to measure now. Where not they only say that a backward pass has run, and for how many
+        #: nanoseconds the thread was blocked in it and by collective operations.
+        self.detailed, self.passed, self.blocked = True, False, 0
+        #: Whether hooks know of ``detailed``, whether the steps are short, and since when this is counted.
+        self.can_skip, self._is_short, self._block = False, False, 0
+        self._measures_all = False
+        #: Of the steps since the last one that was measured: nanoseconds, in all and blocked.
+        self._skipped: list[tuple[int, int]] = []
+        #: The step that was measured last on a processor.
+        self._last: Measured | None = None
+        self._gpu: GpuSteps | None = None
         #: Whether the process was blocked by a collective operation in any step.
         self.has_waited = False
         #: Bytes of the gradients that a step averages, and nanoseconds of backward passes since the last report.
@@ -78,6 +105,9 @@ class StepRecorder:
     def _forget(self) -> None:
         #: Nanoseconds: the step's begin and its end so far, 0 for none.
         self._begin = self._end = 0
+        self.detailed, self.passed = True, False
+        if self._gpu is not None:
+            self._gpu.forget()
         self._begin_step(0)
 
     def _begin_step(self, begin: int) -> None:
@@ -87,6 +117,12 @@ class StepRecorder:
         #: Whether the forward or backward pass has begun.
         self._works = False
         self._samples = 0
+        #: Nanoseconds of backward passes, with and without the waits at their ends.
+        self._passes = self._own = 0
+        self._is_skipped, self._on_gpu = False, self._gpu is not None
+        if self._gpu is not None and self.detailed and begin:
+            self._gpu.begin(len(self._skipped))
+            self._skipped.clear()
 
     @property
     def step(self) -> int:
@@ -105,6 +141,18 @@ class StepRecorder:
             text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
             out.note("warning", text, "hook")
 
+    def begin(self, part: str) -> int:
+        """Return the moment at which a wait for a batch ("data") or for other ranks ("wait") begins."""
+        moment = now()
+        if self._gpu is not None:
+            self._open(part, moment)
+        return moment
+
+    @_harmless
+    def _open(self, part: str, moment: int) -> None:
+        if self._gpu is not None and not self._is_elsewhere(moment):
+            self._gpu.open(part)
+
     @_harmless
     def data(self, begin: int, samples: int = 0) -> None:
         """Take a wait for a batch that ends now, and the number of its samples."""
@@ -112,6 +160,8 @@ class StepRecorder:
         if self._is_elsewhere(begin):
             return
         self._data += end - begin
+        if self._gpu is not None:
+            self._gpu.close("data")
         if not self._logs_samples:
             self._samples = self._samples + samples if self._works else samples
         self._compute_begins(end)
@@ -129,6 +179,8 @@ class StepRecorder:
         """Take the begin of a backward pass."""
         if not self._is_elsewhere(now()):
             self._works = True
+            if self._gpu is not None:
+                self._gpu.open("backward")
 
     @_harmless
     def gradients(self, parameters: Iterable[Any]) -> None:
@@ -136,10 +188,40 @@ class StepRecorder:
         self._gradients = sum(one.numel() * one.element_size() for one in parameters if one.requires_grad)
 
     @_harmless
-    def backward_took(self, nanoseconds: int) -> None:
-        """Take for how long a backward pass computed, until it waited for others or was complete."""
-        if self._thread == threading.get_ident():
-            self._backward += nanoseconds
+    def use_gpu(self, device: Any) -> None:
+        """Time the steps from the next one on by the clock of a GPU of torch, on which this one computes."""
+        if self._gpu is None and self._thread == threading.get_ident():
+            self._gpu = GpuSteps(device)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether steps are timed by the clock of a GPU."""
+        return self._gpu is not None
+
+    def measure_all(self, *, on: bool) -> None:
+        """Measure each step from the next one on, or only as many as needed."""
+        self._measures_all = on
+        self.detailed = self.detailed or on
+
+    def arrived(self) -> int:
+        """Return the moment at which this rank's own part of a backward pass is done; any thread may say so."""
+        if self._gpu is not None:
+            self._gpu.close("backward")
+            self._gpu.open("wait")
+        return now()
+
+    @_harmless
+    def backward_ended(self, begin: int, arrival: int) -> None:
+        """Take a backward pass that ends now; at ``arrival`` it began to wait for others, 0 if it does not wait."""
+        if self._thread != threading.get_ident():
+            return
+        whole = now() - begin
+        self._passes += whole
+        self._own += arrival - begin if arrival else whole
+        if arrival:
+            self.wait(arrival)
+        elif self._gpu is not None:
+            self._gpu.close("backward")
 
     @_harmless
     def wait(self, begin: int) -> None:
@@ -148,6 +230,8 @@ class StepRecorder:
         end = now()
         if self._is_elsewhere(begin):
             return
+        if self._gpu is not None:
+            self._gpu.close("wait")
         self._add_wait(end - begin)
 
     @_harmless
@@ -167,8 +251,25 @@ class StepRecorder:
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self._forget()
-        if self._begin and self._works:
-            self._end = now()
+        moment, steps = now(), bool(self._end or (self._begin and self._works))
+        if self.passed:  # in a step that is not measured
+            if self._end:
+                self._close()
+            self._is_skipped = steps = True
+            self.passed = False
+        if steps:
+            self._end = moment
+            self._border()
+
+    def _border(self) -> None:
+        """Prepare for the step after the one that has ended."""
+        measured = self.detailed
+        self.detailed = self._is_detailed(self._step + 1)
+        if self._gpu is not None:
+            if measured:
+                self._gpu.stepped()
+            elif self.detailed:
+                self._gpu.border()
 
     @_harmless
     def samples(self, number: Any) -> None:
@@ -181,6 +282,12 @@ class StepRecorder:
         """Send what is known."""
         if self._end:
             self._close()
+        if self._gpu is not None:
+            for step in self._gpu.wait(len(self._skipped)):
+                self._put_measured(step)
+        elif self._last is not None:
+            self._put_skipped(self._last)
+        self._sending_at = 0
         self._send()
 
     def _is_elsewhere(self, moment: int) -> bool:
@@ -203,37 +310,92 @@ class StepRecorder:
     def _compute_begins(self, moment: int) -> None:
         if not self._works:
             self._rest = moment - self._begin - self._data - self._waited
+            if self._gpu is not None:
+                self._gpu.rest()
 
     def _close(self) -> None:
         """Put the step that has ended into a record; the next one began at its end."""
         end = self._end
-        parts = (end - self._begin, self._data, max(0, self._rest))
-        record = [*[part // 1000 for part in parts], self._samples, *[wait // 1000 for wait in self._waits]]
-        size = steps_per_record(self._step)
-        if (self._step - steps_before(self._step)) % size:
+        if self._is_skipped:
+            self._skipped.append((end - self._begin, self.blocked))
+        elif self._gpu is None or not self._on_gpu:
+            self._last = self._measured(end)
+            self._put_skipped(self._last)
+            self._put_measured(self._last)
+        else:
+            self._gpu.end(self._samples)
+            for step in self._gpu.read():
+                self._put_measured(step)
+        self.blocked = 0
+        self._step += 1
+        if self._step % _BLOCK == 0:
+            limit = _SHORT if self._gpu is None else _SHORT_ON_GPU
+            self._is_short, self._block = self.can_skip and end - self._block < _BLOCK * limit, end
+        self._begin_step(end)
+        if end - self._sent_at > _SEND_EVERY:
+            self._send()
+
+    def _is_detailed(self, step: int) -> bool:
+        return step < _FIRST or not self._is_short or step % _EVERY == 0 or self._measures_all
+
+    def _measured(self, end: int) -> Measured:
+        return Measured(
+            (end - self._begin) // 1000,
+            self._data // 1000,
+            max(0, self._rest) // 1000,
+            self._samples,
+            [wait // 1000 for wait in self._waits],
+            self._passes // 1000,
+            self._own // 1000,
+        )
+
+    def _put_skipped(self, step: Measured) -> None:
+        """Put steps into records that are like one that was measured; a pause is the rank's own, or a wait."""
+        for nanoseconds, blocked in self._skipped:
+            one = step.like(nanoseconds // 1000)
+            if one.waits and one.seconds - step.seconds > _PAUSE:
+                waited = blocked // 1000 - step.passes
+                waited = max(0, min(waited, one.rest))
+                one.rest -= waited
+                one.waits = [*one.waits[:-1], one.waits[-1] + waited]
+            self._put_measured(one)
+        self._skipped.clear()
+
+    def _put_measured(self, step: Measured) -> None:
+        waits = step.waits[:MOST_WAITS]
+        if len(step.waits) > MOST_WAITS:
+            waits[-1] += sum(step.waits[MOST_WAITS:])
+        self._backward += 1000 * step.own
+        self._put_record([step.seconds, step.data, step.rest, step.samples, *waits])
+
+    def _put_record(self, record: list[int]) -> None:
+        size = steps_per_record(self._put)
+        if (self._put - steps_before(self._put)) % size:
             _add(self._records[-1], record)
         else:
             if size != steps_per_record(self._first):
                 self._send()
             self._records.append(record)
-        self._step += 1
-        self._begin_step(end)
-        if end - self._sent_at > _SEND_EVERY or sum(map(len, self._records)) > _MOST_NUMBERS:
+            self._numbers += len(record)
+        self._put += 1
+        if self._numbers > _MOST_NUMBERS:
             self._send()
 
     def _send(self) -> None:
         """Send the records that are whole."""
         out = channel.current()
         size = steps_per_record(self._first)
-        whole = (self._step - self._first) // size
+        whole = (self._put - self._first) // size
         records, self._records = self._records[:whole], self._records[whole:]
+        self._numbers = sum(map(len, self._records))
         first, self._first, self._sent_at = self._first, self._first + whole * size, now()
         if out is not None and records:
             sending = 0
-            if any(len(record) > HEAD for record in records):
+            due = self._sent_at - self._sending_at > _SEND_EVERY
+            if due and any(len(record) > HEAD for record in records):
                 from distdl_jupyter.worker import links  # the module socket, which most ranks never import
 
-                sending = links.time_sending()
+                self._sending_at, sending = self._sent_at, links.time_sending()
             more = {"gradients": self._gradients, "backward": self._backward // 1000} if self._gradients else {}
             self._backward = 0
             out.send("steps", first=first, size=size, records=records, sending=sending, **more)

@@ -162,6 +162,7 @@ class Recording:
         self.epoch = time.time_ns() - now()
         for name in ("data", "wait"):
             vars(recorder)[name] = self._noting(name, getattr(recorder, name))
+        recorder.measure_all(on=True)
         self._begin = now()
 
     def _noting(self, name: str, original: Callable[..., None]) -> Callable[..., None]:
@@ -188,6 +189,7 @@ class Recording:
         """Stop recording."""
         for name in ("data", "wait"):
             vars(recorder).pop(name, None)
+        recorder.measure_all(on=False)
         profiling, self.profiler = self.profiler, None
         if profiling is not None:
             profiling.stop()

@@ -82,19 +82,21 @@ def _skip(compiler: ModuleType) -> None:
 
 def _watch_loaders(module: ModuleType) -> None:
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the only class of all iterators
-    iterator.__next__ = timed(iterator.__next__, lambda begin, batch: recorder.data(begin, samples_of(batch)))
-    loader.__iter__ = timed(loader.__iter__, lambda begin, _: recorder.data(begin))
+    iterator.__next__ = timed("data", iterator.__next__, lambda begin, batch: recorder.data(begin, samples_of(batch)))
+    loader.__iter__ = timed("data", loader.__iter__, lambda begin, _: recorder.data(begin))
 
 
-def timed(original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
+def timed(part: str, original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
     """Return a function that reports when it was called and what it returned; what it calls itself is not reported."""
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
+        if not recorder.detailed:
+            return blocked(original, *args, **kwargs) if part == "wait" else original(*args, **kwargs)
         if inside.on:
             return original(*args, **kwargs)
         inside.on = True
-        begin, result = now(), None
+        begin, result = recorder.begin(part), None
         try:
             result = original(*args, **kwargs)
             return result
@@ -103,6 +105,15 @@ def timed(original: Callable[..., Any], report: Callable[[int, Any], None]) -> C
             report(begin, result)
 
     return untraced(watched)
+
+
+def blocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function in a step that is not measured, of which only the time is told for which others held it up."""
+    begin = now()
+    try:
+        return original(*args, **kwargs)
+    finally:
+        recorder.blocked += now() - begin
 
 
 def samples_of(batch: Any) -> int:
@@ -119,7 +130,7 @@ def samples_of(batch: Any) -> int:
 
 def _watch_collectives(module: ModuleType) -> None:
     work = module.Work
-    work.wait = timed(work.wait, lambda begin, _: recorder.wait(begin))
+    work.wait = timed("wait", work.wait, lambda begin, _: recorder.wait(begin))
 
 
 def _watch_parallel(module: ModuleType) -> None:
@@ -129,7 +140,7 @@ def _watch_parallel(module: ModuleType) -> None:
 
     @functools.wraps(forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_compiling() and torch.is_grad_enabled():
+        if not _is_compiling() and recorder.detailed and torch.is_grad_enabled():
             recorder.forward()
             if self not in counted:
                 counted.add(self)
@@ -139,7 +150,7 @@ def _watch_parallel(module: ModuleType) -> None:
     owner.forward = untraced(watched)
     if hasattr(owner, "_sync_buffers"):  # rank 0 sends its buffers before the forward pass
         synchronise = owner._sync_buffers  # noqa: SLF001
-        waited = timed(synchronise, lambda begin, _: recorder.wait(begin))
+        waited = timed("wait", synchronise, lambda begin, _: recorder.wait(begin))
 
         @functools.wraps(synchronise)
         def watched_buffers(self: Any) -> None:
@@ -155,41 +166,49 @@ def _watch_backward(autograd: ModuleType) -> None:
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.on or inside.backward or _is_compiling():
             return backward(tensors, *args, **kwargs)
+        if not recorder.detailed:
+            recorder.passed = True
+            return blocked(backward, tensors, *args, **kwargs)
+        recorder.can_skip = True
         recorder.backward()
-        arrival, begin = _Arrival(), now()
+        begin, arrival = now(), None
         inside.backward = True
         try:
-            arrival.expect(tensors)
+            arrival = _Arrival(tensors)
             return backward(tensors, *args, **kwargs)
         finally:
             inside.backward = inside.on = False
-            recorder.backward_took((arrival.at or now()) - begin)
-            arrival.done()
+            recorder.backward_ended(begin, arrival.end() if arrival is not None else 0)
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
         if not _is_compiling():
-            recorder.backward()
+            if recorder.detailed:
+                recorder.backward()
+            else:
+                recorder.passed = True
         return grad(*args, **kwargs)
 
     autograd.backward, autograd.grad = untraced(watched_backward), untraced(watched_grad)  # type: ignore[attr-defined]
 
 
 class _Arrival:
-    """When the rank's own part of a backward pass is done, and it waits for the other ranks."""
+    """When the rank's own part of a backward pass is done, and it waits for the other ranks.
 
-    def __init__(self) -> None:
-        self.at = 0  # 0: not yet, or it waits for nobody
+    The pass begins at a tensor, or the first of several. On a GPU it is carried out by another thread.
+    """
+
+    def __init__(self, tensors: Any) -> None:
+        self._at = 0  # 0: not yet, or it waits for nobody
+        self._thread = threading.get_ident()
         self._handle: Any = None
-
-    def expect(self, tensors: Any) -> None:
-        """Ask to be told, of the pass that begins at a tensor or the first of several."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-            return
         with contextlib.suppress(Exception):  # without a gradient the pass itself says so
             root = tensors if hasattr(tensors, "register_hook") else tensors[0]
-            self._handle = root.register_hook(self._begun)
+            if root.is_cuda and not recorder.is_on_gpu:
+                recorder.use_gpu(root.device)
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is not None and distributed.is_available() and distributed.is_initialized():
+                self._handle = root.register_hook(self._begun)
 
     def _begun(self, _gradient: Any) -> None:
         try:
@@ -198,20 +217,23 @@ class _Arrival:
             recorder.fail(error)
 
     def _arrived(self) -> None:
-        self.at = now()
-        inside.on = True  # what waits from here on is a part of this wait
+        try:
+            self._at = recorder.arrived()
+        except Exception as error:  # noqa: BLE001  our failure must not become the user's
+            recorder.fail(error)
+        if threading.get_ident() == self._thread:
+            inside.on = True  # what waits from here on is a part of this wait
 
-    def done(self) -> None:
-        """Report the wait, which ends now."""
+    def end(self) -> int:
+        """Return the moment, and ask no more."""
         if self._handle is not None:
             self._handle.remove()
-        if self.at:
-            recorder.wait(self.at)
+        return self._at
 
 
 def _watch_synchronize(mpi_ops: ModuleType) -> None:
     original = mpi_ops.synchronize
-    watched = timed(original, lambda begin, _: recorder.wait(begin))
+    watched = timed("wait", original, lambda begin, _: recorder.wait(begin))
     for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
         module = sys.modules.get(name)  # in a rank that was forked from a template they have taken it already
         if module is not None and getattr(module, "synchronize", None) is original:
@@ -222,7 +244,7 @@ def _watch_horovod(module: ModuleType) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         owner = getattr(module, name, None)
         if owner is not None:
-            owner.synchronize = _counted(timed(owner.synchronize, lambda begin, _: recorder.wait(begin)))
+            owner.synchronize = _counted(timed("wait", owner.synchronize, lambda begin, _: recorder.wait(begin)))
 
 
 def _counted(synchronize: Callable[..., Any]) -> Callable[..., Any]:

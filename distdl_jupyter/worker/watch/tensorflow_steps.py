@@ -148,7 +148,7 @@ def _watch_tapes(module: ModuleType) -> None:
 def _watch_iterators(module: ModuleType) -> None:
     for name in ("iterator_get_next", "iterator_get_next_as_optional", "multi_device_iterator_get_next_from_shard"):
         original = getattr(module, name)
-        eager = timed(original, lambda begin, batch: recorder.data(begin, samples_of(batch)))
+        eager = timed("data", original, lambda begin, batch: recorder.data(begin, samples_of(batch)))
         setattr(module, name, _either(original, eager, _graph_data))
 
 
@@ -194,7 +194,7 @@ def _watch_reduction(owner: Any, name: str, at: int) -> None:
 
 def _reducing(original: Callable[..., Any], at: int) -> Callable[..., Any]:
     """Return a function that says how long what it reduces, its argument ``at``, waits for the other ranks."""
-    eager = timed(original, lambda begin, _: recorder.wait(begin))
+    eager = timed("wait", original, lambda begin, _: recorder.wait(begin))
     return _either(original, eager, functools.partial(_graph_wait, at))
 
 

@@ -2,7 +2,8 @@
 
 torch waits in each backward pass for the gradients of all parameters. Where one is missing, the gradients of its bucket
 are not averaged; the next forward pass raises an error that has the numbers of the parameters, and ranks that do use
-them wait for ever. So parameters without a gradient are also looked for when an optimizer has stepped.
+them wait for ever. So parameters without a gradient are also looked for when an optimizer has stepped, in the steps
+that are measured in all parts (``step_times``): of many short steps not in all.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.step_times import recorder
 from distdl_jupyter.worker.watch.hooks import PostImport
 from distdl_jupyter.worker.watch.step_hooks import untraced
 
 if TYPE_CHECKING:
     from distdl_jupyter.worker.failing_statement import View
+    from distdl_jupyter.worker.frames import Describer
     from distdl_jupyter.worker.sources import Sources
 
 CODE = "unused-parameters"
@@ -43,13 +46,15 @@ _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 class _Model:
     """What is known of one DistributedDataParallel model; ``step`` counts forward passes that average gradients."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, describer: Describer) -> None:
+        self._describer = describer
         # torch numbers parameters in this order: those that are trained when the model is wrapped.
         ignored = getattr(model, "parameters_to_ignore", ())
         self.parameters = [(name, value) for name, value in model.module.named_parameters()
                            if value.requires_grad and name not in ignored]  # fmt: skip
         self.step = 0
-        self.line = ""
+        #: File and line of the user's code that ran the last pass.
+        self.position = ("", 0)
         #: Whether a pass has run since an optimizer has stepped.
         self.pending = False
         #: Names of the parameters that had no gradient when an optimizer stepped last.
@@ -62,7 +67,14 @@ class _Model:
     @property
     def place(self) -> str:
         """Step and line of the last pass, as a sentence says it."""
-        return f"in step {self.step}{f' ({self.line})' if self.line else ''}"
+        label, line = self._describer.shown(*self.position)
+        if not line:
+            return f"in step {self.step}"
+        return (
+            f"in step {self.step} ({label}, line {line})"
+            if label.endswith(".py")
+            else f"in step {self.step} (line {line})"
+        )
 
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
@@ -85,15 +97,14 @@ def _watch_parallel(module: ModuleType, sources: Sources, code: Path) -> None:
     @functools.wraps(original)
     def made(this: Any, *args: Any, **kwargs: Any) -> None:
         original(this, *args, **kwargs)
-        _models[this] = _Model(this)
+        _models[this] = _Model(this, describer)
 
     @functools.wraps(before)
     def begun(this: Any, *args: Any, **kwargs: Any) -> Any:
         result = before(this, *args, **kwargs)  # raises where the pass before was not complete
         if (model := _models.get(this)) is not None and this.require_backward_grad_sync and _is_training():
-            model.step, model.pending = model.step + 1, True
-            label, line = describer.line()
-            model.line = f"{label}, line {line}" if label.endswith(".py") else f"line {line}" * bool(line)
+            model.step, model.pending = model.step + 1, recorder.detailed
+            model.position = describer.position()
         return result
 
     owner.__init__, owner._pre_forward = made, untraced(begun)  # noqa: SLF001
@@ -112,6 +123,8 @@ def _watch_optimizers(module: ModuleType) -> None:
 
 def _stepped(optimizer: Any, pid: int) -> None:
     """Send a note where parameters of the optimizer have no gradient, which DistributedDataParallel waits for."""
+    if not recorder.detailed:
+        return
     for wrapper, model in list(_models.items()):
         if model.pending and (missing := [one for one in model.parameters if one[1].grad is None]):
             mine = {id(one) for group in optimizer.param_groups for one in group["params"]}

@@ -1,0 +1,183 @@
+"""Times the parts of training steps on the clock of a GPU, by timing events on the stream of the training.
+
+A kernel is only queued by the call that starts it, so the processor's clock says nothing of where the time of a step
+goes. An event is queued the same way, and the GPU notes the moment when its stream reaches it. Times are read later,
+when ``query()`` says that the GPU is past a step; nothing here waits for the GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+#: Seconds that ``wait`` polls at most: a GPU that hangs must not hold the end of the process.
+TIMEOUT = 2.0
+
+
+@dataclass(slots=True)
+class Measured:
+    """One step, in microseconds. ``passes`` are its backward passes, ``own`` without the waits at their ends."""
+
+    seconds: int
+    data: int
+    rest: int
+    samples: int
+    waits: list[int]
+    passes: int = 0
+    own: int = 0
+
+    def like(self, seconds: int) -> Measured:
+        """Return a step of which only the whole time is known: what it takes longer than this one is rest."""
+        return replace(self, seconds=seconds, rest=max(0, self.rest + seconds - self.seconds))
+
+
+@dataclass(slots=True)
+class _Step:
+    """The events of a step; ``skipped`` steps without events lie between ``previous_end`` and its begin."""
+
+    begin: Any
+    previous_end: Any
+    skipped: int
+    end: Any = None
+    #: ("data", "wait" or "backward", begin, end).
+    intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
+    #: The event before which all is rest, but for so many first intervals.
+    rest: tuple[Any, int] | None = None
+    samples: int = 0
+
+
+class GpuSteps:
+    """The steps of one thread on one device. Events that were read are used again."""
+
+    def __init__(self, device: Any) -> None:
+        self._cuda = sys.modules["torch"].cuda
+        self._device = device
+        self._spare: list[Any] = []
+        self._ended: deque[_Step] = deque()
+        self._step: _Step | None = None
+        self._opened: dict[str, Any] = {}
+        #: The end of the last step that has events, and how many later ones were begun with events and have none.
+        self._last: Any = None
+        self._captured = 0
+        #: The end of a step without events, before one that has some.
+        self._border: Any = None
+        #: The step that was read last.
+        self._read: Measured | None = None
+
+    def border(self) -> None:
+        """Take the end of a step without events, after which one with events begins."""
+        self._border = self._record()
+
+    def begin(self, skipped: int) -> None:
+        """Begin a step with events, after so many without; where there are none at the end of the one before."""
+        skipped, self._captured = skipped + self._captured, 0
+        follows = self._last is not None and not skipped
+        begin, self._border = (self._last if follows else self._border or self._record()), None
+        if begin is None:
+            self._captured = skipped
+        else:
+            self._step, self._opened = _Step(begin, self._last, skipped), {}
+
+    def open(self, part: str) -> None:
+        """Begin an interval of the step."""
+        if self._step is not None:
+            self._opened[part] = self._record()
+
+    def close(self, part: str) -> None:
+        """End an interval."""
+        begin = self._opened.pop(part, None)
+        if begin is not None and (end := self._record()) is not None and self._step is not None:
+            self._step.intervals.append((part, begin, end))
+
+    def rest(self) -> None:
+        """Count what the step has had so far, but for its intervals, as its rest."""
+        if self._step is not None and (event := self._record()) is not None:
+            if self._step.rest is not None:
+                self._spare.append(self._step.rest[0])
+            self._step.rest = (event, len(self._step.intervals))
+
+    def stepped(self) -> None:
+        """Take that an optimizer has stepped; of several the last one ends the step."""
+        if self._step is not None:
+            if self._step.end is not None:
+                self._spare.append(self._step.end)
+            self._step.end = self._record()
+
+    def end(self, samples: int) -> None:
+        """End the step."""
+        step, self._step = self._step, None
+        if step is None:
+            self._captured += 1
+        elif step.end is None:  # it was captured into a CUDA graph
+            self._captured += step.skipped + 1
+        else:
+            step.samples, self._last = samples, step.end
+            self._ended.append(step)
+
+    def forget(self) -> None:
+        """Forget the step that runs: another thread trains now."""
+        self._step = None
+
+    def read(self) -> Iterator[Measured]:
+        """Yield the steps that the GPU has done, in their order."""
+        while self._ended and not self._is_capturing() and self._ended[0].end.query():
+            yield from self._measured(self._ended.popleft())
+
+    def wait(self, skipped: int) -> Iterator[Measured]:
+        """Yield the steps that are left, as far as the GPU does them in time, and as many without events."""
+        until = time.monotonic() + TIMEOUT
+        while self._ended and time.monotonic() < until:
+            yield from self.read()
+            time.sleep(0.001)
+        if self._read is not None and not self._ended:
+            skipped, self._captured = skipped + self._captured, 0
+            yield from [self._read] * skipped
+
+    def _is_capturing(self) -> bool:
+        """Return whether a CUDA graph is captured now, into which an event would go instead of being read."""
+        return bool(self._cuda.is_current_stream_capturing())
+
+    def _record(self) -> Any:
+        """Return an event at this place of the stream, None inside a capture."""
+        if self._is_capturing():
+            return None
+        event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self._device))
+        return event
+
+    def _measured(self, step: _Step) -> Iterator[Measured]:
+        """Yield the steps before one that have no events, whose parts are taken to be alike, and that step."""
+        parts: dict[str, list[int]] = {"data": [], "wait": [], "backward": []}
+        inside_rest = 0
+        for at, (part, begin, end) in enumerate(step.intervals):
+            taken = _microseconds(begin, end)
+            parts[part].append(taken)
+            if step.rest is not None and at < step.rest[1]:
+                inside_rest += taken
+        rest = 0 if step.rest is None else max(0, _microseconds(step.begin, step.rest[0]) - inside_rest)
+        seconds, own = _microseconds(step.begin, step.end), sum(parts["backward"])
+        measured = Measured(seconds, sum(parts["data"]), rest, step.samples, parts["wait"], own=own)
+        if step.skipped and step.previous_end is not None:
+            seconds = _microseconds(step.previous_end, step.begin) // step.skipped
+        yield from [measured.like(seconds)] * step.skipped
+        yield measured
+        self._read = measured
+        self._give_back(step)
+
+    def _give_back(self, step: _Step) -> None:
+        """Use the events of a step again, but for its end, with which the next one begins."""
+        self._spare.append(step.begin)
+        if step.previous_end not in (None, step.begin):
+            self._spare.append(step.previous_end)
+        for _, begin, end in step.intervals:
+            self._spare += [begin, end]
+        if step.rest is not None:
+            self._spare.append(step.rest[0])
+
+
+def _microseconds(begin: Any, end: Any) -> int:
+    return round(1000 * begin.elapsed_time(end))
