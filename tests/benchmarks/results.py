@@ -36,6 +36,7 @@ BENCHMARKS = (
     "throughput",
     "log_cost",
     "step_time_cost",
+    "step_overhead",
     "flood",
     "output_metrics",
     "log_latency",

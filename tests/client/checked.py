@@ -6,7 +6,7 @@ MISTAKES = ("", "same-data", "all-data", "no-wrapper", "sum", "unseeded", "no-se
             "dropout", "rate", "one-rank-rate", "own-batches", "own-same")  # fmt: skip
 
 
-def trains(mistake="", backend="torch", epochs=50):  # noqa: C901  one place for each mistake
+def trains(mistake="", backend="torch", epochs=50, device="cpu"):  # noqa: C901  one place for each mistake
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -28,7 +28,7 @@ def trains(mistake="", backend="torch", epochs=50):  # noqa: C901  one place for
         layers.insert(1, nn.BatchNorm1d(40))
     if mistake == "dropout":
         layers.insert(2, nn.Dropout(0.5))
-    model = nn.Sequential(*layers)
+    model = nn.Sequential(*layers).to(device)
     rate = 0.05 if mistake == "rate" else 0.05 * size
     optimizer = torch.optim.SGD(model.parameters(), lr=rate * (1 + (mistake == "one-rank-rate" and rank)), momentum=0.9)
     by_hand = mistake in ("sum", "unseeded")
@@ -60,7 +60,7 @@ def trains(mistake="", backend="torch", epochs=50):  # noqa: C901  one place for
             sampler.set_epoch(epoch)
         for inputs, targets in own() if mistake.startswith("own") else loader:
             optimizer.zero_grad()
-            loss = nn.functional.mse_loss(model(inputs), targets, reduction=reduction)
+            loss = nn.functional.mse_loss(model(inputs.to(device)), targets.to(device), reduction=reduction)
             loss.backward()
             if by_hand and backend == "torch":
                 for one in model.parameters():

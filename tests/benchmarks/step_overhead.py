@@ -1,0 +1,64 @@
+"""What a step of the same training takes as our job, beside ``torchrun``; on a GPU too where there is one.
+
+``python -m tests.benchmarks.step_overhead``. One rank, DistributedDataParallel, no report of the code itself; each turn
+in processes of its own, in turn. Seconds of a step by the wall clock, without the first 200 steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import cloudpickle
+
+import distdl_jupyter
+from tests.benchmarks import report
+from tests.benchmarks.launchers import SUBJECTS, free_port, workplace
+from tests.benchmarks.report import Report, interleaved
+from tests.benchmarks.subjects import training
+
+#: Seconds that a small step of our job may take longer, on a processor; on a GPU it is a ratio.
+SMALL, MOST, MOST_SHARE = "a small step", 10e-6, 1.01
+
+
+def measure(turns: int) -> Iterator[Report]:
+    """Yield one table."""
+    cloudpickle.register_pickle_by_value(training)
+    versions = report.versions("distdl-jupyter", "torch")
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        versions["GPU:"] = torch.cuda.get_device_name()
+    table = Report("A step of a job, by the wall clock, 1 rank", "us", versions)
+    for name, (device, *_) in training.SIZES.items():
+        if device == "cuda" and not has_gpu:
+            table.missing(name, "torchrun", "there is no GPU")
+            continue
+        with workplace():
+            times = interleaved({"ours": partial(_ours, name), "plain": partial(_plain, name)}, turns, warm_up=False)
+        table.compare(name, times["ours"], "torchrun", times["plain"], at_most=MOST_SHARE if device == "cuda" else None)
+        if name == SMALL:
+            cost = statistics.median(times["ours"]) - statistics.median(times["plain"])
+            table.value("its difference", [cost], at_most=1e6 * MOST)
+    yield table
+
+
+def _ours(name: str) -> float:
+    job = distdl_jupyter.submit(training.train, training.SIZES[name], distributed_backend="torch")
+    return float(job.results(timeout=300)[0])
+
+
+def _plain(name: str) -> float:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--master-port", str(free_port())]
+    done = subprocess.run(
+        [*command, str(SUBJECTS / "training.py"), name], check=True, capture_output=True, text=True, timeout=300
+    )
+    return float(done.stdout.rpartition("seconds a step:")[2])
+
+
+if __name__ == "__main__":
+    report.main(measure, turns=7)
