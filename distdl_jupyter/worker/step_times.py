@@ -93,6 +93,7 @@ class StepRecorder:
         self._measures_all = False
         #: Of the steps since the last one that was measured: nanoseconds, in all and blocked.
         self._skipped: list[tuple[int, int]] = []
+        self._blocked = 0
         #: The step that was measured last on a processor.
         self._last: Measured | None = None
         self._gpu: GpuSteps | None = None
@@ -256,14 +257,14 @@ class StepRecorder:
             if self._end:
                 self._close()
             self._is_skipped = steps = True
-            self.passed = False
+            self.passed, self.blocked, self._blocked = False, 0, self.blocked
         if steps:
             self._end = moment
             self._border()
 
     def _border(self) -> None:
         """Prepare for the step after the one that has ended."""
-        measured = self.detailed
+        measured = not self._is_skipped
         self.detailed = self._is_detailed(self._step + 1)
         if self._gpu is not None:
             if measured:
@@ -317,7 +318,7 @@ class StepRecorder:
         """Put the step that has ended into a record; the next one began at its end."""
         end = self._end
         if self._is_skipped:
-            self._skipped.append((end - self._begin, self.blocked))
+            self._skipped.append((end - self._begin, self._blocked))
         elif self._gpu is None or not self._on_gpu:
             self._last = self._measured(end)
             self._put_skipped(self._last)
@@ -326,7 +327,6 @@ class StepRecorder:
             self._gpu.end(self._samples)
             for step in self._gpu.read():
                 self._put_measured(step)
-        self.blocked = 0
         self._step += 1
         if self._step % _BLOCK == 0:
             limit = _SHORT if self._gpu is None else _SHORT_ON_GPU
@@ -352,13 +352,13 @@ class StepRecorder:
     def _put_skipped(self, step: Measured) -> None:
         """Put steps into records that are like one that was measured; a pause is the rank's own, or a wait."""
         for nanoseconds, blocked in self._skipped:
-            one = step.like(nanoseconds // 1000)
-            if one.waits and one.seconds - step.seconds > _PAUSE:
-                waited = blocked // 1000 - step.passes
-                waited = max(0, min(waited, one.rest))
-                one.rest -= waited
-                one.waits = [*one.waits[:-1], one.waits[-1] + waited]
-            self._put_measured(one)
+            seconds, waits = nanoseconds // 1000, step.waits
+            rest = max(0, step.rest + seconds - step.seconds)
+            if waits and seconds - step.seconds > _PAUSE:
+                waited = max(0, min(rest, blocked // 1000 - step.passes))
+                rest, waits = rest - waited, [*waits[:-1], waits[-1] + waited]
+            self._put_record([seconds, step.data, rest, step.samples, *waits])
+        self._backward += 1000 * step.own * len(self._skipped)
         self._skipped.clear()
 
     def _put_measured(self, step: Measured) -> None:
