@@ -84,6 +84,8 @@ class StepRecorder:
         self._sent_at = self._sending_at = self._numbers = 0
         #: The step that is put into a record next: behind ``_step`` where a GPU is yet to say how long it took.
         self._put = 0
+        #: How many steps its record has, and the steps from which and below which records have as many.
+        self._size, self._size_from, self._size_below = 1, 0, FULL
         self._logs_samples = False
         #: Whether the hooks are to measure now. Where not they only say that a backward pass has run, and for how many
         #: nanoseconds the thread was blocked in it and by collective operations.
@@ -254,7 +256,9 @@ class StepRecorder:
             self._forget()
         moment, steps = now(), bool(self._end or (self._begin and self._works))
         if self.passed:  # in a step that is not measured
-            if self._end:
+            if self._end and self._is_skipped:
+                self._close_skipped()
+            elif self._end:
                 self._close()
             self._is_skipped = steps = True
             self.passed, self.blocked, self._blocked = False, 0, self.blocked
@@ -318,8 +322,10 @@ class StepRecorder:
         """Put the step that has ended into a record; the next one began at its end."""
         end = self._end
         if self._is_skipped:
-            self._skipped.append((end - self._begin, self._blocked))
-        elif self._gpu is None or not self._on_gpu:
+            self._close_skipped()
+            self._begin_step(end)
+            return
+        if self._gpu is None or not self._on_gpu:
             self._last = self._measured(end)
             self._put_skipped(self._last)
             self._put_measured(self._last)
@@ -327,11 +333,20 @@ class StepRecorder:
             self._gpu.end(self._samples)
             for step in self._gpu.read():
                 self._put_measured(step)
+        self._count(end)
+        self._begin_step(end)
+
+    def _close_skipped(self) -> None:
+        """Keep what is known of a step that has ended and was not measured."""
+        self._skipped.append((self._end - self._begin, self._blocked))
+        self._begin = self._end
+        self._count(self._end)
+
+    def _count(self, end: int) -> None:
         self._step += 1
         if self._step % _BLOCK == 0:
             limit = _SHORT if self._gpu is None else _SHORT_ON_GPU
             self._is_short, self._block = self.can_skip and end - self._block < _BLOCK * limit, end
-        self._begin_step(end)
         if end - self._sent_at > _SEND_EVERY:
             self._send()
 
@@ -369,12 +384,13 @@ class StepRecorder:
         self._put_record([step.seconds, step.data, step.rest, step.samples, *waits])
 
     def _put_record(self, record: list[int]) -> None:
-        size = steps_per_record(self._put)
-        if (self._put - steps_before(self._put)) % size:
+        if self._put == self._size_below:
+            self._send()
+            self._size = steps_per_record(self._put)
+            self._size_from, self._size_below = self._size_below, FULL * (2 * self._size - 1)
+        if (self._put - self._size_from) % self._size:
             _add(self._records[-1], record)
         else:
-            if size != steps_per_record(self._first):
-                self._send()
             self._records.append(record)
             self._numbers += len(record)
         self._put += 1
@@ -399,11 +415,6 @@ class StepRecorder:
             more = {"gradients": self._gradients, "backward": self._backward // 1000} if self._gradients else {}
             self._backward = 0
             out.send("steps", first=first, size=size, records=records, sending=sending, **more)
-
-
-def steps_before(step: int) -> int:
-    """Return the first step whose record is as large as that of ``step``."""
-    return FULL * (steps_per_record(step) - 1)
 
 
 def _add(record: list[int], more: list[int]) -> None:
