@@ -65,7 +65,7 @@ class GpuSteps:
         self._captured = 0
         #: The end of a step without events, before one that has some.
         self._border: Any = None
-        #: The step that was read last.
+        #: The step that was read last, as long as those without events before it.
         self._read: Measured | None = None
 
     def border(self) -> None:
@@ -165,7 +165,7 @@ class GpuSteps:
             seconds = _microseconds(step.previous_end, step.begin) // step.skipped
         yield from [measured.like(seconds)] * step.skipped
         yield measured
-        self._read = measured
+        self._read = measured.like(seconds)
         self._give_back(step)
 
     def _give_back(self, step: _Step) -> None:
@@ -180,4 +180,4 @@ class GpuSteps:
 
 
 def _microseconds(begin: Any, end: Any) -> int:
-    return round(1000 * begin.elapsed_time(end))
+    return int(1000 * begin.elapsed_time(end) + 0.5)

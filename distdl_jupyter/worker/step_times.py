@@ -37,7 +37,7 @@ FULL = 2000
 #: Waits of a step that are told apart; later ones are added to the last.
 MOST_WAITS = 8
 #: So many first steps are measured, and later one in so many if they are short: no divisor of what people count by.
-_FIRST, _EVERY = 64, 23
+_FIRST, _EVERY = 64, 47
 #: After so many steps it is decided again whether they are short: in nanoseconds, on a processor and on a GPU. The
 #: hooks take less than 1 % of a longer one.
 _BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000

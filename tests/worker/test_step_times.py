@@ -168,6 +168,34 @@ def test_failure_of_a_hook_ends_the_measurement_with_one_note_and_not_the_traini
     assert records == []
 
 
+def test_of_short_steps_few_are_measured_and_a_pause_in_another_one_is_found(folder):
+    records = run(folder, """
+        from distdl_jupyter.worker import step_times
+        step_times._SHORT = 1_000_000_000  # also on a busy machine
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        model = torch.nn.parallel.DistributedDataParallel(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        measured = []
+        for step, rows in enumerate(DataLoader(torch.ones(300 * 2, 4), batch_size=2)):
+            loss = model(rows).square().mean()
+            if step == 250:
+                loss.register_hook(lambda _: time.sleep(0.3))
+            loss.backward()
+            measured.append(step_times.recorder.detailed)
+            optimizer.step()
+            if step == 200:
+                time.sleep(0.3)
+        assert all(measured[:64]), measured
+        assert not measured[201] and not measured[250], measured
+        assert 0 < sum(measured[64:]) < 130, measured
+    """)  # fmt: skip
+    assert len(records) == 300
+    assert [record[3] for record in records] == [2] * 300
+    assert records[201][2] > 250_000, "what the rank does before a pass is its own"
+    assert records[250][4] > 250_000, "what a pass takes longer than others is a wait"
+    assert sum(record[0] > 250_000 for record in records) == 2
+
+
 class Out:
     def __init__(self):
         self.sent = []
