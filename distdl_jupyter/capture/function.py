@@ -135,7 +135,7 @@ def _arguments(
             f"{name}{signature} cannot be called with these arguments: {error}.",
             code="arguments-do-not-fit",
             field="args",
-            hint="Pass its arguments as args=(...) and kwargs={{...}}.",
+            hint="Pass its arguments as args=(...) and kwargs={...}.",
         ) from None
     found: dict[str, Any] = {}
     for parameter, value in bound.arguments.items():

@@ -75,8 +75,8 @@ def test_secret_arguments_are_masked(project, params, shown):
         ("no.py", "jobs", {}, r"Unknown script 'no.py' in .*jobs\. Use one of: shards.py, train.py\."),
         ("train.py", "missing", {}, "source_directory '.*missing' is not a folder"),
         ("train.py", "jobs", "--x 3", "script_params must be a dict, not str"),
-        ("bad.py", "jobs", {}, r"Line 2 of bad.py is no Python"),
-        ("bytes.py", "jobs", {}, r"bytes.py is no text in UTF-8"),
+        ("bad.py", "jobs", {}, r"Line 2 of bad.py is not valid Python"),
+        ("bytes.py", "jobs", {}, r"bytes.py is not valid UTF-8 text"),
     ],
 )
 def test_mistakes_are_named(project, script, folder, params, words):

@@ -61,12 +61,12 @@ def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
     [
         (("add", "mini", "rak"), "Unknown cluster type 'rak'. Did you mean rack or ray?"),
         (("add", "mini", "rack", "--machine", 3), "Did you mean --machines?"),
-        (("add", "mini", "rack", "--machines", "x"), "distdl clusters add mini rack --help lists them"),
+        (("add", "mini", "rack", "--machines", "x"), "List them with: distdl clusters add mini rack --help"),
         (("add", "mini", "rack", "3"), "Unexpected argument '3': every value must follow an option."),
         (("add", "mini", "local", "--x", 3), "Unknown option '--x'. Use one of: --oversubscribe, --wait."),
         (("show", "mini"), "Unknown cluster 'mini'"),
-        (("check", "rack"), "rack is a kind of cluster, not a cluster. Make one with"),
-        (("remove", "local"), "local is there by itself"),
+        (("check", "rack"), "rack is a type of cluster, not the name of a cluster"),
+        (("remove", "local"), "local is built in"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_remedy(words, says):

@@ -72,9 +72,11 @@ def trial_numbers():
     ("given", "says"),
     [
         ({"parameters": {"lr": 0.1}}, "lr must be a range or a list of values, not 0.1"),
-        ({"parameters": {"rate": [1, 2]}}, "got an unexpected keyword argument 'rate'|cannot be called this way"),
-        ({"trials": 0}, "trials is 0"), ({"parallel": -1}, "parallel is -1"), ({"sampler": "x"}, "sampler is 'x'"),
-        ({"pruner": 3}, "pruner is 3"), ({"metric": ""}, "metric must be the name of a metric that "
+        ({"parameters": {"rate": [1, 2]}}, "cannot be called with these arguments"),
+        ({"trials": 0}, "trials must be an integer of at least 1, not 0"),
+        ({"parallel": -1}, "parallel must be an integer of at least 1, not -1"),
+        ({"sampler": "x"}, "sampler must be one of .*, not 'x'"),
+        ({"pruner": 3}, "pruner must be one of .*, not 3"), ({"metric": ""}, "metric must be the name of a metric that "
             "the"), ({"prune_after": -1}, "at least 0"),
         ({"sampler": "grid"}, "The sampler grid needs lists or integers"), ({"nodez": 2}, "nodez"),
     ],
@@ -129,7 +131,7 @@ def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
         found.stop()
     with pytest.raises(JobNotRunning, match=r"resume\(trials=8\)"):
         found.resume()
-    with pytest.raises(InvalidSpec, match="trials is 0"):
+    with pytest.raises(InvalidSpec, match="trials must be an integer of at least 1, not 0"):
         found.resume(trials=0)
     assert len(found.figure().data) == 4
     assert len(found.figure("parameters").data[0].dimensions) == 3

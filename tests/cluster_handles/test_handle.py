@@ -51,14 +51,14 @@ def test_a_cluster_is_added_shown_changed_and_removed(rack):
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: add_cluster("mini", "rak"), InvalidSpec, r"no kind of cluster\. Did you mean rack or ray\?"),
+        (lambda: add_cluster("mini", "rak"), InvalidSpec, r"Unknown cluster type 'rak'\. Did you mean rack or ray\?"),
         (lambda: add_cluster("mini", "rack", machine=3), InvalidSpec, r"Did you mean machines\?"),
         (lambda: add_cluster("mini", "rack", machines="3"), InvalidSpec, "machines must be an integer, not '3'"),
         (lambda: add_cluster("mini", "rack", machines=True), InvalidSpec, "must be an integer, not"),
         (lambda: add_cluster("mini", "rack", fast=1), InvalidSpec, "fast must be true or false, not 1"),
         (lambda: add_cluster("a b", "rack"), InvalidSpec, "Use 1 to 40 letters, digits, dots, dashes"),
         (lambda: clusters()["mino"], ClusterNotFound, r"Unknown cluster 'mino'\..* Use one of: local"),
-        (lambda: clusters()["rack"], ClusterNotFound, r"rack is a kind of cluster.*add_cluster\(\"lab\", \"rack\""),
+        (lambda: clusters()["rack"], ClusterNotFound, r"rack is a type of cluster.*add_cluster\(\"lab\", \"rack\""),
         (lambda: clusters()["local"].remove(), ClusterRefused, "is built in"),  # noqa: PLW0108
         (lambda: clusters()["local"].change(x=1), InvalidSpec, "is built in"),
         (lambda: clusters()["local"].check("horovod-glo"), InvalidSpec, "Did you mean horovod-gloo"),

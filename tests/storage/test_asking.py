@@ -38,7 +38,7 @@ def test_a_default_of_the_kernel_counts_until_a_flag_is_given():
 
 def test_a_cluster_that_brings_no_data_refuses_it(monkeypatch):
     monkeypatch.setattr(LocalCluster, "stages", False)
-    with pytest.raises(InvalidSpec, match=r"Local brings no data to its nodes\. Leave data out"):
+    with pytest.raises(InvalidSpec, match=r"Local cannot copy data to its nodes\. Remove data"):
         spec_of("--data shared:/a")
 
 

@@ -171,7 +171,7 @@ def test_executors_need_nothing_of_this_package(tmp_path):
     sas = "sv=2024&sig=abcdefgh1234567890"
     put = dataframes._storing("train", "blob", "https://127.0.0.1:9/account/container", "frames", "", {}, sas)
     said = alone(dataframes._writer(put))
-    assert said.startswith("RuntimeError https://127.0.0.1:9/account/container answered ")
+    assert said.startswith("RuntimeError https://127.0.0.1:9/account/container responded with ")
     assert "sig=" not in said
 
 

@@ -112,7 +112,7 @@ def test_outputs_that_cannot_be_sent_are_a_warning_and_the_job_is_done(home, cif
 
 @pytest.mark.parametrize(
     ("place", "says"),
-    [("not-there/x", "The container does not exist"), ("{name}/nothing", "holds no files. Check the prefix")],
+    [("not-there/x", "The container does not exist"), ("{name}/nothing", "contains no files. Check the prefix")],
 )
 def test_a_source_that_is_not_there_ends_the_job_before_any_rank(home, cifar, place, says):
     job = submit(data={"train": f"blob://devstoreaccount1/{place.format(name=cifar.name)}"})

@@ -49,7 +49,7 @@ def test_a_source_without_files_is_refused(blob, prefix):
 
 
 def test_a_container_that_is_not_there(blob):
-    with pytest.raises(DataUnavailable, match=r"The container does not exist \(ContainerNotFound\)\. Check its name"):
+    with pytest.raises(DataUnavailable, match=r"The container does not exist \(ContainerNotFound\)\. Check the names"):
         listed("blob://devstoreaccount1/not-there/x")
 
 

@@ -156,7 +156,7 @@ def test_a_password_for_the_index_stands_nowhere(wheels, home):
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # pip is looked for beside other tests' imports
 def test_a_module_that_no_package_brings_is_missed_before_the_ranks_start(wheels, home):
     asked = Wanted(pip=("oneleaf==1.0",), modules=("oneleaf", "nowhere.at_all"), variables=only(wheels))
-    with pytest.raises(Failure, match="nowhere is neither among the job's packages nor installed") as caught:
+    with pytest.raises(Failure, match="nowhere is neither in the job's packages nor installed") as caught:
         Environment(asked, str(home / "cache"), Progress(), lambda: None).make()
     assert caught.value.remedy.startswith("Add nowhere to pip_packages")
 
