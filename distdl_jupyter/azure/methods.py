@@ -21,11 +21,11 @@ TITLES = {
 }
 #: When to take it, one line each.
 WHEN = {
-    "cli": "You use az on this machine. The account of az login is used.",
-    "device_code": "Jupyter runs on another machine, for example a hub. You enter a short code in any browser.",
-    "browser": "Jupyter runs on your own computer. A browser page opens.",
+    "cli": "Use the account of az login on this machine.",
+    "device_code": "Jupyter runs on another machine, for example a hub. Enter a short code in any browser.",
+    "browser": "Jupyter runs on this computer: a page opens in its browser.",
     "managed_identity": "Jupyter runs on an Azure machine with a managed identity.",
-    "environment": "For automation. The app id and secret are set in the environment of Jupyter.",
+    "environment": "For automation: an app's id and secret are set in the environment of Jupyter.",
 }
 
 

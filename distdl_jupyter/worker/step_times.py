@@ -142,7 +142,7 @@ class StepRecorder:
         out = channel.current()
         if out is not None:
             text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
-            out.note("warning", text, "hook")
+            out.note("warning", text, "step-times-failed")
 
     def begin(self, part: str) -> int:
         """Return the moment at which a wait for a batch ("data") or for other ranks ("wait") begins."""

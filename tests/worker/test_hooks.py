@@ -53,7 +53,7 @@ def test_a_failing_call_is_a_note_and_no_error(finder, tmp_path, monkeypatch):
     finder.after("framework_b", lambda module: module.missing)
     assert importlib.import_module("framework_b").value == 1
     ((level, text, code),) = notes
-    assert (level, code) == ("warning", "hook")
+    assert (level, code) == ("warning", "hook-failed")
     assert text.startswith("Metrics may be incomplete: after the import of framework_b AttributeError was raised")
 
 

@@ -56,12 +56,11 @@ def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[C
     else:
         chosen = next((one for one in partitions if one.default), None)
     if chosen is None:
-        says = f"unknown partition {options.partition}" if options.partition else "Slurm has no default partition"
-        return [
-            Check(
-                "", "Partition", "error", says, f"Set the option partition to one of: {names}.", code="slurm-partition"
-            )
-        ]
+        if options.partition:
+            says, code = f"unknown partition {options.partition}", "slurm-partition-unknown"
+        else:
+            says, code = "Slurm has no default partition", "slurm-no-default-partition"
+        return [Check("", "Partition", "error", says, f"Set the option partition to one of: {names}.", code=code)]
     if not chosen.up:
         return [
             Check(
@@ -70,7 +69,7 @@ def _partition(options: SlurmOptions, partitions: Sequence[Partition]) -> list[C
                 "error",
                 f"{chosen.name} is down",
                 f"Wait, or set the option partition to one of: {names}.",
-                code="slurm-partition",
+                code="slurm-partition-down",
             )
         ]
     return [Check("", "Partition", "ok", f"{chosen.name}, {plural(chosen.nodes, 'node')}"), *_limit(options, chosen)]

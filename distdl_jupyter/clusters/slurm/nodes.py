@@ -284,7 +284,7 @@ class SlurmNodes(AgentNodes):
                 code="slurm-results-not-collected",
                 hint="The files that ranks wrote are still in that folder.",
             ) from error
-        self.notices += [Notice("warning", text, "collected") for text in stayed]
+        self.notices += [Notice("warning", text, "results-not-collected") for text in stayed]
 
     def close(self) -> None:
         """End the agents, and wait until Slurm has freed the nodes."""

@@ -90,7 +90,7 @@ def _rows(facts: Mapping[str, Any], python: str, modules: Sequence[str], program
                     level,
                     f"{name} is not installed for {python}",
                     f"Install it on the nodes: {python} -m pip install {name}",
-                    code="slurm-package",
+                    code="slurm-package-missing",
                 )
             )
     found = facts.get("programs") or {}
@@ -103,7 +103,7 @@ def _rows(facts: Mapping[str, Any], python: str, modules: Sequence[str], program
             "error",
             f"{name} was not found next to {python} or on the PATH of the node",
             "Install it, or load its module with the option setup.",
-            code="slurm-package",
+            code="slurm-program-missing",
         )
         for name in programs
     ]
@@ -135,6 +135,6 @@ def _version(node: str, name: str, there: str, python: str) -> Check:
             "warning",
             f"{name} {there}, but {here} on this machine",
             f"Install the same version: {python} -m pip install {name}=={here}",
-            code="slurm-package",
+            code="slurm-package-version",
         )
     return Check(node, name, "ok", there or "installed")

@@ -30,4 +30,4 @@ def _choose(torch: ModuleType) -> None:
         torch.cuda.set_device(index)
     except Exception as error:  # noqa: BLE001  a device that fails must not fail the import of torch
         text = f"GPU {index} could not be selected in torch ({error!s:.200}). Call torch.cuda.set_device."
-        report.note("warning", text, "gpu")
+        report.note("warning", text, "gpu-not-selected")

@@ -89,5 +89,5 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
         text = f"Metrics may be incomplete: {what} {type(error).__name__} was raised ({error!s:.200})."
         if text not in _reported:
             _reported.add(text)
-            report.note("warning", text, "hook")
+            report.note("warning", text, "hook-failed")
         return None
