@@ -61,7 +61,7 @@ def test_a_retired_size_is_not_called_barred_too() -> None:
 def test_more_vcpus_than_the_quota_leaves() -> None:
     advice = said(rent(size(quotas=(quota(24, 48),)), node_count=2))["beyond-quota"]
     assert advice.reason.startswith(
-        f"2 × {A100} need 48 vCPUs, and the quota of Azure Machine Learning leaves 24 of 48 for this family."
+        f"2 × {A100} need 48 vCPUs, but the quota of Azure Machine Learning has 24 of 48 left for this family."
     )
     assert (advice.action, advice.change) == ("Use 1 node", {"node_count": 1})
     none = said(rent(size(quotas=(quota(48, 48),))))["beyond-quota"]

@@ -31,7 +31,7 @@ def recorded(backend, tmp_path):
         found = begun(job).profile(4, timeout=120)
         with pytest.raises(InvalidSpec, match="no rank 7"):
             job.profile(ranks=[7])
-        with pytest.raises(InvalidSpec, match=r"it takes a list. Example: .1."):
+        with pytest.raises(InvalidSpec, match=r"ranks must be a list, not 1\. Example: .1."):
             job.profile(ranks=1)
         with pytest.raises(InvalidSpec, match="1 to 50 steps"):
             job.profile(steps=0)

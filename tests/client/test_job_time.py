@@ -126,7 +126,7 @@ def test_rank_that_pauses_now_and_then_is_named_and_equal_ranks_are_not():
     job = submit(pause, (0, 12), process_count_per_node=2, distributed_backend="torch")
     job.results(timeout=240)
     assert job.time().straggler is None
-    assert "too few steps" in str(job.time())
+    assert "Too few steps" in str(job.time())
 
 
 def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(capsys):

@@ -34,7 +34,7 @@ def job():
 
 
 def test_secrets_are_asked_for_again(job, monkeypatch):
-    with pytest.raises(InvalidSpec, match="API_TOKEN was given to job"):
+    with pytest.raises(InvalidSpec, match="API_TOKEN was set for job"):
         job.resume()
     given = job.resume(env={"API_TOKEN": "other-word"}).wait(60)
     assert given.result() == ("xx", ["other-word", "first", "1"])

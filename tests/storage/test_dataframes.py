@@ -52,7 +52,7 @@ def test_each_row_of_a_dataframe_is_read_once_by_one_rank(distdl_home):
     check(found)
     assert " in 5 files, " in found["log"][0]
     assert f"The folder /nowhere for the DataFrame train does not exist on this machine. {FOLDER}" in found["no folder"]
-    assert "train is a DataFrame, which is not written to https://host/prefix" in found["store"]
+    assert "The DataFrame train cannot be written to https://host/prefix" in found["store"]
     assert (
         found["few"]
         == "train has 1 row, but the job has 2 processes. Use fewer processes, because each needs at least one row."
