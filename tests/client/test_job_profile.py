@@ -29,7 +29,7 @@ def recorded(backend, tmp_path):
     job = client.submit(train, (backend,), distributed_backend=backend, process_count_per_node=2)
     try:
         found = begun(job).profile(4, timeout=120)
-        with pytest.raises(InvalidSpec, match="no rank 7"):
+        with pytest.raises(InvalidSpec, match="Unknown rank 7"):
             job.profile(ranks=[7])
         with pytest.raises(InvalidSpec, match=r"ranks must be a list, not 1\. Example: .1."):
             job.profile(ranks=1)

@@ -54,9 +54,9 @@ def test_a_job_without_samples_says_so(tmp_path):
     from distdl_jupyter.views.resources import ResourceTable
 
     table = ResourceTable(tmp_path / "resources.bin")
-    assert (len(table), repr(table)[:11], len(table.to_pandas())) == (0, "No samples:", 0)
+    assert (len(table), repr(table)[:11], len(table.to_pandas())) == (0, "No samples.", 0)
     table = ResourceTable(tmp_path / "resources.bin", may_come=True)
-    assert (len(table), repr(table)[:15]) == (0, "No samples yet:")
+    assert (len(table), repr(table)[:15]) == (0, "No samples yet.")
 
 
 def hold_until(path):

@@ -38,7 +38,7 @@ def notes(job):
 def test_what_keeps_the_process_alive_is_named_and_the_value_survives_a_cancel(kind, name):
     job = submit(leave_behind, (kind,), process_count_per_node=2, distributed_backend="torch")
     (text,) = wait_for(lambda: notes(job), 60, "the note")
-    assert text.startswith("The function has returned; ")
+    assert text.startswith("The function has returned, but ")
     assert f"{name} keeps the process alive" in text
     assert not job.state.ended
     job.cancel()

@@ -328,7 +328,7 @@ def test_a_hang_that_is_given_a_time(backend):
     job.wait(90)
     view = job.view()
     assert view.state is State.FAILED, view.reason
-    assert "no rank made progress for 4 s, its hang_timeout_seconds" in view.reason
+    assert "no rank made progress for 4 s (hang_timeout_seconds)" in view.reason
     assert "rank 1 is in tests/faults/test_stuck.py, line" in view.reason
     assert "rank 0 waits for it in" in view.reason
     assert view.stop.by == "hang"
