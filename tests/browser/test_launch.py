@@ -464,7 +464,7 @@ def test_a_form_serves_while_a_cell_runs_and_its_job_runs_horovod(notebook: Call
     page.keyboard.type("local")
     adding.get_by_role("combobox", name="Kind").select_option("local")
     adding.get_by_role("button", name="Add", exact=True).click()
-    expect(adding).to_contain_text("local is a kind of cluster")
+    expect(adding).to_contain_text("local is a cluster type")
     expect(adding.get_by_role("textbox", name="Name")).to_be_focused()
     page.keyboard.press("Control+A")
     page.keyboard.type("desk")

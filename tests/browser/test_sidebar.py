@@ -302,7 +302,7 @@ def test_a_cluster_gets_a_name_and_loses_it(bar: Sidebar, shared_page: Book) -> 
     name.fill("local")
     form.get_by_role("button", name="Add").click()
     expect(name).to_have_attribute("aria-invalid", "true")
-    expect(form.locator(".dd-schema-field").first).to_contain_text("local is a kind of cluster")
+    expect(form.locator(".dd-schema-field").first).to_contain_text("local is a cluster type")
     shared_page.picture("sidebar-add-cluster", bar.root)
     name.fill("mini")
     bar.page.keyboard.press("Enter")

@@ -49,7 +49,7 @@ def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
     assert [job.state for job in (single, several)] == [State.COMPLETED] * 2
     assert standing(several).single == single.id
     assert standing(several).found.to_json()["findings"][0]["code"] == "gradients-not-averaged"
-    with pytest.raises(JobNotFound, match="is no check"):
+    with pytest.raises(JobNotFound, match="is not a check"):
         standing(single)
     # A list has one row for both, and what removes it removes both.
     assert [row.id for row in client.rows()] == [several.id]

@@ -33,7 +33,7 @@ def recorded(backend, tmp_path):
             job.profile(ranks=[7])
         with pytest.raises(InvalidSpec, match=r"ranks must be a list, not 1\. Example: .1."):
             job.profile(ranks=1)
-        with pytest.raises(InvalidSpec, match="1 to 50 steps"):
+        with pytest.raises(InvalidSpec, match="steps must be an integer from 1 to 50"):
             job.profile(steps=0)
         step = job.view().ranks[0].last_step
         wait_for(lambda: job.view().ranks[0].last_step > step, 60, "the training goes on")

@@ -191,11 +191,11 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
         ({"gpus": 1}, "gpus needs 1 GPU for each of 1 process, but this machine has 0"),
         ({"gpus": -1}, "gpus must be an integer from 0"),
         ({"gpus": 1, "use_gpu": False}, "gpus is 1, but use_gpu is False"),
-        ({"cores": 0}, "must be an integer of at least 1, not"),
-        ({"cores": True}, "must be an integer of at least 1, not"),
+        ({"cores": 0}, "cores must be an integer from 1 to"),
+        ({"cores": True}, "cores must be an integer from 1 to"),
         ({"memory": "much"}, "memory must be a size, not 'much'"),
-        ({"memory": "90000 TB"}, "memory asks for"),
-        ({"priority": 0.5}, "priority is 0.5"),
+        ({"memory": "90000 TB"}, "memory needs"),
+        ({"priority": 0.5}, "priority must be an integer"),
         ({"after": "nothing"}, "after: "),
     ],
 )
@@ -229,7 +229,7 @@ def test_where_the_order_cannot_be_changed_from_here_no_other_priority_is_said(d
     recorder = EventRecorder(folder, spec)
     recorder.write("queue", **QueueView(host="Slurm", is_fixed=True).to_json())
     try:
-        with pytest.raises(ClusterRefused, match="the queue of Slurm, whose order cannot be changed"):
+        with pytest.raises(ClusterRefused, match="is queued on Slurm, so its order cannot be changed here"):
             prioritize(folder.id, 5)
         assert not folder.control.exists()
     finally:

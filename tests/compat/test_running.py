@@ -109,7 +109,7 @@ def test_what_is_missing_is_said_before_anything_starts(folder, capsys):
     assert cli.main([*arguments, "--explain"]) == 1
     assert "MISSING" in capsys.readouterr().out
     assert cli.main(["submit"]) == 2
-    assert "distdl submit needs the file of a script" in capsys.readouterr().err
+    assert "distdl submit needs either a script or" in capsys.readouterr().err
 
 
 def test_one_thing_is_submitted_at_a_time():

@@ -100,7 +100,7 @@ def test_a_wheel_that_others_could_have_put_there_is_not_found(tmp_path: Path) -
     folder.chmod(0o755)
     assert cache.find(KEY) is None
     tmp_path.chmod(0o777)
-    with pytest.raises(PermissionError, match="Set DISTDL_HOME to a folder that belongs to you"), cache.lock(KEY):
+    with pytest.raises(PermissionError, match="Use a folder that belongs to you"), cache.lock(KEY):
         pass
 
 

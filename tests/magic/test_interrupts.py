@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -116,7 +117,14 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize(
+    "question",
+    [
+        "stacks",
+        "profile",
+        pytest.param("track", marks=pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")),
+    ],
+)
 def test_an_interrupt_of_a_question_to_a_job_leaves_it_running(ready, question):
     function, call = QUESTIONS[question]
     with silent_server() as port:

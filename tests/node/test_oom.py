@@ -42,7 +42,7 @@ def test_a_rank_that_takes_all_memory_is_told_with_the_evidence(group, tmp_path)
         agent.start(agent.python(eater), agent.python("import time; time.sleep(600)", process=1, out=3, err=4))
         told = agent.exit(0)
         assert told["signal"] == "KILL"
-        assert told["evidence"] == "The control group counts 1 process killed for lack of memory since the start."
+        assert told["evidence"] == "The control group reports 1 process killed for lack of memory since the start."
         assert 1 not in agent.exits()
         agent.ask("end", keep=False)
     finally:
@@ -55,5 +55,5 @@ def test_what_was_killed_before_is_no_evidence():
     found = oom.evidence(before)
     assert not found or "are free" in found
     assert oom.evidence({name: count - 2 for name, count in before.items()}).endswith(
-        "counts 2 processes killed for lack of memory since the start."
+        "reports 2 processes killed for lack of memory since the start."
     )

@@ -451,7 +451,7 @@ def test_a_user_writes_no_more_files_than_others_read(slot, monkeypatch):  # noq
     first, second, third = slot("first"), slot("second"), slot("third")
     takes(first, gpus(1))
     takes(second, gpus(1))
-    assert third.ask(gpus(1)).problem.startswith("You have 2 jobs in the queue")
+    assert third.ask(gpus(1)).problem.startswith("You already have 2 jobs in the queue")
     first.release()
     takes(third, gpus(1))
 

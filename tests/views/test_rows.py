@@ -83,8 +83,7 @@ def test_clusters_have_a_column_of_costs_when_one_costs_something():
         (0, 1, 1.5, "A node costs 1.50 USD/h while it is running (list)."),
         (0, 3, 1.5, "A node costs 1.50 USD/h while it is running, 3 nodes 4.50 USD/h (list)."),
         (0, 3, None, "The price of a node is unknown."),
-        (1, 1, 1.5, "A node costs 1.50 USD/h while it is running (list). 1 node keeps running and costs money all "
-            "the time, "
+        (1, 1, 1.5, "A node costs 1.50 USD/h while it is running (list). 1 node keeps running and costs money "
             "even without a job."),
     ],
 )  # fmt: skip

@@ -63,7 +63,7 @@ export class Header {
   readonly #shortId = h('span', { class: 'dd-mono dd-sub dd-id-short dd-nw' });
   readonly #copy = button('copy', __('Copy id'), 'dd-quiet dd-icon');
   readonly #inline = h('span', { class: 'dd-sub dd-s12 dd-num dd-ell' });
-  readonly #paused = h('div', { class: 'dd-paused dd-row dd-meta dd-s12 dd-ink-warn', hidden: true });
+  readonly #paused = h('div', { class: 'dd-paused dd-row dd-s12 dd-ink-warn', hidden: true });
   readonly #question = h('span', { class: 'dd-row dd-ask', role: 'group', hidden: true });
   readonly #attach = button('attach', __('Attach'), 'dd-keep');
   readonly #detach = button('detach', __('Detach'), 'dd-shrink');
