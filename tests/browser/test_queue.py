@@ -63,7 +63,7 @@ def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     expect(panel.locator(".dd-queue-why")).to_contain_text("held by digits")
     holders, reasons = panel.locator(".dd-queue-rows").all()
     expect(holders).to_contain_text("digits")
-    expect(reasons).to_contain_text(f"needs {cores()} cores, 0 cores free")
+    expect(reasons).to_contain_text(f"needs {cores()} cores, 0 free")
     for row in panel.locator(".dd-queue-row").all():
         label, value = (row.locator(f".dd-queue-{part}").bounding_box() for part in ("label", "value"))
         assert label["y"] < value["y"] + value["height"] <= label["y"] + label["height"] + 8  # one line

@@ -3,7 +3,7 @@ import type { Cluster } from '../api/schema';
 import type { Card } from './card';
 import type { Watch } from './jobview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
-import { bytes, shortId } from '../ui/format';
+import { bytes, count, shortId } from '../ui/format';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 
@@ -127,7 +127,7 @@ function reasons(queue: Queue): HTMLElement[] {
   const names = Object.keys(queue.needs).sort((left, right) => Number(queue.lacks.includes(right)) - Number(queue.lacks.includes(left)));
   const rows = names.map((name) => {
     const [needs, free] = [queue.needs[name] ?? 0, queue.free[name] ?? 0];
-    return check(WORDS[name]?.() ?? name, __('needs %1, %2 free', amount(name, needs), amount(name, free)), !queue.lacks.includes(name));
+    return check(WORDS[name]?.() ?? name, __('needs %1, %2 free', amount(name, needs), name === 'cores' ? count(free) : amount(name, free)), !queue.lacks.includes(name));
   });
   const before = queue.lacks.includes('order') ? __('after %1', queue.names.join(', ')) : __('first in line');
   const order = queue.place > 1 && !queue.lacks.includes('order') ? _n('%1 job ahead', '%1 jobs ahead', queue.place - 1) : before;

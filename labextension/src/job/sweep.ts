@@ -162,9 +162,10 @@ export class SweepView {
       this.#log = !this.#log;
       this.#redraw();
     });
+    const isPruned = sweep.trials.some(({ state }) => state === 'pruned');
     const cut = h('span', { class: 'dd-row dd-s12 dd-sub dd-nw' }, drawing(10, 10, [line('M2 2l6 6m0 -6l-6 6', 'dd-sweepcut')]), __('pruned here'));
     const positive = sweep.trials.every(({ means }) => means.every((value) => value > 0));
-    return [h('div', { class: 'dd-part' }, h('h3', { class: 'dd-h3 dd-grow dd-ell' }, sweep.metric), cut, positive ? log : null), curvesOf(sweep, this.#log && positive)];
+    return [h('div', { class: 'dd-part' }, h('h3', { class: 'dd-h3 dd-grow dd-ell' }, sweep.metric), isPruned ? cut : null, positive ? log : null), curvesOf(sweep, this.#log && positive)];
   }
 
   #drawTable(sweep: Sweep): Child[] {
