@@ -181,8 +181,8 @@ def _interrupted(id_: str) -> str:
     except JobNotFound:
         return client.nothing_started()
     measured = f"{facts.done} of {facts.size} numbers of processes" if facts else "nothing"
-    return (f"Interrupted with {measured} measured; no run is still running. "
-            f"To measure the rest, run distdl_jupyter.scaling({short_id(id_)!r}).resume()")  # fmt: skip
+    return (f"Interrupted with {measured} measured; no run is still running. To measure the rest, run "
+            f"distdl_jupyter.scaling({short_id(id_)!r}).resume()")  # fmt: skip
 
 
 def numbers(text: str) -> list[int]:

@@ -73,8 +73,7 @@ def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Che
         "warning",
         "no-gpu",
         f"{ast.unparse(first.node)[:60]} in {first.place} needs a GPU, but this machine has none. Every rank would "
-        "fail "
-        "there.",
+        "fail there.",
         'Use device = "cuda" if torch.cuda.is_available() else "cpu", or a compute_target with GPUs.',
     )
     return Check("CUDA", "no GPU on this machine", (finding,))

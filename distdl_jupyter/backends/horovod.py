@@ -161,8 +161,7 @@ class HorovodBackend(Backend):
         if placement.rehearsed and (options.elastic or options.controller != "gloo"):
             raise InvalidSpec(
                 f"A rehearsal does not support {'elastic jobs' if options.elastic else 'horovod-mpi'}, because the "
-                "program that starts "
-                "the processes cannot reach the networks of the nodes.",
+                "program that starts the processes cannot reach the networks of the nodes.",
                 code="rehearse-backend-unsupported",
                 field="rehearse",
                 hint="Use horovod-gloo or torch, or remove rehearse.",
@@ -333,8 +332,7 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
     if any(set(word) & set(" :") for word in placement.remote_shell):
         raise InvalidSpec(
             f"horovod-mpi cannot start several nodes with the Python {placement.remote_shell[0]!r}, because Open "
-            "MPI allows "
-            "no space and no colon in this path.",
+            "MPI allows no space and no colon in this path.",
             code="mpi-python-path",
             field="distributed_backend",
             hint="Move the environment to a path without them, or use horovod-gloo.",

@@ -483,8 +483,7 @@ def _warn_of_arguments(chosen: argparse.Namespace) -> None:
     if meant:
         print(f"{listing(meant)} after {chosen.script} "
             f"{'is passed to the script' if len(meant) == 1 else 'are passed to the script'}. Put options of "
-            "distdl submit before "
-            "the script.", file=sys.stderr)  # fmt: skip
+            "distdl submit before the script.", file=sys.stderr)  # fmt: skip
 
 
 def _resume(chosen: argparse.Namespace) -> int:

@@ -15,8 +15,7 @@ def add_to(commands: Any) -> None:
     one = commands.add_parser("notify", help=_TEXT, description=f"{_TEXT[0].upper()}{_TEXT[1:]}.")
     where = one.add_mutually_exclusive_group()
     where.add_argument("--set", action="store_true", help="read the webhook address from the terminal without echo, "
-        "or from standard input; it is a secret, so it "
-        "cannot be an argument")  # fmt: skip
+        "or from standard input; it is a secret, so it cannot be an argument")  # fmt: skip
     where.add_argument("--off", action="store_true", help="delete the address")
     one.add_argument("--for", dest="kinds", metavar="KINDS", help="events to send: end, failure, stall, nan, rule, "
         "separated by commas")  # fmt: skip

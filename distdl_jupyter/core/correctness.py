@@ -631,8 +631,8 @@ class _Ranks:
         more = self._samples_more()
         if ours and ours == alone and ours[0] and more > 1.5:
             text = (f"The learning rate is {_number(ours[0])}, the same on {count(self._size)} processes as on one, "
-                "but "
-                f"each step has {_number(more)} times the samples.")  # fmt: skip
+                "but each step has "
+                f"{_number(more)} times the samples.")  # fmt: skip
             self._add("info", "rate-not-scaled", text,
                       f"The linear scaling rule (Goyal et al., 2017) suggests {_number(ours[0] * more)}, after a "
                       "warm-up.",
@@ -695,8 +695,7 @@ _SEEDS = {
 
 def _divided(by: str) -> str:
     return (f"The weights are sharded across ranks ({by}), so no two ranks hold the same weights. Weights and "
-        "gradients "
-        "were not compared.")  # fmt: skip
+        "gradients were not compared.")  # fmt: skip
 
 
 def _samples(step: Mapping[str, Any]) -> list[str]:

@@ -114,8 +114,7 @@ def _opened(data: bytes, text: str) -> Any:
         return pickle.loads(data)
     except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
         return Unsent(text, f"The value cannot be loaded here ({type(error).__name__}: {error}). Import what it "
-            "needs first, or end "
-            "the cell with plain data.")  # fmt: skip
+            "needs first, or end the cell with plain data.")  # fmt: skip
 
 
 @dataclass(slots=True)

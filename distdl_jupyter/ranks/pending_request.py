@@ -144,13 +144,12 @@ class PendingRequest:
         verb = "runs" if len(self._running) == 1 else "run"
         if now - self._interrupted_at > _DEAF:
             self._once("deaf", f"{who} still {verb} {_DEAF:g} s after the interrupt, perhaps in a collective "
-                "operation whose peers "
-                "are gone. Interrupt again to stop the ranks.")  # fmt: skip
+                "operation whose peers are gone. Interrupt again to stop the ranks.")  # fmt: skip
         elif now - self._failed_at > _WAITS_FOR_FAILED and self._interrupts_passed == 0:
             failed, whom = sorted(self._answer.errors), "it" if len(self._answer.errors) == 1 else "them"
             self._once("failed", f"{_capital(ranks_in_words(failed))} failed; {who[0].lower()}{who[1:]} still "
-                f"{verb}, perhaps "
-                f"waiting for {whom}. Interrupt to stop the wait.")  # fmt: skip
+                f"{verb}, perhaps waiting for "
+                f"{whom}. Interrupt to stop the wait.")  # fmt: skip
 
     def _once(self, what: str, text: str) -> None:
         if what not in self._warned:

@@ -181,8 +181,7 @@ class Attempt:
             self._record_postmortem(rank)
         if crashed_at_the_end(rank):
             self._recorder.note("info", f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) during "
-                "shutdown. Its work was done "
-                "and its result is saved.", "crash-at-end")  # fmt: skip
+                "shutdown. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
 
     def _record_postmortem(self, rank: RankView) -> None:
         """Record what the rank's log shows of its failure; those that follow the first ones mostly say why they do."""

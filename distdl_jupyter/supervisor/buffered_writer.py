@@ -186,8 +186,7 @@ class DiskFullMonitor:
         if not self._reported:
             self._reported = True
             self._note("warning", f"The job's folder {self._path} cannot be written ({writer.refused.strerror}). "
-                "Training continues, "
-                "but its log is on hold. Free space there.", FULL)  # fmt: skip
+                "Training continues, but its log is on hold. Free space there.", FULL)  # fmt: skip
         if writer.retry():
             self._reported = False
             self._note("info", f"The job's folder could not be written for {duration(time.time() - writer.since)}. "

@@ -398,8 +398,7 @@ class EventRecorder:
             self._has_left_out = True
             limit = size_in_words(self.spec.max_log_bytes)
             self.note("warning", f"The log is longer than its limit of {limit}, so only its first half and its last "
-                "lines are kept. "
-                "Raise max_log_bytes to keep more.", _LOG_LIMIT)  # fmt: skip
+                "lines are kept. Raise max_log_bytes to keep more.", _LOG_LIMIT)  # fmt: skip
 
     def _counts(self) -> dict[str, list[int]]:
         """Return the lines of each rank, and those on stderr (see core.events)."""

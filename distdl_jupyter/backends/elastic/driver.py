@@ -337,5 +337,4 @@ class Driver:
             absent = [slot for slot in self._slots if slot.alive and not slot.ready]
             self._give_up(
                 f"The processes did not connect within {waited}: {ranks([slot.number for slot in absent])} did not "
-                "call "
-                "hvd.init().", absent)  # fmt: skip
+                "call hvd.init().", absent)  # fmt: skip

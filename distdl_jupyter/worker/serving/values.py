@@ -41,13 +41,11 @@ def packed(value: Any, most: int = LARGEST) -> tuple[bytes, str]:
     except _TooLarge:
         name = type(value).__name__
         return b"", (f"The value is {name} of more than {most // 2 ** 20} MB, so only its text is returned. End the "
-        "cell "
-            "with a part of it, or write it to a file.")  # fmt: skip
+        "cell with a part of it, or write it to a file.")  # fmt: skip
     except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
         why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
         return b"", (f"The value is {type(value).__name__}, which cannot be pickled ({why}), so only its text is "
-        "returned. "
-            "End the cell with plain data, arrays or a state_dict.")  # fmt: skip
+        "returned. End the cell with plain data, arrays or a state_dict.")  # fmt: skip
     return bytes(file.data), ""
 
 

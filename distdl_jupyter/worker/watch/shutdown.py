@@ -126,8 +126,8 @@ def _announce(ending: str) -> None:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         keeps = "keeps" if len(names) == 1 else "keep"
         out.note("warning", f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop "
-            "what the code "
-            "has started before it returns, or start it with daemon=True. The value is saved and remains available "
+            "what the code has started before it returns, or start it with daemon=True. The value is saved and "
+            "remains available "
             "when the job is canceled.", KEPT_ALIVE)  # fmt: skip
 
 
