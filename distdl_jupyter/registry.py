@@ -126,7 +126,7 @@ def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(form)}
     for key, value in given.items():
         if key not in fields:
-            raise InvalidSpec(unknown(key, fields, f"option of {whose}"), code="plugin-option-unknown", field=key)
+            raise InvalidSpec(unknown(key, fields, "option", f"of {whose}"), code="plugin-option-unknown", field=key)
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
             raise InvalidSpec(

@@ -108,7 +108,7 @@ def _checked(name: str, value: Any) -> Any:
             hint="Sign in, or set it in the environment of Jupyter.",
         )
     if name not in fields:
-        raise InvalidSpec(unknown(name, list(fields), "setting for Azure"), code="azure-setting-unknown", field=name)
+        raise InvalidSpec(unknown(name, list(fields), "setting", "for Azure"), code="azure-setting-unknown", field=name)
     if name == "token_cache":
         return _token_cache(str(value or "").lower())
     if value in (None, ""):

@@ -7,7 +7,6 @@ SageMaker, TorchDistributor and HorovodRunner. An alias means what it means ther
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -129,13 +128,15 @@ def unknown(
     name: str,
     allowed: Iterable[str],
     what: str = "option",
+    where: str = "",
     *,
     common: Iterable[str] = (),
     aliases: Mapping[str, str] = ALIASES,
 ) -> str:
     """Return one sentence that answers an unknown name with the nearest allowed ones, those of ``common`` first.
 
-    Where none is near a short list is given whole; a long one hides what is wrong.
+    ``where`` follows the name, such as "of the cluster lab" or "for monitoring". Where none is near a short list is
+    given whole; a long one hides what is wrong.
     """
     names = sorted(allowed)
     near = _nearest(name, names, frozenset(common), aliases)
@@ -143,8 +144,7 @@ def unknown(
         listed = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
     else:
         listed = f" Use one of: {', '.join(names)}." if len(names) <= _LISTED else ""
-    kind, of, owner = re.match(r"(.*?)( of | for |$)(.*)", what).groups()  # type: ignore[union-attr] # it always matches
-    return f"Unknown {kind} {name!r}{of}{owner}.{listed}"
+    return f"Unknown {what} {name!r}{where and ' '}{where}.{listed}"
 
 
 def _nearest(name: str, allowed: Iterable[str], common: frozenset[str], aliases: Mapping[str, str]) -> list[str]:

@@ -114,7 +114,7 @@ def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **given: Any) -> 
             what, hint = ("tracking", "Set tokens in the environment of Jupyter.") if "track" in names else (
                 "monitoring", "Set the destination in the environment of Jupyter.")  # fmt: skip
             raise InvalidSpec(
-                unknown(name, names, f"setting for {what}"), code="setting-unknown", field=name, hint=hint
+                unknown(name, names, "setting", f"for {what}"), code="setting-unknown", field=name, hint=hint
             )
     changes = {name: _CHECKS[name](name, value) for name, value in given.items()}
     settings = dataclasses.replace(read(), **changes)
@@ -162,7 +162,9 @@ def _place(name: str, value: Any) -> str:
 def _word(*words: str) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if value and value not in words:
-            raise InvalidSpec(unknown(str(value), words, f"value of {name}"), code="setting-value-unknown", field=name)
+            raise InvalidSpec(
+                unknown(str(value), words, "value", f"of {name}"), code="setting-value-unknown", field=name
+            )
         return str(value or words[0])
 
     return check

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
+from typing import NamedTuple
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import JobSpec, looks_secret
 from distdl_jupyter.preflight.model import LARGE, CapturedCode, Check, Finding
-from distdl_jupyter.preflight.reading import names_bound
+from distdl_jupyter.preflight.reading import module_name, names_bound, parsed
 
 #: Methods that change a list, a dict or a set.
 _CHANGES = ("append", "extend", "insert", "sort", "add", "update", "setdefault", "pop", "popitem", "remove", "clear")
@@ -112,12 +112,12 @@ def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
     """Name the attributes of modules that were set in the notebook: ranks import the file."""
     if draft.kind == "script":  # its own process imports the files too
         return
-    set_by_code = {name for piece in draft.texts for name in _attributes_set(piece.text)}
+    set_by_code = {name for piece in draft.texts for name in _assignments(piece.text).attributes}
     for piece in draft.texts:
         module = _loaded(piece.label) if piece.beside else None
         if module is None:
             continue
-        values = {name: value for name, value in _literals(piece.text).items() if name not in set_by_code}
+        values = {name: value for name, value in _assignments(piece.text).literals.items() if name not in set_by_code}
         changed = [f"{module.__name__}.{name}" for name, value in values.items() if _differs(module, name, value)]
         if changed:
             yield Finding(
@@ -131,10 +131,16 @@ def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
 
 def _loaded(path: str) -> ModuleType | None:
     """Return the module that this kernel has imported from a file, whose path is below a folder of modules."""
-    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    module = sys.modules.get(name)
+    module = sys.modules.get(module_name(path))
     file = getattr(module, "__file__", None)
     return module if isinstance(file, str) and f"/{file}".endswith(f"/{path}") else None
+
+
+class _Assignments(NamedTuple):
+    """What some source assigns: names of attributes, of anything, and literals of the module that stay as they are."""
+
+    attributes: frozenset[str]
+    literals: Mapping[str, object]
 
 
 def _differs(module: ModuleType, name: str, value: object) -> bool:
@@ -145,25 +151,16 @@ def _differs(module: ModuleType, name: str, value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=1000)
-def _parsed(text: str) -> ast.Module:
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module([], [])
+def _assignments(text: str) -> _Assignments:
+    """Return what some source assigns; nothing where it cannot be parsed."""
+    tree = parsed(text) or ast.Module([], [])
+    nodes = ast.walk(tree)
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    return _Assignments(frozenset(attributes), _literals(tree))
 
 
-@functools.lru_cache(maxsize=1000)
-def _attributes_set(text: str) -> frozenset[str]:
-    """Return the names of attributes that code sets on anything."""
-    nodes = ast.walk(_parsed(text))
-    return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-
-
-@functools.lru_cache(maxsize=1000)
-def _literals(text: str) -> Mapping[str, object]:
+def _literals(tree: ast.Module) -> Mapping[str, object]:
     """Return the literals that a module assigns to names which nothing else in it sets or changes."""
-    tree = _parsed(text)
     names = Counter(names_bound(tree.body))
     changed = {name for node in ast.walk(tree) for name in _names_changed(node)}
     found: dict[str, object] = {}

@@ -121,23 +121,23 @@ def _chosen(draft: CapturedCode) -> Iterator[tuple[Text, ast.Module]]:
     """Yield the pieces that are read, parsed: the code itself, the modules that it imports, and what those import."""
     names = [*draft.aliases.values(), *draft.imports]
     for piece in draft.texts:
-        if not piece.beside and (tree := _parsed(piece.text)) is not None:
+        if not piece.beside and (tree := parsed(piece.text)) is not None:
             names += _imported(tree, [])
             yield piece, tree
-    beside = {_module(piece.label): piece for piece in draft.texts if piece.beside}
+    beside = {module_name(piece.label): piece for piece in draft.texts if piece.beside}
     left = _MOST_BESIDE
     while names:
         parts = names.pop().split(".")
         for module in (parts[:count] for count in range(1, len(parts) + 1)):
             found = beside.pop(".".join(module), None)
-            if found is None or len(found.text) > left or (tree := _parsed(found.text)) is None:
+            if found is None or len(found.text) > left or (tree := parsed(found.text)) is None:
                 continue
             left -= len(found.text)
             names += _imported(tree, module if found.label.endswith("__init__.py") else module[:-1])
             yield found, tree
 
 
-def _module(label: str) -> str:
+def module_name(label: str) -> str:
     """Return the name of the module in a file: ``shards.loader`` for ``shards/loader.py``."""
     return label.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -177,7 +177,8 @@ def _only_one(call: Call) -> Call:
     return Call(call.name, call.node, call.label, call.line, one_rank=True, function=call.function)
 
 
-def _parsed(text: str) -> ast.Module | None:
+def parsed(text: str) -> ast.Module | None:
+    """Return the syntax tree of some source, None where it cannot be parsed."""
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text)
@@ -187,7 +188,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 def statements(text: str) -> list[ast.stmt]:
     """Return the statements at the top of some source, none where it cannot be parsed."""
-    tree = _parsed(text)
+    tree = parsed(text)
     return tree.body if tree is not None else []
 
 
