@@ -25,6 +25,8 @@ from typing import NamedTuple
 #: The variable that every process of a job has.
 MARK = "DISTDL_JOB_ID"
 _PROC = Path("/proc")
+#: The inode of the namespace of processes that is there from the start (PROC_PID_INIT_INO in the kernel's source).
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
 _WORKER = ("-m", "distdl_jupyter.worker")
 #: Seconds between two looks at processes that are being killed: the kernel needs a moment to take them away.
 _PAUSE = 0.02
@@ -48,6 +50,22 @@ def table() -> dict[int, Process]:
         if name.isdigit() and (process := _process(name)) is not None:
             found[process.pid] = process
     return found
+
+
+def users() -> set[int] | None:
+    """Return the users who run a process on this machine, None where this process may not see all processes."""
+    try:
+        sees_all = os.stat(_PROC / "self/ns/pid").st_ino == _FIRST_PID_NAMESPACE and (_PROC / "1").exists()
+        found = set[int]()
+        for name in os.listdir(_PROC) if sees_all else ():  # noqa: PTH208
+            if name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    # The kernel shows a process whose memory nobody may read as one of root's.
+                    uid = os.stat(_PROC / name).st_uid
+                    found.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
+    except OSError:
+        return None
+    return found if sees_all else None
 
 
 def _table_of_psutil() -> dict[int, Process]:

@@ -23,6 +23,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import itertools
 import json
 import math
 import os
@@ -44,12 +45,16 @@ from distdl_jupyter.node.schedule import Held, Need, Place, Waiting
 FOLDER = "DISTDL_QUEUE"
 _BASES = ("/run/lock", "/tmp")  # noqa: S108 - only where the system has made it safe for many users
 _PREFIX = "distdl-queue-"
-_FOLDER_NAME = re.compile(r"distdl-queue-(0|[1-9][0-9]{0,9})(?:\.[0-9a-f]{1,16})?")
+#: What follows the name of a user's folder: the first that nobody else has taken.
+_ENDINGS = ("", *(f".{number}" for number in range(1, 10)))
+_FOLDER_NAME = re.compile(r"distdl-queue-(0|[1-9][0-9]{0,9})(?:\.[1-9])?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 #: Bytes of a record. A file has two, and the older one is overwritten: a reader always finds a whole one.
 _RECORD = 4_096
-#: Jobs that one user can have in the queue, files that are opened of another user, names that are listed, folders.
-_MOST_JOBS, _MOST_FILES, _MOST_NAMES, _MOST_FOLDERS = 256, 300, 600, 3
+#: Jobs that one user can have in the queue, files that are opened of another user, and names that are listed.
+_MOST_JOBS, _MOST_FILES, _MOST_NAMES = 256, 300, 600
+#: Names in the place of all folders that are listed while there is another way to find the folders.
+_MOST_LISTED = 4_000
 #: Limits of what a file of another user may say.
 _MOST_DEVICES, _LONGEST_DEVICE, _LONGEST_JOB, _LONGEST_NAME = 128, 80, 100, 60
 _LARGEST_NUMBER, _LARGEST_AMOUNT, _LARGEST_PRIORITY = 1 << 53, 1e18, 1e6
@@ -164,16 +169,24 @@ def _folders() -> dict[int, list[Path]]:
         return {}
     try:
         device = os.fstat(listing).st_dev
-        # Other users may have made very many: the less is done for each, the better.
-        for match in filter(None, map(_FOLDER_NAME.fullmatch, sorted(os.listdir(listing)))):  # noqa: PTH208
-            of_user = folders.get(uid := int(match[1]), [])
-            if len(of_user) < _MOST_FOLDERS and _belongs_to(listing, match[0], uid, device):
-                folders[uid] = [*of_user, place / match[0]]
+        for match in filter(None, map(_FOLDER_NAME.fullmatch, _names(listing))):
+            if _belongs_to(listing, match[0], uid := int(match[1]), device):
+                folders.setdefault(uid, []).append(place / match[0])
     except OSError:
         return {}
     finally:
         os.close(listing)
     return folders
+
+
+def _names(listing: int) -> list[str]:
+    """Return the names that folders of users may have. Other users may have made very many names."""
+    with os.scandir(listing) as items:
+        names = [item.name for item in itertools.islice(items, _MOST_LISTED)]
+    if len(names) == _MOST_LISTED and (users := processes.users()) is not None:
+        # Whoever has a job in the queue has a process here.
+        return [f"{_PREFIX}{uid}{ending}" for uid in sorted(users) for ending in _ENDINGS]
+    return sorted(names if len(names) < _MOST_LISTED else os.listdir(listing))  # noqa: PTH208
 
 
 def _belongs_to(listing: int, name: str, uid: int, device: int) -> bool:
@@ -597,8 +610,8 @@ def _own_folder() -> Path:
     if os.environ.get(FOLDER) and not place.exists():
         place.mkdir(parents=True, exist_ok=True)
         place.chmod(0o1777)
-    # Another user may have taken the name; another process of this user may be faster.
-    for name in (f"{_PREFIX}{uid}", f"{_PREFIX}{uid}.{secrets.token_hex(4)}"):
+    # Another user may have taken a name; another process of this user may be faster.
+    for path in (place / f"{_PREFIX}{uid}{ending}" for ending in _ENDINGS):
         if own := _folders().get(uid):
             return own[0]
         new = place / f".{_PREFIX}{secrets.token_hex(8)}"
@@ -606,13 +619,15 @@ def _own_folder() -> Path:
         new.chmod(0o755)
         _note_loss(new)
         try:
-            new.rename(place / name)
+            new.rename(path)
         except OSError:
             (new / _UNTIL).unlink(missing_ok=True)
             new.rmdir()
         else:
-            return place / name
-    raise FileExistsError(errno.EEXIST, "Cannot create a private folder", str(place))
+            return path
+    taker = _user_name((place / f"{_PREFIX}{uid}").lstat().st_uid)
+    taken = f"{taker} has taken the names of your folder. Ask an administrator to remove {_PREFIX}{uid}*"
+    raise FileExistsError(errno.EEXIST, taken, str(place))
 
 
 def _note_loss(folder: Path) -> None:
