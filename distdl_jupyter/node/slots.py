@@ -186,7 +186,7 @@ def _names(listing: int) -> list[str]:
     if len(names) == _MOST_LISTED and (users := processes.users()) is not None:
         # Whoever has a job in the queue has a process here.
         return [f"{_PREFIX}{uid}{ending}" for uid in sorted(users) for ending in _ENDINGS]
-    return sorted(names if len(names) < _MOST_LISTED else os.listdir(listing))  # noqa: PTH208
+    return sorted(names if len(names) < _MOST_LISTED else os.listdir(listing))
 
 
 def _belongs_to(listing: int, name: str, uid: int, device: int) -> bool:
