@@ -20,7 +20,7 @@ from distdl_jupyter.stager import packages
 from distdl_jupyter.storage import access, manifest, paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import JobSpec
@@ -78,38 +78,39 @@ class JobStaging:
         self._signing = threading.Lock()
         self._written_at: dict[tuple[int, str], float] = {}
 
-    def prepare(self) -> list[str]:
-        """List every source and try its signature; return sentences for the user. It may take long; any thread.
+    def prepare(self) -> dict[str, str]:
+        """List every source and try its signature; return texts of warnings, with their codes. Any thread.
 
         Raises DataUnavailable, NotSignedIn.
         """
-        said: list[str] = []
+        warnings: dict[str, str] = {}
         _limit()  # before anything is listed
         for source in self._sources.values():
             if source.stored:
-                said += self._list(source)
+                warnings |= {text: code for code, text in self._list(source)}
             else:
                 self._prints[source.name] = paths.expected(source)
-        return list(dict.fromkeys(said))
+        return warnings
 
-    def _list(self, source: DataSource) -> list[str]:
-        warning = ""
+    def _list(self, source: DataSource) -> Iterator[tuple[str, str]]:
+        """List a source; yield the code and the text of each warning."""
         if source.scheme == "blob":
             account = access.account(source.account)
             found = manifest.listed(account, source)
             directory = bool(source.prefix) and not found.single and access.has_directories(account)
             self._listed[source.name] = _Listed(found, account, directory)
             self._sign(source)
-            warning = account.warning
+            if account.warning:
+                yield "storage-account", account.warning
         else:
             found = manifest.found(source)
             self._listed[source.name] = _Listed(found)
-        many = len(found.items) > _MANY and found.bytes < _SMALL * len(found.items)
-        advice = (
-            f"{source.name} has {plural(len(found.items), 'file')} of {size(found.bytes / len(found.items))} on "
-            "average. Pack them into a few hundred archives (tar, TFRecord) for faster transfer and reading."
-        )
-        return [*filter(None, [warning]), *([advice] if many else [])]
+        if len(found.items) > _MANY and found.bytes < _SMALL * len(found.items):
+            text = (
+                f"{source.name} has {plural(len(found.items), 'file')} of {size(found.bytes / len(found.items))} on "
+                "average. Pack them into a few hundred archives (tar, TFRecord) for faster transfer and reading."
+            )
+            yield "small-files", text
 
     @property
     def summary(self) -> str:

@@ -248,8 +248,8 @@ class Launch:
         call = BackgroundCall(staging.prepare)
         while not call.done(_POLL_SECONDS):
             check()
-        for text in call.result():
-            recorder.note("warning", text, "data")
+        for text, code in call.result().items():
+            recorder.note("warning", text, code)
         recorder.log(f"Data: {staging.summary}")
         return staging
 
