@@ -1,10 +1,10 @@
 """What a job of 8, 64, 256 and 1,000 ranks takes: its supervisor, the server, and the way of a line to a page.
 
-``python -m tests.benchmarks.many_ranks``. The ranks are played (``tests.supervisor.simulated``), 8 on a node; records,
-transport, supervisor, files, server and the page's WebSocket are real. A rank makes two steps a second with a metric of
-two values and its progress, tells once a second where the time of its steps went, and prints a line every ten seconds
-(rank 0 in each step); a node says once a second what it uses. The page wants card, log, curve and resources, as the
-job's page does. Shares of a processor are those while the ranks train.
+``python -m tests.benchmarks.many_ranks``. At most four processes play all ranks (``tests.supervisor.simulated``), 8 on
+a node; records, transport, supervisor, files, server and the page's WebSocket are real. A rank makes two steps a second
+with a metric of two values and its progress, tells once a second where the time of its steps went, and prints a line
+every ten seconds (rank 0 in each step); a node says once a second what it uses. The page wants card, log, curve and
+resources, as the job's page does. Shares of a processor are those while the ranks train.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def measure(turns: int) -> Iterator[Report]:
 
 def table(nodes: int, told: dict[str, list[float]], first: dict[str, list[float]], ends: dict[str, Any]) -> Report:
     """Return the table of so many nodes; its peers are the ``first`` ones."""
-    made = Report(f"{nodes * PER_NODE:,} ranks on {plural(nodes, 'node')}", "s", report.versions("distdl-jupyter"))
+    players = plural(min(nodes, simulated.PLAYERS), "process")
+    title = f"{nodes * PER_NODE:,} ranks on {plural(nodes, 'node')}, played by {players}"
+    made = Report(title, "s", report.versions("distdl-jupyter"))
     goals = {"a line to the page, p50": LINE, "from the ranks' end to the job's": END}
     for name, values in told.items():
         unit = "MB" if "memory" in name else "%" if "processor" in name else "kB/s" if "is told" in name else "s"

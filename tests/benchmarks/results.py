@@ -56,8 +56,6 @@ CLAIMS = (
     ("a warm torch job, to its first optimizer step", "first_step", "Warm", "warm torch", "notebook_launcher"),
     ("a cold Horovod job", "first_step", "Cold", "cold horovod, same script", "horovodrun"),
     ("a cold torch job", "first_step", "Cold", "cold torch, same script", "torchrun"),
-    ("fetching 3 x 64 MiB of data", "staging", "Data fetched: 3 x 64", "4 connections", "the SDK without checksums"),
-    ("fetching 1,000 x 1 kB", "staging", "Data fetched: 1,000", "4 connections", "the SDK without checksums"),
 )
 _CLAIMS_BEGIN, _CLAIMS_END = "<!-- measured: written by make bench WRITE=1 -->\n", "<!-- end of measured -->\n"
 HEAD = """# Results of the benchmarks

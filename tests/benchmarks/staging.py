@@ -3,8 +3,7 @@
 ``python -m tests.benchmarks.staging`` compares seconds, and seconds of this process's processor. Both fetch the same
 blobs over TLS to files on the same disk, in turns, with as many connections, in ranges of 4 MiB. Here nothing is
 checked, for no blob has a Content-MD5. The SDK checks the MD5 of each range (``validate_content``), and nothing in a
-second row. The servers are Azurite and one that costs as little as can be, both on this machine, so this tells what the
-clients cost and nothing of Azure.
+second row. The server is Azurite on this machine, so this tells what the clients cost and nothing of Azure.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from distdl_jupyter.stager.order import order
 from distdl_jupyter.stager.run import Stager
 from distdl_jupyter.stager.talk import Talk
 from tests.azurite import install
-from tests.azurite.cheap import Cheap
 from tests.azurite.server import Azurite
 from tests.benchmarks import report
 from tests.benchmarks.report import Report, interleaved
@@ -94,9 +92,6 @@ def measure(turns: int) -> Iterator[Report]:
 
 def served(cert: Path, key: Path) -> Iterator[tuple[str, Blobs]]:
     """Yield what is fetched, with its server running."""
-    for count, size, title in ((3, 64 * MB, "3 x 64 MiB"), (1000, 1000, "1,000 x 1 kB")):
-        with contextlib.closing(Cheap(cert, key, count, size)) as cheap:
-            yield f"{title}, cheap server", Blobs(f"{cheap.endpoint}/c", cheap.ca, cheap.items, "sv=1&sig=x")
     try:
         install.program()
     except (RuntimeError, OSError) as error:

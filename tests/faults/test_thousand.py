@@ -40,7 +40,10 @@ def end_of(job, timeout=400.0):
     return job.view()
 
 
-@pytest.mark.fault("many", "1,000 ranks on 125 nodes: the job ends within 10 s of them, every value and point is there")
+@pytest.mark.fault(
+    "many",
+    "1,000 ranks on 125 nodes, played by 4 processes: the job ends within 10 s of them, every value and point is there",
+)
 def test_a_thousand_ranks_end_and_nothing_is_missing():
     job = begin(seconds=10.0)
     view = end_of(job)
@@ -71,7 +74,7 @@ def test_a_lost_node_of_125_is_named():
     assert view.ended - view.failure.when < SECONDS * crowded()
 
 
-@pytest.mark.fault("many", "1,000 ranks that are canceled have ended within 10 s")
+@pytest.mark.fault("many", "1,000 ranks, played by 4 processes, that are canceled have ended within 10 s")
 def test_a_thousand_ranks_are_canceled():
     job = begin(seconds=120.0)
     wait_for(lambda: job.view().state is State.RUNNING, 400, "training")

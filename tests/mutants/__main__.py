@@ -3,8 +3,9 @@
 near: only the tests of the mutated folder, to find early which mutants survive these;
 quick: the tests that ``make test`` would run, of those that touch the file, until one fails;
 all: those that the quick selection did not kill, with every test that touches the file;
-check: whether the killers are still in the quick selection; their mutants are to be run again else;
-table: what is known so far, for tests/MUTANTS.md. Without names those run that have no result yet.
+check: whether the killers are still in the quick selection; their mutants are to be run again else.
+
+Without names those run that have no result yet.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import argparse
 import signal
 import sys
 import time
-from collections import Counter, defaultdict
 
 from tests.mutants import record
 from tests.mutants.copy import Copy
@@ -22,13 +22,11 @@ from tests.mutants.touching import stages
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("near", "quick", "all", "check", "table"))
+    parser.add_argument("command", choices=("near", "quick", "all", "check"))
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy goes away
-    if given.command == "table":
-        print("\n".join(table()))
-    elif given.command == "check":
+    if given.command == "check":
         with Copy() as copy:
             check(copy)
     else:
@@ -80,27 +78,6 @@ def check(copy: Copy) -> None:
     gone = {name: killer for name, killer in record.killers("quick").items() if killer and killer not in selected}
     print("\n".join(f"{name}: {killer} is not in the quick selection" for name, killer in gone.items()))
     record.forget(gone)
-
-
-def table() -> list[str]:
-    """Return how many mutants of each area were killed by what."""
-    quick, all_, equivalent = record.killers("quick"), record.killers("all"), record.equivalent()
-    areas: dict[str, Counter[str]] = defaultdict(Counter)
-    for name in record.mutants():
-        state = "quick" if quick.get(name) else "equivalent" if name in equivalent else "open"
-        if state == "open" and name in all_ and name in quick:
-            state = "all" if all_[name] else "none"
-        areas[name.rpartition("-")[0]][state] += 1
-        areas["**all**"][state] += 1
-    areas["**all**"] = areas.pop("**all**")
-    lines = [
-        "| area | mutants | `make test` | `make test-all` only | none | equivalent | not known yet |",
-        "|---|" + "---|" * 6,
-    ]
-    for area, states in areas.items():
-        counts = [states[state] for state in ("quick", "all", "none", "equivalent", "open")]
-        lines.append(f"| {area} | {sum(counts)} | {' | '.join(map(str, counts))} |")
-    return lines
 
 
 if __name__ == "__main__":
