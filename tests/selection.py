@@ -1,6 +1,7 @@
 """Which tests run: the quick selection of ``make test``, or all of them (``make test-all``, ``make test-faults``).
 
 What is marked ``full``, a test or one ``pytest.param(..., marks=pytest.mark.full)``, is not in the quick selection.
+What is marked ``readme("Slurm")`` shows a row of README's table, or a feature that README names, and always is in it.
 A test that can do more or less of the same asks ``few_or_all(6, 50)``.
 """
 
@@ -28,13 +29,18 @@ def few_or_all(few: int, all_: int) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if everything() else "quick")
+    config.addinivalue_line("markers", "readme(text): shows what README says of this; never left out")
     config.addinivalue_line("markers", "full: left out of the quick selection; DISTDL_TESTS=all runs it")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``full``, unless everything is to run."""
-    left_out = [] if everything() else [item for item in items if item.get_closest_marker("full")]
+    """Leave out what is marked ``full`` and shows nothing of README, unless everything is to run."""
+    left_out = [] if everything() else [item for item in items if _is_left_out(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        items[:] = [item for item in items if not _is_left_out(item)]
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    return item.get_closest_marker("full") is not None and item.get_closest_marker("readme") is None

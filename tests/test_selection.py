@@ -21,6 +21,11 @@ def test_quick():
 def test_long():
     pass
 
+@pytest.mark.full
+@pytest.mark.readme("a row")
+def test_shown():
+    pass
+
 def test_broken():
     assert False
 """
@@ -66,14 +71,14 @@ def test_progress_names_failures_and_counts_the_quick_selection(tmp_path):
     done = run(tmp_path, "-n", "2", "--progress", examples=30)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED test_story.py::test_broken" in done.stdout
-    assert "1 failed, 1 passed" in done.stdout
+    assert "1 failed, 2 passed" in done.stdout
     assert "worker-minutes on 2 workers" in done.stdout
 
 
 @pytest.mark.full
 def test_everything_runs_when_it_is_asked_for(tmp_path):
     done = run(tmp_path, examples=300, DISTDL_TESTS="all")
-    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_files_begin_by_their_recorded_durations_and_unknown_ones_between(monkeypatch, tmp_path):

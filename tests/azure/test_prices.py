@@ -40,6 +40,7 @@ def test_one_size_has_its_linux_price_and_those_that_may_be_taken_away(service) 
     assert (low.per_hour, ", low priority," in low.source) == (0.875, True)
 
 
+@pytest.mark.readme("prices")
 def test_all_sizes_of_a_region_come_over_pages(service) -> None:
     found = amounts(prices.ask())
     assert found[("NC4as_T4_v3", "dedicated")] == 0.5

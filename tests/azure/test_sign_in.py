@@ -57,6 +57,7 @@ def elsewhere(code, **more):
     return done.stdout.strip()
 
 
+@pytest.mark.readme("sign-in")
 def test_a_device_code_is_shown_and_entered(people):
     status = identity.sign_in("device_code")
     assert (status.state, status.account) == ("waiting", None)

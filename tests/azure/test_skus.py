@@ -34,6 +34,7 @@ def test_without_an_answer_there_is_the_catalogue_and_nothing_else(azure) -> Non
     assert skus.known() is None
 
 
+@pytest.mark.readme("sizes")
 def test_values_of_azure_go_before_the_catalogue_and_say_so(service) -> None:
     days = {time.strftime("%Y-%m-%d")}
     region = skus.refresh()

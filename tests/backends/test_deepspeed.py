@@ -184,6 +184,7 @@ def test_the_batch_adds_up_where_it_does_for_deepspeed_itself(whole, micro, step
              "precision": "bf16"}, marks=pytest.mark.full),
     ],
 )  # fmt: skip
+@pytest.mark.readme("deepspeed")
 def test_ranks_train_with_the_jobs_config_and_their_losses_are_picked_up(distdl_home, options):
     job = submit(**options)
     results = job.results(timeout=240)

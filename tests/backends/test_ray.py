@@ -81,6 +81,7 @@ def test_emulated_nodes_keep_their_share_of_the_gpus():
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.readme("ray")
 def test_two_emulated_nodes_are_one_cluster_and_tasks_lines_are_in_the_drivers_log():
     before = folders()
     job = submit(RAY, node_count=2).wait(400)

@@ -69,6 +69,7 @@ def test_a_place_without_ports_for_its_ranks_is_refused():
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.readme("tensorflow")
 def test_fit_of_keras_2_trains_one_model_on_two_emulated_nodes_and_its_curve_arrives():
     job = submit(FIT, node_count=2).wait(300)
     results = job.results()

@@ -93,6 +93,7 @@ WARNING = "Skipping XSRF check for insecure request GET /jupyter/user/ada/distdl
 
 
 @pytest.mark.full
+@pytest.mark.readme("JupyterHub")
 def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
     desk: Callable[..., Book], hub: Hub, lab: HubLab, bob: Book
 ) -> None:

@@ -129,6 +129,7 @@ def test_2_the_form_submits_two_processes(desk: Callable[..., Book]) -> None:
 
 @pytest.mark.full
 @pytest.mark.fault("viewers", "the output is live again")
+@pytest.mark.readme("kernel restart")
 def test_3_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Callable[..., Book], lab: Lab) -> None:
     book = desk([TRAIN, steps(lab, "patient")])
     book.run_all()
@@ -199,6 +200,7 @@ def test_5_cancel_from_the_sidebar_leaves_no_process(desk: Callable[..., Book], 
     assert not until_gone(folder.id)
 
 
+@pytest.mark.readme("JupyterLab")
 def test_6_a_failing_rank_shows_its_traceback_and_the_line_of_the_cell(desk: Callable[..., Book]) -> None:
     cell = (
         "%%distributed -p 2 -b torch --name broken\nimport os, time\nbatch = {'image': 1, 'target': 2}\n"

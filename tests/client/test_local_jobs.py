@@ -89,6 +89,7 @@ def test_horovod_averages_gradients_over_all_ranks(controller, ranks):
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [pytest.param(1, 2, marks=pytest.mark.full), (2, 2)])
+@pytest.mark.readme("torch", "this machine", "two emulated nodes")
 def test_torch_averages_gradients_over_all_ranks(nodes, per_node):
     job = submit(train_with_torch, node_count=nodes, process_count_per_node=per_node)
     assert job.spec.distributed_backend == "torch"
@@ -111,7 +112,8 @@ def test_the_transport_of_the_label_is_taken_when_the_code_names_none():
     assert submit(which, np=2, distributed_backend="gloo").results(200) == ["gloo", "gloo"]
 
 
-@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=[needs_host_names, pytest.mark.full])])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=needs_host_names)])
+@pytest.mark.readme("horovod-gloo", "horovod-mpi")
 def test_two_emulated_nodes_look_like_two_nodes_to_horovod(controller):
     job = submit(train_with_horovod, node_count=2, process_count_per_node=2,
                  distributed_backend=f"horovod-{controller}")  # fmt: skip

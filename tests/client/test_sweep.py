@@ -96,6 +96,7 @@ def test_without_optuna_it_is_said_how_to_install_it(distdl_home, monkeypatch):
         sweep()
 
 
+@pytest.mark.readme("sweeps")
 def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
     found = sweep(swept.trains, {**LR, "width": [1, 64]}, trials=4, parallel=2, seed=3, pruner="none",
                   kwargs={"epochs": 2}, name="digits")  # fmt: skip

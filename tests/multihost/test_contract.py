@@ -16,6 +16,7 @@ class OnHosts(ClusterContract):
         self.options = three_hosts.options()
 
 
+@pytest.mark.readme("SSH hosts")
 class TestOnTwoHosts(OnHosts):
     node_count = 2
     process_count_per_node = 1

@@ -78,6 +78,7 @@ def test_every_rank_finds_the_files_on_its_disk(home, cifar):
     assert_no_secret(home)
 
 
+@pytest.mark.readme("data from Blob")
 def test_two_nodes_take_their_shards_and_the_next_job_takes_all_from_the_cache(home, cifar):
     job = submit(data=f"train={cifar.place('cifar')}?shard", node_count=2, distributed_backend="horovod-gloo")
     (one, first), (two, second) = result(job)

@@ -168,6 +168,7 @@ def test_a_job_reads_a_prefix_of_s3_and_no_secret_is_kept(home, bucket):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), f"{path} holds the secret"
 
 
+@pytest.mark.readme("S3")
 def test_two_nodes_take_their_shards_of_s3(bucket):
     for number in range(4):
         bucket.put(f"set/{number}", b"x" * 1000)
@@ -262,6 +263,7 @@ def test_the_keys_of_a_profile_are_taken(home, monkeypatch):
 
 
 @pytest.mark.parametrize("etag", ['"one"', 'W/"weak"', ""])
+@pytest.mark.readme("https")
 def test_a_job_reads_a_file_of_a_web_server(web, etag):
     web.etag = etag
     web.files = {"/sets/a%20b.npz": b"7" * (9 * MB)}

@@ -80,6 +80,7 @@ TRAINER = """
 
 @pytest.mark.full
 @here("transformers", "accelerate")
+@pytest.mark.readme("Transformers")
 def test_a_hugging_face_trainer_trains_on_both_ranks_and_its_log_is_the_curve():
     values, metrics = run(TRAINER.format(more=""))
     logged, size = values[0]
@@ -151,6 +152,7 @@ LIGHTNING = """
 
 @pytest.mark.full
 @here("lightning")
+@pytest.mark.readme("Lightning")
 def test_lightning_averages_over_the_ranks_of_the_job():
     values, metrics = run(LIGHTNING.format(strategy="ddp"))
     assert values == [(2, 3)] * 2

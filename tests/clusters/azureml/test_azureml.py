@@ -88,6 +88,7 @@ def supervisor_of(job):
     raise AssertionError("the job has no supervisor")
 
 
+@pytest.mark.readme("Azure ML")
 def test_horovod_trains_under_azures_own_mpirun_and_everything_comes_back(ml):
     job = submit(ml, HOROVOD, backend="horovod-mpi").wait(240)
     results = job.results()

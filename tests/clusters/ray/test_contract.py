@@ -8,6 +8,7 @@ from tests.hosts import needs_hosts
 pytestmark = [needs_hosts, pytest.mark.full, pytest.mark.timeout(300)]
 
 
+@pytest.mark.readme("Ray")
 class TestOnTwoNodes(ClusterContract):
     name = "ray"
     node_count = 2

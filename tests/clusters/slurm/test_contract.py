@@ -19,6 +19,7 @@ def soon(monkeypatch):
     monkeypatch.setattr(folder_link, "GRACE_SECONDS", 1.0)
 
 
+@pytest.mark.readme("Slurm")
 class TestTwoNodes(ClusterContract):
     name = "slurm"
     node_count = 2

@@ -96,6 +96,7 @@ def test_job_that_is_preempted_before_its_ranks_ran_begins_again(slurm, tmp_path
 
 
 @pytest.mark.fault("restarts", "preempted while running: warned, saved, queued again, continued; no failure is counted")
+@pytest.mark.readme("preemption")
 def test_preempted_job_saves_and_goes_on(slurm, tmp_path):
     go = tmp_path / "go"
     job = submit(TRAIN.format(go=go), nodes=2, partition="low", requeue=1)

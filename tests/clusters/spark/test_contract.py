@@ -21,6 +21,7 @@ class TestConnect(ClusterContract):
 
 
 @pytest.mark.full
+@pytest.mark.readme("Spark clusters")
 class TestTwoHosts(ClusterContract):
     name = "spark"
     node_count = 2
