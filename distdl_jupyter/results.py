@@ -14,7 +14,7 @@ from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import events, tracking
-from distdl_jupyter.core.errors import JobFailed, ResultUnavailable
+from distdl_jupyter.core.errors import DistDLError, JobFailed, ResultUnavailable
 from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logline import last_lines
 from distdl_jupyter.core.state import State
@@ -97,7 +97,7 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
 def _original(error: dict[str, Any]) -> BaseException | None:
     """Return the rank's exception with its arguments; None where its class is not loaded here or cannot be made.
 
-    Whoever can name the class has imported it, so nothing is imported for this, and no code of the class runs.
+    Only classes that are imported here already are used, and no code of a class runs unless it is of this package.
     """
     found: Any = sys.modules.get(str(error.get("module")))
     for name in str(error.get("name") or "-").split("."):
@@ -106,6 +106,8 @@ def _original(error: dict[str, Any]) -> BaseException | None:
         return None
     arguments = error["args"] if isinstance(error.get("args"), list) else [str(error.get("message", ""))]
     try:
+        if issubclass(found, DistDLError):
+            return found(str(error.get("message", "")), code=str(error.get("code", "")))
         made = found.__new__(found, *arguments)
         if not isinstance(made, OSError):  # which keeps the file's name beside them
             made.args = tuple(arguments)

@@ -48,7 +48,9 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     # The notebook's own line is what a person looks at; a module of theirs below it comes second.
     order = sorted(own, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
     views = [about.view(frames[n]) for n in order[:8]]
-    code, hint = hints.find_hint(error, views)
+    code, hint = _own_code(error), ""
+    if not code:
+        code, hint = hints.find_hint(error, views)
     values = [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]]
     return {
         "type": type(error).__name__,
@@ -87,6 +89,12 @@ def _syntax_frame(error: BaseException, about: Describer) -> list[Frame]:
     if kind not in ("cell", "user"):
         return []
     return [Frame(error.filename, error.lineno, "<module>", kind, about.sources.cell(error.filename), {}, {})]
+
+
+def _own_code(error: BaseException) -> str:
+    """Return the code of an error of this package, whose message ends with its remedy; "" for other errors."""
+    code = getattr(error, "code", None)
+    return code if type(code) is str and type(error).__module__.startswith("distdl_jupyter.") else ""
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -6,7 +6,8 @@ import pickle
 import pytest
 
 from distdl_jupyter.client import Job
-from distdl_jupyter.core.errors import JobFailed, ResultUnavailable
+from distdl_jupyter.clusters.agents.agent import HostFailed
+from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, LaunchFailed, ResultUnavailable
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
@@ -117,6 +118,35 @@ def test_the_exception_of_the_rank_is_the_cause(error):
     assert (cause.args, str(cause)) == (error.args, str(error))
     assert getattr(cause, "code", None) == getattr(error, "code", None)
     assert getattr(cause, "filename", None) == getattr(error, "filename", None)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidSpec("The rate is negative.", code="rate-negative", field="rate", hint="Set it to 0.1."),
+        LaunchFailed("No host.", code="no-host", output="ssh: refused"),
+        JobNotFound("Job a does not exist."),
+    ],
+)
+def test_an_error_of_this_package_keeps_its_code(error):
+    data = raised(error)
+    with pytest.raises(JobFailed) as caught:
+        job({"ok": False, "error": data}, end="failed").result()
+    cause = caught.value.__cause__
+    assert type(cause) is type(error)
+    assert (cause.code, str(cause)) == (error.code, str(error))
+    assert caught.value.code == error.code
+
+
+def test_a_code_of_another_package_is_not_taken_for_one_of_ours():
+    class Refused(Exception):
+        code = "refused"
+
+    assert raised(Refused("no"))["code"] == ""
+
+
+def test_an_error_of_this_package_that_needs_more_arguments_is_no_cause():
+    assert cause_of(raised(HostFailed("node-a", "The disk is full.", code="disk-full"))) is None
 
 
 def test_arguments_that_are_no_plain_data_become_the_message():

@@ -24,6 +24,12 @@ def breaks():
     dist.barrier()
 
 
+def raises_with_a_code():
+    from distdl_jupyter.core.errors import InvalidSpec
+
+    raise InvalidSpec("The rate is negative.", code="rate-negative", hint="Set it to 0.1.")
+
+
 def waits():
     print("begun", flush=True)
     time.sleep(600)

@@ -11,7 +11,7 @@ from distdl_jupyter.core.errors import JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests import profiled
 from tests.clusters import sampled
-from tests.clusters.functions import breaks, shows_gpus, trains, waits
+from tests.clusters.functions import breaks, raises_with_a_code, shows_gpus, trains, waits
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 from tests.storage.wheels import assert_nodes_install
@@ -49,6 +49,14 @@ def test_a_rank_that_raises_is_named_with_its_line(on_ray):
     with pytest.raises(JobFailed, match="a bad batch"):
         job.result()
     assert "Rank 1" in job.view().reason
+
+
+@pytest.mark.full
+def test_the_code_of_an_error_on_a_node_is_the_same_here(on_ray):
+    job = submit(raises_with_a_code, compute_target="lab", node_count=2, distributed_backend="torch")
+    with pytest.raises(JobFailed) as failed:
+        job.result()
+    assert failed.value.code == failed.value.__cause__.code == "rate-negative"
 
 
 @pytest.mark.full
@@ -97,8 +105,10 @@ def test_a_lost_node_is_named(on_ray):
 def test_ray_that_is_not_there_is_refused_with_the_remedy(tmp_path, monkeypatch):
     from distdl_jupyter.clusters.ray import RayCluster, RayOptions
 
-    with pytest.raises(LaunchFailed, match="does not respond"):
+    with pytest.raises(LaunchFailed) as refused:
         RayCluster().nodes(RayOptions(address="127.0.0.1:1"))
+    assert refused.value.code == "ray-unreachable"
+    assert "ray start --head" in refused.value.hint
 
 
 @pytest.mark.full

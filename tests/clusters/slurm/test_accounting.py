@@ -131,15 +131,15 @@ def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys, tmp_path,
     slurm.run(*other, "sbatch", "--exclusive", "--nodes=2", "--time=5", "--output=/dev/null", "--job-name=dock",
               "--wrap=sleep 600", cwd="/tmp")  # fmt: skip
     job = submit(COUNT.format(lines=1, pause=0), compute_target="farm", time_limit="2", extra="--exclusive")
-    wait_for(lambda: job.view().queue is not None and job.view().queue.start, what="a place with its start")
-    place = job.view().queue
+    place = wait_for(lambda: job.view().queue, what="a place")
     assert (place.place, place.of, place.is_fixed) == (2, 2, True)
     assert [(one.name, one.user, one.cores) for one in place.holding] == [("fold", "nobody", 8)]
-    assert 200 < place.start - time.time() < 700
     assert "waiting for" in detail(job)
     (found,) = queue().clusters
     assert [(one.name.split("-")[0], one.user, one.runs) for one in found.jobs] == [
         ("fold", "nobody", True), ("dock", "nobody", False), ("cell", "", False)]  # fmt: skip
+    wait_for(lambda: queue().clusters[0].jobs[2].start, what="Slurm's plan of its start")
+    assert 200 < queue().clusters[0].jobs[2].start - time.time() < 700
     assert main(["queue"]) == 0
     said = capsys.readouterr().out
     assert "Slurm, all users:" in said

@@ -17,7 +17,15 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from tests import profiled
 from tests.clusters import sampled
-from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits, waits_in_the_first_attempt
+from tests.clusters.functions import (
+    breaks,
+    raises_with_a_code,
+    shows_gpus,
+    sums,
+    trains,
+    waits,
+    waits_in_the_first_attempt,
+)
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
@@ -78,6 +86,14 @@ def test_rank_that_raises_is_named_with_its_line(on_spark):
     assert 'raise ValueError("a bad batch")' in str(failed.value)
     assert "Rank 1" in job.view().reason
     wait_for(lambda: not drivers(job), 10, "the end of Spark's driver")
+
+
+@pytest.mark.full
+def test_code_of_an_error_on_an_executor_is_the_same_here(on_spark):
+    job = submit(raises_with_a_code, **TWO)
+    with pytest.raises(JobFailed) as failed:
+        job.result()
+    assert failed.value.code == failed.value.__cause__.code == "rate-negative"
 
 
 @pytest.mark.full
@@ -177,6 +193,7 @@ def test_nodes_are_listed(on_spark):
 def test_master_that_does_not_answer_is_refused_with_the_remedy():
     with pytest.raises(LaunchFailed, match=r"spark://127\.0\.0\.1:1 does not respond: Connection refused") as refused:
         SparkCluster().nodes(SparkOptions(master="spark://127.0.0.1:1"))
+    assert refused.value.code == "spark-unreachable"
     assert "correct the option master" in refused.value.hint
 
 
@@ -185,6 +202,7 @@ def test_executors_without_the_python_are_refused_with_the_remedy(on_spark):
     cluster_configs.add("other", "spark", {**on_spark.options, "python": "/nowhere/python3"})
     job = submit(sums, **{**TWO, "compute_target": "other"})
     assert job.wait(120).state is State.FAILED
+    assert job.view().reason_code == "spark-stage-failed"
     assert "There is no Python at /nowhere/python3 on the executors" in job.view().reason
 
 
