@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import changed, scheduling
+from tests import changed, scheduling, tested
 
 ROOT = Path(__file__).parents[1]
 STORY = """
@@ -98,3 +98,15 @@ def test_files_begin_by_their_recorded_durations_and_unknown_ones_between(monkey
     items = [Item(f"{name}.py::test") for name in "abc"]
     scheduling.pytest_collection_modifyitems(Config(), items)
     assert [item.nodeid[0] for item in items] == ["b", "c", "a"]
+
+
+def test_the_page_of_all_tests_counts_by_folder():
+    results = """<testsuites><testsuite>
+    <testcase classname="tests.core.test_log" name="a"/>
+    <testcase classname="tests.core.test_log.TestMore" name="b"><failure/></testcase>
+    <testcase classname="tests.core.test_log" name="b"><error/></testcase>
+    <testcase classname="tests.warm.test_life" name="c"><skipped/></testcase>
+    <testcase classname="tests.test_studies" name="d"/></testsuite></testsuites>"""
+    text = tested.page(tested.counts(results), "0123abcd", "2026-01-02", "Linux.")
+    assert "`make test-all` on 2026-01-02, at commit 0123abcd. Linux." in text
+    assert "| core | 1 | 2 | 0 |\n| test_studies | 1 | 0 | 0 |\n| warm | 0 | 0 | 1 |\n| **all** | 2 | 2 | 1 |" in text
