@@ -1,4 +1,4 @@
-"""Writes the page that tells how the last run of all tests ended (``python -m tests.tested``, for ``make test-all``)."""
+"""Writes the page that tells the last run of all tests (``python -m tests.tested``, for ``make test-all``)."""
 
 import subprocess
 import time
