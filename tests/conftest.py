@@ -22,6 +22,20 @@ from tests.standin.fixtures import (  # noqa: F401
 pytest_plugins = ("tests.selection", "tests.scheduling", "tests.starting", "tests.faults.frame")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def isolated_jupyter(tmp_path_factory):
+    """Separate Jupyter and IPython folders for the run, so that it leaves those of the user alone.
+
+    Kernels, servers and jobs inherit these variables. A test that needs empty folders sets its own.
+    """
+    folder = tmp_path_factory.mktemp("jupyter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
+        patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def distdl_home(tmp_path, tmp_path_factory, monkeypatch):
     """An own data directory and an own queue for every test; afterwards nothing of its jobs may be alive."""

@@ -88,7 +88,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installa
 
 def plain_environment() -> dict[str, str]:
     """Return this process's environment variables without those that set up Python, Jupyter or this package."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "JPY", "DISTDL", "PYTHON"))}
+    prefixes = ("JUPYTER", "JPY", "IPYTHON", "DISTDL", "PYTHON")
+    return {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
 
 
 def programs(folder: Path, *, node: bool = False) -> Path:

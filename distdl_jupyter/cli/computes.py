@@ -171,6 +171,6 @@ def _agreed(question: str) -> bool:
     """Ask at the terminal; where nobody can answer, the flag --yes must have said it."""
     if not sys.stdin.isatty():
         raise InvalidSpec(
-            f"{question.rstrip('?')}: needs confirmation.", code="confirmation-missing", field="yes", hint="Add --yes."
+            "This command needs confirmation.", code="confirmation-missing", field="yes", hint="Add --yes."
         )
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

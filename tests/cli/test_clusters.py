@@ -40,7 +40,7 @@ def test_an_unknown_command_or_flag_is_answered_with_the_nearest(words, answer):
 def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
     assert "distdl clusters add lab ssh" in distdl()
     assert "--machines" in distdl("add", "mini", "rack", "--help")
-    assert "mini added" in distdl("add", "mini", "rack", "--machines", 3, "--down", 1, "--fast")
+    assert "Added cluster mini." in distdl("add", "mini", "rack", "--machines", 3, "--down", 1, "--fast")
     assert "2 of 3 up" in distdl()
     (local, mini) = json.loads(distdl("--json"))
     assert (local["name"], mini["name"]) == ("local", "mini")

@@ -35,10 +35,10 @@ def test_machines_are_made_scaled_and_ended_after_an_agreement(forge):
     assert "--max-nodes" in distdl("compute", "create", "lab", "--help")
     assert "have not been created yet" in distdl("compute", "list")
     refused = distdl("compute", "create", "lab", "--size", "small", code=2)
-    assert "Create them needs confirmation. Add --yes." in refused
+    assert "needs confirmation. Add --yes" in refused
     made = distdl("compute", "create", "lab", "--size", "small", "--max-nodes", 4, "--yes", "--wait")
     assert "up to 4 of small. A node costs 0.50 USD/h while it is running, 4 nodes 2.00 USD/h (the smith)." in made
-    assert "lab can be used" in made
+    assert "lab is ready" in made
     assert "2 nodes keep running and cost money" in distdl("compute", "scale", "lab", "--min-nodes", 2, "--yes")
     assert "2 nodes cost money: 1.00 USD/h" in distdl("compute", "list")
     assert "needs confirmation" in distdl("compute", "delete", "lab", code=2)

@@ -42,6 +42,9 @@ TRAIN = """
 import os, pathlib, time
 from distdl_jupyter import log
 rank, step = os.environ["DISTDL_RANK"], 0
+pathlib.Path(f"{SEEN}-{rank}").write_text("0")
+while not pathlib.Path(START).exists():
+    time.sleep(0.01)
 while not pathlib.Path(UNTIL).exists():
     log(step=step, loss=1 / (step + 1))
     print(f"rank {rank} step {step} " + "x" * SIZE)
@@ -66,10 +69,17 @@ def alone(tmp_path, monkeypatch):
 class Training:
     """A real job of two processes, and what it did without asking its log."""
 
-    def __init__(self, tmp_path, size=0, pause=0.02):
-        self._stop, self._seen = tmp_path / "stop", tmp_path / "seen"
-        given = f"UNTIL, SEEN, SIZE, PAUSE = {str(self._stop)!r}, {str(self._seen)!r}, {size}, {pause}"
-        self.job = cell(given + TRAIN, process_count_per_node=2, distributed_backend="torch")
+    def __init__(self, tmp_path, size=0, pause=0.02, start=True):
+        self._start, self._stop, self._seen = (tmp_path / name for name in ("start", "stop", "seen"))
+        files = {"START": str(self._start), "UNTIL": str(self._stop), "SEEN": str(self._seen)}
+        variables = "\n".join(f"{name} = {value!r}" for name, value in {**files, "SIZE": size, "PAUSE": pause}.items())
+        self.job = cell(variables + TRAIN, process_count_per_node=2, distributed_backend="torch")
+        wait_for(lambda: self.step == 0, what="ranks that are ready")
+        if start:
+            self.start()
+
+    def start(self):
+        self._start.touch()
         wait_for(lambda: self.step > 5, what="training")
 
     @property
@@ -122,7 +132,7 @@ def test_a_disk_that_becomes_read_only_while_a_job_writes(failing_disk, tmp_path
     # Its supervisor would wait ten minutes for the disk; without it nobody can write an end any more.
     jobs.found_supervisor_of(job).kill()
     assert job.wait(30).state is State.LOST
-    assert "could not be written (Read-only file system" in job.view().reason
+    assert "Read-only file system" in job.view().reason
     assert distdl_jupyter.attach(job.id).view().metrics["loss"].step > 5
     assert not until_gone(job.id)
 
@@ -189,7 +199,9 @@ def test_three_jobs_at_full_speed_on_a_full_disk(disk, tmp_path):
     trainings = []
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
-        trainings.append(Training(tmp_path / name, size=2_000, pause=0.0))
+        trainings.append(Training(tmp_path / name, size=2_000, pause=0.0, start=False))
+    for training in trainings:
+        training.start()
     disks.fill(disk)
     for training in trainings:
         wait_for(lambda job=training.job: "disk-full" in notes(job), what="the note that the disk is full")
@@ -290,7 +302,8 @@ def test_a_home_that_cannot_be(kind, tmp_path):
     elif kind == "denied":
         home.mkdir(mode=0o700)
     else:
-        environment = {k: v for k, v in environment.items() if k != "DISTDL_HOME"} | {"HOME": "/proc/none"}
+        elsewhere = ("DISTDL_HOME", "JUPYTER_DATA_DIR")
+        environment = {k: v for k, v in environment.items() if k not in elsewhere} | {"HOME": "/proc/none"}
     first = ()
     if kind == "denied" and os.getuid() == 0:  # whom nobody denies anything
         os.chown(home, 65534, 65534)

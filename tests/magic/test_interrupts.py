@@ -157,7 +157,6 @@ def test_an_interrupt_of_a_question_to_a_cluster_is_one_sentence(ready, call, tm
         config = tmp_path / "ssh_config"
         config.write_text(f"Host slow\n  HostName 127.0.0.1\n  Port {port}\n")
         ready.ok(
-            f"import os; os.environ['JUPYTER_CONFIG_DIR'] = {str(tmp_path / 'config')!r}\n"
             "from distdl_jupyter import add_cluster, clusters\n"
             f"lab = add_cluster('interrupted', 'ssh', hosts='slow', ssh_config={str(config)!r})"
         )

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.warm import import_history, report, template_client, template_files
+from distdl_jupyter.warm import import_history, template_client, template_files
 from tests.conftest import wait_for
 from tests.starting import revive
 from tests.warm.conftest import assert_warm, cold_reason, is_warm
@@ -311,9 +311,8 @@ def imports_torchmetrics():
 def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
     options = {"distributed_backend": "torch", "process_count_per_node": 2}
     assert submit(imports_torchmetrics, **options).results(timeout=120) == ["torchmetrics"] * 2
-    wait_for(
-        lambda: any(line.startswith("torchmetrics is not preloaded") for line in report.lines()), what="the learning"
-    )
+    learned = template_files.of().learned
+    wait_for(lambda: import_history.Learned(learned).is_unfit("torchmetrics"), what="the learning")
     revive()
     for code in (threads, imports_torchmetrics):
         job = submit(code, **options)

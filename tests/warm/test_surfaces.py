@@ -27,7 +27,7 @@ def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     assert "Warm starts are on. An unused template ends after 30 minutes." in said
     assert template_files.of().python in said
     own = template_client.status(template_files.of())
-    assert f"{own['modules']:,} modules: {listing(own['loads']) or 'no framework'}." in said
+    assert f"{own['modules']:,} modules ({listing(own['loads']) or 'no framework'})." in said
     assert "MB of memory" in said
     resident, share = report.memory(template_client.status(template_files.of())["pid"])
     assert 10 * 2**20 < share <= resident
