@@ -381,7 +381,7 @@ class Job:
         """Move this queued job to another cluster and return the new handle.
 
         ``options`` replace those of this job, as in ``rerun``. The job leaves its queue first, so it never runs twice;
-        a job that starts at the same moment stays where it is. Raises JobNotRunning if the job is not queued any more,
+        a job that starts at the same moment stays where it is. Raises JobNotRunning if the job is no longer queued,
         InvalidSpec if an option is wrong or a secret is missing, PluginUnavailable, JobNotFound if the files of the job
         were deleted; after these errors the job is still queued.
         """

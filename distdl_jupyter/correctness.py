@@ -78,7 +78,7 @@ def start_again(job: Job, *, steps: int = 3, **options: Any) -> Job:
     spec = job.spec
     if spec.kind == "ranks":
         raise InvalidSpec(
-            "A session of ranks does not train by itself, so it cannot be checked.",
+            "A session of persistent ranks has no training code of its own, so it cannot be checked.",
             code="check-kept-ranks",
             field="check",
             hint="Start the cell that trains with %%distributed --check.",

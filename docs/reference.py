@@ -440,24 +440,24 @@ def failures() -> Iterator[codes.Entry]:
          failure._UNEQUAL_REMEDY),
         ("collective-mismatch", postmortem, postmortem._MISMATCH, postmortem._MISMATCH, postmortem._MISMATCH_REMEDY),
         ("rank-killed", failure, "ended by SIG", "Rank … ended by SIGKILL",
-         "The process was killed from outside, mostly because the memory of the host or of its limit was used up; the "
-         "failure says so where the kernel counted it. Use a smaller batch, fewer workers in the DataLoader, or a host "
+         "The process was killed from outside, usually because the memory of the host or of its limit ran out; the "
+         "failure says so if the kernel recorded it. Use a smaller batch, fewer workers in the DataLoader, or a host "
          "with more memory."),
         ("rank-terminated", failure, "ended by SIG", "Rank … ended by SIGTERM",
-         "Another program asked the process to end: a time limit, a preemption, or somebody on that host."),
+         "Another program asked the process to end: a time limit, a preemption, or another user of that host."),
         ("rank-crashed", failure, "ended by SIG", "Rank … ended by SIG…",
          "A crash (SIGSEGV, SIGABRT, SIGBUS, SIGFPE) comes from compiled code; the failure shows the line of Python "
-         "that called it, if Python could still write it down. Run one rank alone, and see whether the versions fit: "
+         "that called it, if Python could still write it. Run one rank alone, and check that the versions fit: "
          "`distdl doctor`."),
         ("rank-signal", failure, "ended by SIG", "Rank … ended by SIG…",
          "Another program or the code itself sent this signal."),
         ("rank-exception", failure, "rank-{kind}", "Rank …: an exception of the code",
          "The message and the traceback say which line of the code raised it."),
         ("rank-exit", failure, "exit code ", "Rank … exit code …",
-         "The code called sys.exit() or os._exit(); the last error lines stand in the failure and in the rank's log."),
+         "The code called sys.exit() or os._exit(); the last error lines are in the failure and in the rank's log."),
         ("rank-lost", failure, "lost with ", "Rank … lost with …",
-         "The host does not answer any more: `distdl clusters check NAME` says why. With `max_restarts` all ranks "
-         "begin again from their checkpoint, with `min_node_count` without that host."),
+         "The host stopped responding: `distdl clusters check NAME` says why. With `max_restarts` all ranks "
+         "restart from their checkpoint, with `min_node_count` also without that host."),
     ):  # fmt: skip
         if words not in inspect.getsource(module):
             raise ValueError(f"{module.__name__} does not say {words!r} any more; change docs/reference.py.")

@@ -8,13 +8,20 @@ import pytest
 
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.worker.watch import hints
-from tests.docs.blocks import DOCS, ROOT
+from tests.docs.blocks import DOCS, ROOT, pages
 
 sys.path.insert(0, str(DOCS))
 import codes
 import figures
 import links
 import reference
+
+#: What reads as translated: "is no cluster", "a host that is not there any more".
+TRANSLATED = re.compile(
+    r"(?<!there )\bis no (?!longer)|\bstands\b(?! for)|"
+    r"\b(as logging|any more|anew|goes on|looked at|of the kind|sign of life|travels?|whoever)\b",
+    re.IGNORECASE,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +57,11 @@ def test_each_code_that_a_message_links_to_has_an_entry(written):
     linked = {entry.code for entry in codes.entries()} | {"rank-lost", "rank-exit", "uneven-steps", "unequal-calls"}
     linked |= set(hints.RULES) | {"http-404", "internal-error"}
     assert [code for code in sorted(linked) if f"({code})=" not in page] == []
+
+
+def test_pages_are_in_plain_english(written):
+    texts = written | {path.name: path.read_text() for path in [*pages(), ROOT / "SECURITY.md"]}
+    assert {name: match[0] for name, text in texts.items() if (match := TRANSLATED.search(text))} == {}
 
 
 def test_figures_are_those_of_the_results():
