@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from distdl_jupyter.core.spec import Source
 from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
-from tests.widgets.recorded import Recording, telling
+from tests.widgets.recorded import Recording, begin, telling
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -60,6 +62,15 @@ def test_a_running_job_s_page_moves_and_is_restored_as_it_was_left(
     expect(again.get_by_role("radio", name="Each rank")).to_have_attribute("aria-checked", "true")
     expect(pages.curves(again)).to_have_count(4)
     assert not book.errors
+
+
+def test_the_lines_of_the_spec_have_the_numbers_of_the_traceback(shared_page: Book, lab: Lab) -> None:
+    source = Source(code="batch = {}\nbatch['label']\n", first_line=2, command="%%distributed -p 2", execution_count=7)
+    with closing(begin(5, JobStore(lab.home / "distdl"), source=source)) as story:
+        page = shared_page.open_job(story.id)
+        page.get_by_role("tab", name="Spec").click()
+        lines = page.get_by_role("region", name="Cell [7]").locator(".dd-line")
+        expect(lines).to_have_text(["1%%distributed -p 2", "2batch = {}", "3batch['label']"])
 
 
 def test_the_tabs_are_reached_with_the_arrow_keys(shared_page: Book, told: Callable[[str], Recording]) -> None:
