@@ -144,10 +144,10 @@ class AgentCluster(Cluster):
         with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), apart))
         if job.spec.keep_checkpoints:
+            share, keep = ("shares", "it keeps") if len(apart) == 1 else ("share", "they keep")
             text = (
-                f"{names} share no folder with this machine, so they keep all checkpoints until the job ends. Then "
-                "those "
-                f"beyond the last {job.spec.keep_checkpoints} are deleted."
+                f"{names} {share} no folder with this machine, so {keep} all checkpoints until the job ends. "
+                f"keep_checkpoints ({job.spec.keep_checkpoints}) is applied then."
             )
             context.note(Notice("info", text, "checkpoints"))
         lacking = [node.host for node in apart if node.work_is_empty]

@@ -171,9 +171,9 @@ def test_without_a_shared_folder_values_and_files_come_back(lab_of, tmp_path, mo
     kept = {str(path.relative_to(outputs)): path.read_text() for path in outputs.rglob("*") if path.is_file()}
     assert kept == {"of-0": "node-a", "of-1": "node-a", "of-2": "node-b", "of-3": "node-b",
                     "model.txt": "node-a", "node-b/model.txt": "node-b"}  # fmt: skip
-    notes = [event["text"] for event in lab.events("note")]
-    assert any("node-b has no folder" in text for text in notes)
-    assert any("model.txt came from several hosts" in text for text in notes)
+    notes = {event["code"]: event["text"] for event in lab.events("note")}
+    assert "node-b has no folder" in notes["working-directory"]
+    assert "model.txt" in notes["files-left-on-host"]
     lab.until_nothing_is_left()
     assert lab.hosts.ssh("node-b", "ls", str(base / "jobs")).stdout == ""
 
@@ -194,9 +194,8 @@ def test_hosts_without_a_shared_folder_keep_all_checkpoints_until_the_end(lab_of
     assert job.result() == ["model-step-10.pt", "model-step-20.pt", "model-step-30.pt"]
     (said,) = [event["text"] for event in lab.events("note") if event.get("code") == "checkpoints"]
     assert said == (
-        "node-a share no folder with this machine, so they keep all checkpoints until the job ends. Then those "
-        "beyond last 1 "
-        "are deleted."
+        "node-a shares no folder with this machine, so it keeps all checkpoints until the job ends. "
+        "keep_checkpoints (last 1) is applied then."
     )
     assert [(one.step, Path(one.path).name) for one in job.checkpoints()] == [(30, "model-step-30.pt")]
 
