@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.views.schema import JobCheck
+from distdl_jupyter.views.table import sentence_html
 
 _SIGNS = {"error": "\N{BALLOT X}", "warning": "\N{WARNING SIGN}", "info": "\N{INFORMATION SOURCE}"}
 
@@ -32,14 +33,14 @@ class ComparisonShown(Comparison):
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join([f"<p><b>{escape(self.summary)}</b></p>", *map(self._html, range(len(self.findings))),
-                        *(f"<p>{escape(one)}</p>" for one in self.notes)])  # fmt: skip
+        return "".join([f"<p><b>{sentence_html(self.summary)}</b></p>", *map(self._html, range(len(self.findings))),
+                        *(f"<p>{sentence_html(one)}</p>" for one in self.notes)])  # fmt: skip
 
     def _html(self, at: int) -> str:
         one = self.findings[at]
         example = f"<pre style='margin:4px 0 0 1.5em'>{escape(one.example)}</pre>" if one.example else ""
         place = f" <i>{escape(one.place)}</i>:" if one.place else ""
-        text = f"{escape(one.text)} {escape(one.remedy)}"
+        text = f"{sentence_html(one.text)} {sentence_html(one.remedy)}"
         return f"<div style='margin:6px 0'>{_SIGNS[one.level]}{place} {text}{example}</div>"
 
     @property

@@ -216,7 +216,7 @@ class JobTable:
         if not self._rows:
             return f"<p>{escape(_EMPTY)}</p>"
         more = [*self._reasons, *([self._older_text()] if self._older else [])]
-        return table.whole_html([HEAD, *self._rows]) + "".join(f"<p>{escape(line)}</p>" for line in more)
+        return table.whole_html([HEAD, *self._rows]) + "".join(f"<p>{table.sentence_html(line)}</p>" for line in more)
 
     def _older_text(self) -> str:
         return f"{humanize.plural(self._older, 'older job')} not shown: %dist_jobs --all"

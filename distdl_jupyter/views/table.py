@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
 Rows = Sequence[Sequence[str]]
+
+
+def sentence_html(sentence: str) -> str:
+    """Return an escaped sentence in which `names` between backticks are code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(sentence))
 
 
 def text(rows: Rows) -> str:
@@ -34,7 +40,7 @@ def whole_html(rows: Rows) -> str:
 
 
 def _cell(content: str) -> str:
-    return f'<td style="text-align:left;vertical-align:top">{escape(content)}</td>'
+    return f'<td style="text-align:left;vertical-align:top">{sentence_html(content)}</td>'
 
 
 def _filled_columns(rows: Rows) -> list[list[str]]:

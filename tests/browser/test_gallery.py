@@ -144,7 +144,7 @@ def test_the_whole_of_jupyterlab_and_jobs_compared(opened: Callable[..., Book]) 
     book.command("distdl:compare", ids=others[::-1])
     compared = book.page.locator(".dd-comparing")
     expect(pages.curves(compared)).to_have_count(3)
-    compared.get_by_role("checkbox", name="Only what differs").check()
+    compared.get_by_role("checkbox", name="Differences only").check()
     both(book, "compare", compared.get_by_role("heading", name="Compare 3 jobs"), compared.locator(".dd-side"))
 
 

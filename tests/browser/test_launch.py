@@ -84,7 +84,7 @@ def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(sta
     expect(form).to_contain_text("train from cell [2]")
     expect(form).to_contain_text("ndarray 1797 × 64")
     expect(form).to_contain_text("One machine instead of two")
-    expect(form).to_contain_text("NC96ads_A100_v4, a plan for renting")
+    expect(form).to_contain_text("NC96ads_A100_v4, for cost planning only")
     expect(form).to_contain_text("global batch 256")
     expect(form.locator("footer")).to_contain_text(
         "%%distributed -N 2 -p 4 -b horovod-gloo --vm-size NC96ads_A100_v4 --name digits -o job"
@@ -107,7 +107,7 @@ def test_what_a_job_on_this_machine_needs_fits_a_screen(static_page: Open) -> No
     for name in ("VM series", "Data", "Outputs", "More options"):
         fold = form.get_by_role("button", name=name, exact=False).filter(has=book.page.locator(".dd-b"))
         expect(fold).to_have_attribute("aria-expanded", "false")
-    form.get_by_role("button", name="Choose one to rent").click()
+    form.get_by_role("button", name="Choose a VM size").click()
     expect(form.locator("input.dd-radio:not(:disabled)").first).to_be_focused()
 
 
@@ -124,7 +124,7 @@ def test_one_click_on_the_advice_changes_the_form(static_page: Open) -> None:
 @pytest.mark.full
 def test_a_retired_size_can_only_be_replaced(static_page: Open) -> None:
     book, form = opened(static_page)
-    form.get_by_role("button", name="Choose one to rent").click()
+    form.get_by_role("button", name="Choose a VM size").click()
     form.get_by_role("searchbox").fill("nc24rs")
     expect(form).to_contain_text("No size matches. 2 retired sizes do:")
     form.get_by_role("button", name="show", exact=True).click()

@@ -91,9 +91,7 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     form.get_by_role("button", name="Create", exact=True).click()
     question = form.locator(".dd-question")
     expect(question).to_contain_text("At most 2 nodes of Standard_NC4as_T4_v3, westeurope.")
-    expect(question).to_contain_text(
-        "A node costs 0.50 USD per hour while it is running (Retail Prices API, westeurope, "
-    )
+    expect(question).to_contain_text("A node costs 0.50 USD per hour while it is up (Retail Prices API, westeurope, ")
     book.picture("machines-cost", side)
     question.get_by_role("button", name="Create").click()
     expect(summary).to_have_text("0 of 2 nodes up")

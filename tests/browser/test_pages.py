@@ -149,7 +149,7 @@ def test_jobs_are_compared_and_the_page_is_restored(shared_page: Book, told: Cal
     expect(pages.curves(page)).to_have_count(3)
     expect(page.get_by_role("heading", name="Compare 3 jobs")).to_be_visible()
     expect(page.get_by_role("rowheader", name="Cluster")).to_be_visible()
-    page.get_by_role("checkbox", name="Only what differs").check()
+    page.get_by_role("checkbox", name="Differences only").check()
     expect(page.get_by_role("rowheader", name="Cluster")).to_be_hidden()
     third.train(1100, 0.0)
     third.complete()

@@ -141,7 +141,7 @@ def test_a_busy_kernel_is_not_waited_for_and_escape_closes(notebook: Open, tmp_p
     book.choose(2)
     book.command("distdl:run-cell")
     form = pages.form(book.cell(2))
-    expect(form).to_contain_text("known when the kernel is free")
+    expect(form).to_contain_text("available when the kernel is idle")
     (tmp_path / "free").touch()
     expect(pages.captured(form)).to_contain_text("int = 1")
     form.get_by_role("button", name="Submit").focus()

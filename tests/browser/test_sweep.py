@@ -51,7 +51,9 @@ def test_a_sweep_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     assert keys <= states | {"completed"}
     assert ("pruned" in keys) is ("pruned" in states)
     assert "running" not in keys
-    ticks = panel.locator(".dd-sweepcard").last.locator("svg text[text-anchor=end]").all_text_contents()
+    ticks = (
+        panel.locator("svg[aria-label^='val_loss of all trials']").locator("text[text-anchor=end]").all_text_contents()
+    )
     assert len({len(tick.partition(".")[2]) for tick in ticks}) == 1, ticks
     expect(panel.locator("tbody tr").first).to_contain_text("best")
     panel.get_by_role("button", name="Log", exact=True).click()
@@ -66,11 +68,16 @@ def test_a_sweep_fills_its_panel_and_is_one_row_of_the_list(desk: Callable[..., 
     expect(row).to_contain_text("Sweep of digits")
     expect(row).to_contain_text("10 of 10 trials")
     expect(row).to_contain_text("best val_loss")
-    toast = book.page.locator(".Toastify__toast")
-    expect(toast).to_have_count(1)  # of the sweep, and of none of its trials
-    expect(toast).to_contain_text("Sweep of digits")
-    expect(toast).to_contain_text("Completed, best val_loss 0.")
     book.picture("sweep-row", book.page.locator("#distdl-sidebar"))
+    # The panel is on the screen, so no toast covers it. The bell has one entry: the sweep, not its trials.
+    bell = book.page.locator(".jp-Notification-Status")
+    expect(bell).to_contain_text("1")
+    expect(book.page.locator(".Toastify__toast")).to_have_count(0)
+    bell.click()
+    entries = book.page.locator(".jp-Notification-List li")
+    expect(entries).to_have_count(1)
+    expect(entries).to_contain_text("Sweep of digits")
+    expect(entries).to_contain_text("Completed, best val_loss 0.")
     row.dblclick()
     page = book.page.locator(".dd-document .dd-sweep")
     expect(page.locator(".dd-sweepbest")).to_be_visible()
@@ -89,8 +96,8 @@ def test_a_sweep_that_fails_before_its_first_trial_is_seen(desk: Callable[..., B
     book.run_all()
     row = page.locator("#distdl-sidebar .dd-job[role=row]")
     expect(row).to_contain_text("0 of 2 trialsThe process that controls the sweep failed: OverflowError")
-    toast = page.locator(".Toastify__toast")
-    expect(toast).to_contain_text("failed: OverflowError: Range exceeds valid bounds.")
+    expect(page.locator(".dd-sweepproblem")).to_contain_text("failed: OverflowError: Range exceeds valid bounds.")
+    expect(page.locator(".Toastify__toast")).to_have_count(0)  # the panel is on the screen
     book.picture("sweep-failed")
     expect(row.get_by_title("Show the runs")).to_be_hidden()
     row.click()

@@ -102,7 +102,7 @@ def test_sizes_are_filtered_and_say_what_azure_and_the_price_list_said(notebook:
     book.choose(2)
     book.page.locator(".jp-NotebookPanel-toolbar").get_by_text("Run distributed").click()
     page_form = pages.form(book.cell(2))
-    page_form.get_by_role("button", name="Choose one to rent").click()
+    page_form.get_by_role("button", name="Choose a VM size").click()
     page_form.get_by_label("GPU model").select_option("T4")
     expect(page_form.locator(".dd-vm tbody tr")).to_have_count(4)
     expect(page_form.locator(".dd-cost")).to_be_hidden()

@@ -10,6 +10,7 @@ import pytest
 HERE = Path(__file__).parents[2] / "labextension"
 MODULES = (
     "jobtext",
+    "../ui/format",
     "../form/schemafields",
     "sparkline",
     "study",
@@ -127,6 +128,23 @@ def test_each_other_state_says_what_is_most_worth_knowing(node):
     assert line(node, row(state="lost", says="supervisor ended, no result", last_sign=NOW - 960)) == (
         "supervisor ended, no result, 16 min ago"
     )
+
+
+def test_a_row_shows_no_backticks_of_a_sentence(node):
+    says = "Horovod is not installed. Run `distdl install horovod`."
+    for state in ("failed", "preparing"):
+        assert "Run distdl install horovod" in line(node, row(state=state, says=says, ended=NOW))
+    lost = row(state="lost", says="`gpu-3` does not respond. Run distdl rerun k3f9.", last_sign=NOW - 960)
+    assert line(node, lost).startswith("gpu-3 does not respond, ")
+    assert node("ui.matches(given, ['run distdl'])", row(says=says)) is True
+
+
+@pytest.mark.parametrize(
+    ("sentence", "plain"),
+    [("Run `distdl rerun k3f9`.", "Run distdl rerun k3f9."), ("`a`, `b`", "a, b"), ("a ` b", "a ` b"), ("``", "")],
+)
+def test_toasts_and_tooltips_show_the_names_without_their_backticks(node, sentence, plain):
+    assert node("ui.unquoted(given)", sentence) == plain
 
 
 def test_what_is_past_is_told_by_the_day_when_it_is_long_ago(node):

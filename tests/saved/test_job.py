@@ -1,6 +1,7 @@
 """The static page: what it says in each state, that hostile text stays text, that it is small whatever the job did."""
 
 import base64
+import dataclasses
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.view import Restart
 from distdl_jupyter.saved import job as saved
 from tests.selection import few_or_all
 from tests.widgets.stories import BEGUN, STORIES, completed, event, failed, fold, line, running, spec_of, training
@@ -168,6 +170,15 @@ def test_the_gravest_note_is_shown():
     note = event(1, "note", level="warning", text="The value `model` is 120 MB: load it inside the cell.", code="big")
     said = Reader(saved.html(*fold(spec, [*completed(), note]), spec)).text
     assert "The value model is 120 MB: load it inside the cell." in said
+
+
+def test_names_between_backticks_are_code_in_every_sentence():
+    spec, says = spec_of(), "Horovod is missing. Run `distdl install horovod`."
+    view, *others = fold(spec, STORIES["lost"]())
+    view = dataclasses.replace(view, reason=says, restarts=[Restart(view.created, says), Restart(view.created, says)])
+    page = saved.html(view, *others, spec)
+    assert "`" not in page
+    assert page.count("Run <span style=") == page.count("distdl install horovod") == 3
 
 
 def hostile_events(text):

@@ -3,7 +3,8 @@
  *
  * JupyterLab's sidebar and the kernel's panel show the same component; where its answers come from is handed in.
  */
-import { fill, h, setText, type Child } from '../ui/dom';
+import { fill, h, quoted, setText, type Child } from '../ui/dom';
+import { unquoted } from '../ui/format';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { explained, say } from '../ui/refusal';
@@ -109,7 +110,7 @@ export class SignIn {
     fill(this.#lines, JSON.stringify([status.problem, status.note, status.warning]), () => lines(status));
     this.#draw(status);
     if (before && whoIs(before) !== whoIs(status)) setText(this.#live, whoIs(status));
-    if (status.problem && before?.problem?.message !== status.problem.message) setText(this.#live, [status.problem.message, status.problem.hint].join(' '));
+    if (status.problem && before?.problem?.message !== status.problem.message) setText(this.#live, unquoted([status.problem.message, status.problem.hint].join(' ')));
     this.changed(status);
   }
 
@@ -156,7 +157,7 @@ function head(status: AzureSignIn): Child[] {
 function lines({ problem, note, warning }: AzureSignIn): Child[] {
   const found: [string, string, Child[]][] = [];
   if (problem) found.push(['error', 'failed', explained(problem.message, problem.hint, problem.code)]);
-  if (note) found.push(['info', 'info', [note]]);
-  if (warning) found.push(['warning', 'warn', [warning]]);
+  if (note) found.push(['info', 'info', quoted(note)]);
+  if (warning) found.push(['warning', 'warn', quoted(warning)]);
   return found.map(([level, name, words]) => h('div', { class: 'dd-azure-line dd-row dd-s12', 'data-level': level }, icon(name), h('span', { class: 'dd-grow' }, ...words)));
 }

@@ -1,5 +1,6 @@
 /** Small controls of the form: sections, steppers, check boxes, rows of choices, selects. */
 import { arrowKeys, assign, fill, h, onClick, setText, type Child } from '../ui/dom';
+import { unquoted } from '../ui/format';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import type { Store } from './state';
@@ -140,7 +141,7 @@ export class Segments {
 
   /** Let all be chosen but these, which have a reason against them. */
   allow(reasons: ReadonlyMap<string, string>): void {
-    for (const [name, button] of this.#buttons) assign(button, { disabled: reasons.has(name), title: reasons.get(name) ?? null });
+    for (const [name, button] of this.#buttons) assign(button, { disabled: reasons.has(name), title: unquoted(reasons.get(name) ?? '') || null });
   }
 
   show(value: string): void {
@@ -154,7 +155,7 @@ export class Segments {
 }
 
 function segment(choice: Choice, changed: (value: string) => void): HTMLButtonElement {
-  const attributes = { type: 'button', role: 'radio', disabled: Boolean(choice.reason), title: choice.reason || null };
+  const attributes = { type: 'button', role: 'radio', disabled: Boolean(choice.reason), title: unquoted(choice.reason) || null };
   return onClick(h('button', attributes, choice.text), () => changed(choice.value));
 }
 
@@ -182,7 +183,7 @@ export class Select {
     if (this.#select.dataset['key'] === key) return;
     this.#select.dataset['key'] = key;
     this.#select.replaceChildren(
-      ...choices.map(({ value, text, reason, anyway }) => h('option', { value, disabled: Boolean(reason) && !anyway }, reason ? __('%1 (%2)', text, reason) : text)),
+      ...choices.map(({ value, text, reason, anyway }) => h('option', { value, disabled: Boolean(reason) && !anyway }, reason ? __('%1 (%2)', text, unquoted(reason)) : text)),
     );
   }
 

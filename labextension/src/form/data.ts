@@ -1,8 +1,8 @@
 /** Where the job's data comes from and where its outputs go: rows that are added and removed, and one place. */
 import type { SignInActions } from '../azure/types';
-import { h, setText, show } from '../ui/dom';
+import { fill, h, quoted, setText, show } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { Fold, Problem, TextField, freshId, labelled, link, setLine } from './controls';
+import { Fold, Problem, TextField, freshId, labelled, link } from './controls';
 import { Answer, isAbout } from './dataanswer';
 import { DataRowView, PLACE, unsigned } from './datarow';
 import { SignInPlace } from './signinplace';
@@ -45,7 +45,8 @@ export class Data implements Part {
     const [rows, now] = [this.store.get('data'), this.store.get('data_now')];
     if (rows.length !== this.#rows.length) this.#rebuild();
     rows.forEach((row, at) => this.#rows[at]?.show(row, now.mounts, now.sources.find((said) => isAbout(said, row))));
-    setLine(this.#reason, now.reason);
+    fill(this.#reason, now.reason, () => quoted(now.reason));
+    show(this.#reason, Boolean(now.reason));
     setText(this.#help, rows.length ? this.#example() : __('Files that every node gets before training: from an object store, a web server or a path.'));
     show(this.#again, !now.looking && [...now.sources, now.outputs].some(({ level }) => level === 'error' || level === 'warning'));
     const place = this.store.get('outputs');

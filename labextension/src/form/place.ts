@@ -1,5 +1,5 @@
 /** How the ranks meet and where they run: backend and cluster. What cannot be used here is shown with its reason. */
-import { fill, h } from '../ui/dom';
+import { fill, h, quoted } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { Problem, Segments, Select, freshId, labelled, setLine } from './controls';
@@ -48,7 +48,7 @@ export class Place implements Part {
     this.#now.update();
     this.#named.update();
     fill(this.#reasons, JSON.stringify(unusable), () => [...byReason(unusable)].map(([reason, labels]) =>
-      h('div', {}, h('span', { class: 'dd-ink-warn' }, __('%1 cannot be chosen:', labels.join(', ')), ' '), reason)));
+      h('div', {}, h('span', { class: 'dd-ink-warn' }, __('%1 cannot be chosen:', labels.join(', ')), ' '), ...quoted(reason))));
     this.#clusters.offer(clusters.map(({ name, title, system, reason, named }) => ({ value: name, text: name, more: system ? __('this %1 machine', system) : title, reason, anyway: named })));
     this.#clusters.show(this.store.get('compute_target'));
     setLine(this.#machine, cluster?.detail ? `${cluster.detail}.` : '');

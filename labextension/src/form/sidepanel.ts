@@ -19,7 +19,7 @@ export class CapturedNames implements Part {
 
   update(): void {
     const { items, size, known } = this.store.get('captured');
-    setText(this.#summary, known ? summaryOf(items.length, size) : __('known when the kernel is free'));
+    setText(this.#summary, known ? summaryOf(items.length, size) : __('available when the kernel is idle'));
     fill(this.#list, JSON.stringify(items), () => items.map(({ name, detail, size }) => h('tr', {},
       h('td', { class: 'dd-mono dd-ell', title: name }, name),
       h('td', { class: 'dd-sub dd-ell', title: detail }, detail),

@@ -28,7 +28,7 @@ export class VmTable implements Part {
     this.#sources = link(__('sources'), () => this.#toggleSources(), { 'aria-expanded': 'false' });
     this.#frame = h('div', { class: 'dd-vm-frame', role: 'radiogroup', 'aria-label': __('VM series') }, h('table', { class: 'dd-vm' }, head(), this.#body));
     this.#filter.retired = store.get('choices').sizes.some(({ name, retired }) => retired && name === store.get('vm_size'));
-    const open = link(__('Choose one to rent'), () => this.#choose(), { class: 'dd-link dd-s12 dd-nw dd-when-folded' });
+    const open = link(__('Choose a VM size'), () => this.#choose(), { class: 'dd-link dd-s12 dd-nw dd-when-folded' });
     this.#fold = new Fold(__('VM series'), h('span', { class: 'dd-form-fold-action' }, open, h('span', { class: 'dd-when-open' }, this.#filter.words.element)),
       this.#filter.element,
       this.#frame,
@@ -43,7 +43,7 @@ export class VmTable implements Part {
     const { sizes, catalogue_date, clusters } = this.store.get('choices');
     const chosen = this.store.get('vm_size');
     const cluster = clusters.find(({ name }) => name === this.store.get('compute_target'));
-    const plan = cluster?.rents ? chosen : __('%1, a plan for renting', chosen);
+    const plan = cluster?.rents ? chosen : __('%1, for cost planning only', chosen);
     const none = cluster?.local ? __('not needed: this job runs here') : __('not needed: nothing is rented');
     this.#fold.update(chosen ? plan : cluster?.rents ? __('none chosen') : none, Boolean(chosen || cluster?.rents));
     this.#filter.offer(sizes);

@@ -59,7 +59,7 @@ export class CheckView {
 
 function item({ level, text, remedy, example, file, line }: Finding): HTMLElement {
   const [name, ink] = MARKS[level];
-  const words = { info: __('for information'), warning: __('warning'), error: __('wrong') };
+  const words = { info: __('for information'), warning: __('warning'), error: __('error') };
   const mark = h('span', { class: 'dd-check-mark', role: 'img', 'aria-label': words[level] }, icon(name, 14, ink));
   return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, ...quoted(text)), file && h('div', { class: 'dd-mono dd-s12' }, `${file}:${line}`), remedy && h('div', { class: 'dd-sub' }, ...quoted(remedy)), example && code(example)));
 }

@@ -90,7 +90,7 @@ export class ComparisonView {
     const head = h('div', { class: 'dd-row dd-comparehead' }, this.#title, this.#names, grow(), adding, this.#copy);
     const controls = [h('span', { class: 'dd-sub dd-nw dd-againstword' }, __('against')), this.#against, h('span', { class: 'dd-seg' }, this.#log), this.#tableButton, this.#zoom];
     this.#curveBox = h('section', { class: 'dd-box dd-curvebox' }, h('div', { class: 'dd-part' }, this.#metrics, grow(), ...controls), this.#panel, this.#values);
-    const only = h('label', { class: 'dd-row dd-s12 dd-only' }, this.#only, __('Only what differs'));
+    const only = h('label', { class: 'dd-row dd-s12 dd-only' }, this.#only, __('Differences only'));
     const legend = h('span', { class: 'dd-row dd-sub dd-s12' }, h('i', { class: 'dd-differsign' }), __('differs'));
     this.#sideBox = h('section', { class: 'dd-box' }, h('div', { class: 'dd-part dd-low' }, h('h3', { class: 'dd-h3' }, __('Side by side')), legend, grow(), only), this.#table);
     root.append(head, h('div', { class: 'dd-pagebody' }, this.#problem, this.#curveBox, this.#sideBox));
@@ -252,7 +252,7 @@ export class ComparisonView {
 
   #column(job: ComparedJob, at: number): HTMLElement {
     const open = h('button', { type: 'button', class: 'dd-link dd-row', title: `${__('Open job page')}: ${job.id}` }, h('b', { class: 'dd-ell' }, job.name), h('span', { class: 'dd-mono dd-sub dd-wide dd-nw' }, job.id), h('span', { class: 'dd-mono dd-sub dd-tight dd-nw' }, shortId(job.id)));
-    const away = button('close', __('Leave out %1', shortId(job.id)), 'dd-quiet dd-icon dd-away');
+    const away = button('close', __('Remove %1 from the comparison', shortId(job.id)), 'dd-quiet dd-icon dd-away');
     onClick(open, () => this.host.open(job.id));
     onClick(away, () => this.#choose({ ids: this.#state.ids.filter((id) => id !== job.id) }));
     return h('th', { scope: 'col' }, h('span', { class: 'dd-row' }, strokeOf(this.#shown ? lineOf(this.#shown, at) : undefined), open, h('span', { class: 'dd-grow' }), this.#state.ids.length > 1 ? away : null));

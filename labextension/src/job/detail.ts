@@ -52,7 +52,7 @@ export function capturedPart({ captured }: JobDetail): HTMLElement[] {
   ]);
   const total = captured.reduce((sum, one) => sum + one.size, 0);
   const said = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 name', '%1 names', captured.length)}, ${bytes(total)}`);
-  return [box(__('Captured names'), said, grid([__('Name'), __('Kind'), __('What'), __('Size')], rows))];
+  return [box(__('Captured names'), said, grid([__('Name'), __('Kind'), __('Details'), __('Size')], rows))];
 }
 
 /** What training left to go on from: `fork` starts a new job there. */

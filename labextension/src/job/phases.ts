@@ -5,7 +5,7 @@ import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { QueuePart, type QueueActions } from './queue';
 import { Staging } from './staging';
-import { PHASES, phaseWord, secondsTaken } from '../ui/format';
+import { PHASES, phaseWord, secondsTaken, unquoted } from '../ui/format';
 
 type Look = 'done' | 'now' | 'next';
 
@@ -17,7 +17,7 @@ export class Phases {
   readonly #hint = h(
     'div',
     { class: 'dd-setup-hint' },
-    h('div', { class: 'dd-sub' }, __('The curve starts with the first')),
+    h('div', { class: 'dd-sub' }, __('The curve starts with the first call to')),
     h('div', { class: 'dd-mono' }, 'log(step=step, loss=loss.item())'),
   );
 
@@ -66,8 +66,9 @@ class Row {
     const look: Look = view === undefined ? 'next' : view.seconds === null ? 'now' : 'done';
     assign(this.root, { 'data-look': look, 'aria-current': look === 'now' ? 'step' : null });
     fill(this.#mark, look, () => [MARKS[look]()]);
-    setText(this.#detail, view?.detail ?? '');
-    assign(this.#detail, { title: view?.detail });
+    const detail = unquoted(view?.detail ?? '');
+    setText(this.#detail, detail);
+    assign(this.#detail, { title: detail || null });
     const seconds = view?.seconds ?? (view?.begun ? now - view.begun : null);
     setText(this.#time, seconds === null ? '' : secondsTaken(seconds));
   }

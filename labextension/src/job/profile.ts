@@ -2,7 +2,7 @@
  * Recorded steps of a job: the operators that take the most time, rank by rank, and which part of a step is communication. It
  * asks for the next steps of all or some ranks; the job's card says how far they are, and then the profile is read.
  */
-import { assign, fill, h, onClick, show, type Child } from '../ui/dom';
+import { assign, fill, h, onClick, quoted, show, type Child } from '../ui/dom';
 import { bytes, clock, count, number, percent, rankSpans } from '../ui/format';
 import { icon } from '../ui/icons';
 import { say, sentences } from '../ui/refusal';
@@ -91,7 +91,7 @@ export class ProfileView {
     const ranks = words.length ? words.map(Number) : null;
     if (this.#asked !== null || !this.#card?.can_profile) return;
     if (!Number.isInteger(steps) || steps < 1 || steps > MOST) return this.#refuse(__('A profile has 1 to %1 steps.', MOST));
-    if (ranks?.some((rank) => !Number.isInteger(rank))) return this.#refuse(__('Ranks are numbers such as 0,1.'));
+    if (ranks?.some((rank) => !Number.isInteger(rank))) return this.#refuse(__('Enter ranks as numbers, for example 0,1.'));
     this.#problem = '';
     this.#asked = this.#card.profiles.at(-1)?.number ?? 0;
     this.#draw();
@@ -143,7 +143,7 @@ export class ProfileView {
   }
 
   #content(shown: JobProfile): Child[] {
-    const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, text));
+    const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, ...quoted(text)));
     return [h('div', { class: 'dd-profilehead' }, shares(shown), this.#trace(shown)), ...notes, h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
   }
 
@@ -194,7 +194,7 @@ function shares({ shares: parts }: JobProfile): HTMLElement {
 function table({ operators, ranks }: JobProfile): HTMLElement {
   const columns = ranks.length > 1 ? ranks.slice(0, COLUMNS) : [];
   const right = (text: string, title = ''): HTMLElement => h('th', { class: 'dd-right', title: title || null }, text);
-  const head = h('tr', {}, h('th', {}, __('Operator')), right(__('Calls per step')), right(__('Own ms per step'), __('Without the operators that it calls')), right(__('Share of the step')), ...columns.map(({ rank, host }) => right(__('rank %1', rank), host)));
+  const head = h('tr', {}, h('th', {}, __('Operator')), right(__('Calls per step')), right(__('Own ms per step'), __('Excludes the operators that it calls')), right(__('Share of the step')), ...columns.map(({ rank, host }) => right(__('rank %1', rank), host)));
   return h('table', {}, h('thead', {}, head), h('tbody', {}, ...operators.map((one) => row(one, ranks, columns.length))));
 }
 

@@ -59,7 +59,7 @@ export class QueuePart {
     else this.dispose();
     this.#target = card.compute_target;
     if (queue) {
-      setText(this.#place, __('Place %1 of %2', queue.place, queue.of));
+      setText(this.#place, __('Position %1 of %2', queue.place, queue.of));
       setText(this.#why, sentence(queue));
       fill(this.#rows, JSON.stringify([queue.needs, queue.free, queue.lacks, queue.names, queue.priority]), () => reasons(queue));
       show(this.#raise, !queue.is_fixed);
@@ -87,7 +87,7 @@ export class QueuePart {
     this.#move.value = name;
     setText(this.#move, __('Run elsewhere: %1', name));
     const has = gpus ? _n('%2 has %1 GPU free', '%2 has %1 GPUs free', best.gpus, name) : _n('%2 has %1 idle node', '%2 has %1 idle nodes', nodes, name);
-    fill(this.#offer, has, () => [icon('info', 14, 'dd-ink-brand'), h('span', {}, h('b', {}, __('%1:', has)), ' ', __('it would start there now and leave this queue.'))]);
+    fill(this.#offer, has, () => [icon('info', 14, 'dd-ink-brand'), h('span', {}, h('b', {}, __('%1:', has)), ' ', __('the job would start there now and leave this queue.'))]);
   }
 }
 

@@ -1,6 +1,6 @@
 /** How often a job's ranks were started anew, after what the last time; all earlier failures are one click away. */
 import type { Card } from './card';
-import { fill, h, show } from '../ui/dom';
+import { fill, h, quoted, show } from '../ui/dom';
 import { folded } from './text';
 import { __ } from '../ui/trans';
 import { clock } from '../ui/format';
@@ -18,8 +18,8 @@ export class Restarts {
       const count = restarts.length - requeued;
       const restart = count <= most ? __('Restart %1 of %2', count, most) : __('Restart %1', count);
       const word = h('b', { class: 'dd-nw' }, last.requeued ? __('Requeue %1', requeued) : restart);
-      const why = h('span', { class: 'dd-sub dd-ell' }, last.reason);
-      const rows = restarts.map(({ t, reason }, at) => h('li', {}, h('span', { class: 'dd-num dd-sub' }, clock(t)), h('b', { class: 'dd-num' }, String(at + 1)), h('span', {}, reason)));
+      const why = h('span', { class: 'dd-sub dd-ell' }, ...quoted(last.reason));
+      const rows = restarts.map(({ t, reason }, at) => h('li', {}, h('span', { class: 'dd-num dd-sub' }, clock(t)), h('b', { class: 'dd-num' }, String(at + 1)), h('span', {}, ...quoted(reason))));
       return [folded(h('span', { class: 'dd-row' }, word, why), '', h('ol', {}, ...rows))];
     });
   }

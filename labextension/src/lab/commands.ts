@@ -7,7 +7,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { isActive } from '../sidebar/jobtext';
 import type { JobRow } from '../sidebar/types';
-import { shortId } from '../ui/format';
+import { shortId, unquoted } from '../ui/format';
 import { ranksIcon } from './icons';
 import { NAME } from './ids';
 import { ILanguage } from './language';
@@ -117,7 +117,7 @@ class JobCommands {
     } catch (error) {
       const address = error instanceof Refusal ? helpAddress(error.code) : '';
       const actions = address ? [{ label: __('What to do'), callback: () => void window.open(address, '_blank', 'noopener') }] : [];
-      Notification.error(sentences(error), { autoClose: 10_000, actions });
+      Notification.error(unquoted(sentences(error)), { autoClose: 10_000, actions });
     }
   }
 

@@ -4,7 +4,7 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { isStudy, metricOf, titleOf } from '../sidebar/study';
 import type { JobRow } from '../sidebar/types';
-import { ENDED, number, shortId, stateWord } from '../ui/format';
+import { ENDED, number, shortId, stateWord, unquoted } from '../ui/format';
 import { __, _n } from '../ui/trans';
 import { NAME, SETTINGS } from './ids';
 import { OPEN_JOB } from './jobpage';
@@ -166,7 +166,7 @@ function textOf(items: ReadonlyMap<JobRow, News>): string {
 function newsOf(before: JobRow, row: JobRow): News | null {
   if (ENDED.has(row.state) && !ENDED.has(before.state)) return endOf(row);
   if (row.alert && row.alert !== before.alert) return { kind: row.alert_level === 'warning' ? 'warning' : 'info', text: row.alert };
-  if (row.stalled && !before.stalled) return { kind: 'warning', text: row.says, whileStalled: true };
+  if (row.stalled && !before.stalled) return { kind: 'warning', text: unquoted(row.says), whileStalled: true };
   return null;
 }
 
@@ -174,7 +174,7 @@ function endOf(row: JobRow): News | null {
   if (row.state === 'canceled') return null; // the user canceled it
   const value = isStudy(row) && row.value !== null ? `, ${metricOf(row)} ${number(row.value)}` : '';
   if (row.state === 'completed') return { kind: 'success', text: `${stateWord(row.state)}${value}` };
-  return { kind: 'error', text: row.says || stateWord(row.state) };
+  return { kind: 'error', text: unquoted(row.says) || stateWord(row.state) };
 }
 
 export default plugin;

@@ -2,7 +2,7 @@
 import { h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { clock, duration } from '../ui/format';
+import { clock, duration, unquoted } from '../ui/format';
 import type { Connection } from './types';
 
 export class Banner {
@@ -23,6 +23,6 @@ export class Banner {
     const left = retry === null ? 0 : Math.ceil(retry - now);
     const next = left > 0 ? __('Next try in %1.', duration(left)) : __('Trying now.');
     const shown = heard === null ? '' : __('Shown: %1.', clock(heard));
-    setText(this.#text, [problem || __('Jobs keep running.'), next, shown].filter(Boolean).join(' '));
+    setText(this.#text, [unquoted(problem) || __('Jobs keep running.'), next, shown].filter(Boolean).join(' '));
   }
 }

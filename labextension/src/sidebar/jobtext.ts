@@ -1,6 +1,6 @@
 /** What a row of the job list says, as text: pure, so that it can be tested without a page. */
 import { __, _n } from '../ui/trans';
-import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWaited, shortId, shownState, spans, stateWord, type State } from '../ui/format';
+import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWaited, shortId, shownState, spans, stateWord, unquoted, type State } from '../ui/format';
 import { isStudy, metricOf, titleOf } from './study';
 import type { JobRow } from './types';
 
@@ -15,6 +15,8 @@ export interface Line {
 
 const SETUP: ReadonlySet<State> = new Set(['queued', 'preparing', 'starting']);
 const DAY = 86_400;
+
+const status = (row: JobRow): string => unquoted(row.says);
 
 export const isActive = (row: JobRow): boolean => !ENDED.has(row.state);
 
@@ -32,19 +34,19 @@ export function secondLine(row: JobRow, now: number, heard: number, stale: boole
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, more: '', tone: 'plain', ...more });
   if (row.state === 'queued' && row.place !== null) {
-    const [needs = '', ...holders] = row.says.split(', ');
+    const [needs = '', ...holders] = status(row).split(', ');
     return line(needs, { place: '', more: holders.join(', ') });
   }
-  if (row.stalled && !stale && shownState(row.state, true) === 'stalled') return line(row.says, { place: '', tone: 'stalled' });
-  if (SETUP.has(row.state)) return line(row.says || stateWord(row.state).toLowerCase());
+  if (row.stalled && !stale && shownState(row.state, true) === 'stalled') return line(status(row), { place: '', tone: 'stalled' });
+  if (SETUP.has(row.state)) return line(status(row) || stateWord(row.state).toLowerCase());
   if (row.state === 'running') return runningLine(row, now, heard, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));
   const when = moment(row.ended ?? row.last_sign, now);
   if (row.state === 'completed') return line(`${timeWords(row, row.ended ?? now)}, ${when}`);
   // A trial of a sweep that was canceled says why, with the metric it had; another run of a study was measured.
-  if (row.state === 'canceled' && row.group?.kind === 'sweep') return line(row.says || __('canceled'));
+  if (row.state === 'canceled' && row.group?.kind === 'sweep') return line(status(row) || __('canceled'));
   if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
-  const why = row.state === 'lost' ? row.says.replace(/\. .*/s, '') : row.says;
+  const why = row.state === 'lost' ? status(row).replace(/\. .*/s, '') : status(row);
   const what = why || (row.state === 'failed' ? __('failed') : __('no result'));
   return line(what.replace(/\.$/, ''), { place: '', more: when, tone: row.state === 'failed' ? 'failed' : 'lost' });
 }
@@ -56,14 +58,14 @@ function runningLine(row: JobRow, now: number, heard: number, stale: boolean, li
   if (strong) return line(left, { strong });
   if (row.done !== null) return line(__('%1 done', count(row.done)));
   // Ranks that stay say what they run.
-  return line(row.says || (row.value === null ? __('running') : __('%1 elapsed', duration(spans(row, now).ran))));
+  return line(status(row) || (row.value === null ? __('running') : __('%1 elapsed', duration(spans(row, now).ran))));
 }
 
 /** How many parts of a study are measured, and when that was. */
 function studyLine(row: JobRow, now: number): Line {
   const place = row.group?.kind === 'sweep' ? __('%1 of %2 trials', row.done ?? 0, row.total ?? 0) : __('%1 of %2 measured', row.done ?? 0, row.total ?? 0);
-  const ended = row.says || stateWord(row.state).toLowerCase();
-  const tell = row.state === 'running' ? row.says || row.compute_target : row.state === 'completed' ? moment(row.ended ?? row.last_sign, now) : ended;
+  const ended = status(row) || stateWord(row.state).toLowerCase();
+  const tell = row.state === 'running' ? status(row) || row.compute_target : row.state === 'completed' ? moment(row.ended ?? row.last_sign, now) : ended;
   return { place, strong: '', tell, more: '', tone: row.state === 'failed' || row.state === 'lost' ? row.state : 'plain' };
 }
 
@@ -89,7 +91,7 @@ export function moment(then: number, now: number): string {
 
 /** Return the number at the right with what it is: the newest value of the metric, else how long it runs. */
 export function figure(row: JobRow, now: number): { value: string; label: string } {
-  if (row.state === 'queued' && row.place !== null) return { value: String(row.place), label: __('place') };
+  if (row.state === 'queued' && row.place !== null) return { value: String(row.place), label: __('position') };
   if (row.value !== null) return { value: number(row.value), label: metricOf(row) };
   const { ran, waited } = spans(row, now);
   if (row.queued_since !== null && waited) return { value: brief(waited), label: __('waiting') };
@@ -124,7 +126,7 @@ export function asksBeforeCancel(row: JobRow, now: number, setting: 'minute' | '
 /** Whether a search finds a row: every word stands somewhere in what the row is about. */
 export function matches(row: JobRow, words: readonly string[]): boolean {
   if (!words.length) return true;
-  const text = [titleOf(row), row.id, row.state, stateWord(shownState(row.state, row.stalled)), row.compute_target, row.backend, row.notebook, row.says].join('\n').toLowerCase();
+  const text = [titleOf(row), row.id, row.state, stateWord(shownState(row.state, row.stalled)), row.compute_target, row.backend, row.notebook, status(row)].join('\n').toLowerCase();
   return words.every((word) => text.includes(word));
 }
 

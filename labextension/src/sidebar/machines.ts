@@ -1,5 +1,5 @@
 /** The part of a cluster that makes, scales and ends its machines, and says what they cost. Made once, changed in place. */
-import { fill, h, onClick, setText, show } from '../ui/dom';
+import { fill, h, onClick, quoted, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { MachineForm } from './machineform';
@@ -48,7 +48,7 @@ export class MachinesView {
     show(this.#make, machines?.exists === false);
     show(this.element, Boolean(machines));
     show(this.#problem, Boolean(machines?.problem));
-    fill(this.#problem, machines?.problem ?? '', () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, machines?.problem ?? '')]);
+    fill(this.#problem, machines?.problem ?? '', () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...quoted(machines?.problem ?? ''))]);
   }
 
   /** Ask what machines to make. */

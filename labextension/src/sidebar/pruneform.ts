@@ -67,7 +67,7 @@ export class PruneForm {
   }
 
   #later(): void {
-    this.#empty(__('Looking for old jobs'));
+    this.#empty(__('Searching for old jobs'));
     this.#question += 1;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => void this.#look(), PAUSE);
@@ -75,7 +75,7 @@ export class PruneForm {
 
   async #look(): Promise<void> {
     clearTimeout(this.#timer);
-    this.#empty(__('Looking for old jobs'));
+    this.#empty(__('Searching for old jobs'));
     const [days, keep] = [this.#days.value.trim(), this.#keep.value.trim()];
     this.#asked = { older: days ? `${days}d` : null, keep: keep ? Number(keep) : null };
     const found = await this.#ask({ ...this.#asked, dry_run: true });

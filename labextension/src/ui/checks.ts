@@ -23,7 +23,7 @@ export const commandOf = (remedy: string): string => COMMAND.exec(remedy)?.[1] ?
 export function checkItem({ node, what, level, says, remedy, code }: Check): HTMLElement {
   const [name, ink] = MARKS[level];
   const bad = level === 'error' || level === 'warning';
-  const words = { ok: __('good'), info: __('for information'), warning: __('warning'), error: __('wrong') };
+  const words = { ok: __('passed'), info: __('for information'), warning: __('warning'), error: __('error') };
   const mark = h('span', { class: 'dd-check-mark', role: 'img', 'aria-label': words[level] }, icon(name, 14, ink));
   const head = h('span', { class: 'dd-b' }, [node, what].filter(Boolean).join(' · '));
   return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, head, ' ', h('span', { class: 'dd-sub' }, ...quoted(says)), ' ', bad && help(code)), remedy && remedyLine(remedy)));

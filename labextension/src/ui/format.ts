@@ -229,3 +229,6 @@ export function processes(nodes: number, perNode: number): string {
 
 /** Return the last part of a job's id: "k3f9". */
 export const shortId = (id: string): string => id.slice(id.lastIndexOf('-') + 1);
+
+/** Return a sentence of Python without its backticks, for where there is only plain text: toasts, tooltips, options. */
+export const unquoted = (text: string): string => text.replace(/`([^`\n]*)`/g, '$1');

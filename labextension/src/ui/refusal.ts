@@ -48,9 +48,9 @@ export function explained(what: unknown, remedy = '', code = ''): Child[] {
   return link ? [...text, ' ', link] : text;
 }
 
-/** Show what was thrown, or a page's own words as they are; hide the line for "". */
+/** Show a sentence, or what was thrown with its remedy and help link; hide the line for "". */
 export function say(line: HTMLElement, what: unknown): void {
   const own = typeof what === 'string';
-  fill(line, own ? what : `!${sentences(what)}`, () => (own ? [what] : explained(what)));
+  fill(line, own ? what : `!${sentences(what)}`, () => (own ? quoted(what) : explained(what)));
   show(line, what !== '');
 }
