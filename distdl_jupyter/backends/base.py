@@ -99,6 +99,7 @@ class Backend(ABC):
 
         yield checks.kernel_memory()
         yield checks.cuda(code, spec)
+        yield checks.nccl(code, spec)
 
     def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
         """Return what every process of the job has, whatever its rank; the ranks were started so often before."""

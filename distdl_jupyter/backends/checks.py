@@ -15,6 +15,7 @@ from typing import Any
 
 from distdl_jupyter.backends.base import TENSORFLOW, Package
 from distdl_jupyter.backends.tensorflow import STRATEGY
+from distdl_jupyter.backends.torch import SHARED_GPUS
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.spec import JobSpec
@@ -77,6 +78,40 @@ def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Che
         'Use device = "cuda" if torch.cuda.is_available() else "cpu", or a compute_target with GPUs.',
     )
     return Check("CUDA", "no GPU on this machine", (finding,))
+
+
+def nccl(
+    code: Code, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
+) -> Check | None:
+    """Code that asks for NCCL finds a GPU for each process of this machine; None for code that does not ask for it.
+
+    NCCL refuses two ranks on one GPU, unless it is 2.32 or newer and NCCL_MULTI_RANK_GPU_ENABLE is set.
+    """
+    calls = [(call, _transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
+    first = next((call for call, transport in calls if transport == "nccl"), None)
+    if spec.cluster != "local" or first is None or _variables(spec, environment).get(SHARED_GPUS, "0") != "0":
+        return None
+    count = len(gpus.visible() if devices is None else devices)
+    if count >= spec.process_count:
+        return Check("NCCL", f"{plural(count, 'GPU')} for {plural(spec.process_count, 'process')}")
+    is_certain = all(transport == "nccl" for _, transport in calls)
+    if not count and not is_certain:
+        return None  # the code has another transport for machines without GPUs
+    finding = Finding(
+        "error" if is_certain else "warning",
+        "nccl-call-needs-gpus",
+        f"NCCL in {first.place} needs a GPU for each of {plural(spec.process_count, 'process')}, but this machine has "
+        f"{plural(count, 'GPU') if count else 'none'}.",
+        f'{f"Type -p {count}, or use Gloo" if count else "Use Gloo"}: init_process_group("gloo").',
+    )
+    return Check("NCCL", f"{plural(count, 'GPU')} for {plural(spec.process_count, 'process')}", (finding,))
+
+
+def _transport(call: Call) -> str:
+    """Return the transport that a call of ``init_process_group`` names, "" where it is not a plain text."""
+    named = next((keyword.value for keyword in call.node.keywords if keyword.arg == "backend"), None)
+    given = named or next(iter(call.node.args), None)
+    return str(given.value).lower() if isinstance(given, ast.Constant) else ""
 
 
 def _uses_cuda(call: Call) -> bool:

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distdl_jupyter.backends.base import TORCH, Backend, Package, common_environment
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
+
+#: Lets NCCL 2.32 run several ranks on one GPU.
+SHARED_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class TorchBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Rank 0 hosts the store at the reserved port of the first node."""
-        if options.transport == "nccl":
+        if options.transport == "nccl" and spec.environment_variables.get(SHARED_GPUS, "0") == "0":
             _check_gpus(placement)
         rendezvous_variables = {
             "MASTER_ADDR": placement.address,
@@ -116,11 +120,13 @@ def _interface(name: str) -> dict[str, str]:
 
 def _check_gpus(placement: Placement) -> None:
     """Refuse NCCL without a device for each rank: it stops with "Duplicate GPU detected" when two share one."""
-    devices = {(0 if placement.emulated else place.node, place.gpu) for place in placement.ranks}
-    if any(place.gpu is None for place in placement.ranks) or len(devices) < len(placement.ranks):
+    nodes = ((0 if placement.emulated else place.node, place.gpu) for place in placement.ranks)
+    count = len({(node, gpu) for node, gpu in nodes if gpu is not None})
+    if count < len(placement.ranks):
         raise InvalidSpec(
-            f"torch-nccl needs a GPU for each of {len(placement.ranks)} ranks.",
+            f"NCCL needs a GPU for each of {plural(len(placement.ranks), 'process')}, but there "
+            f"{'is' if count == 1 else 'are'} {plural(count, 'GPU') if count else 'none'}.",
             code="nccl-needs-gpus",
             field="distributed_backend",
-            hint="Use torch-gloo, or fewer processes.",
+            hint=f"Type {f'-p {count}, or ' if count and placement.node_count == 1 else ''}-b torch-gloo.",
         )

@@ -19,9 +19,12 @@ def placement(nodes, per_node, gpus=0, remote_shell=()):
                      remote_shell=remote_shell)  # fmt: skip
 
 
-def plan(label, nodes=1, per_node=2, gpus=0, remote_shell=(), **given):
+def plan(label, nodes=1, per_node=2, gpus=0, remote_shell=(), env=None, **given):
     backend, options = registry.backend(label, given)
-    spec = JobSpec(id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend=label)
+    spec = JobSpec(
+        id="i", name="n", node_count=nodes, process_count_per_node=per_node, distributed_backend=label,
+        environment_variables=env or {},
+    )  # fmt: skip
     return backend.plan(spec, placement(nodes, per_node, gpus, remote_shell), options)
 
 
@@ -108,10 +111,24 @@ def test_each_rank_gets_a_gpu_of_its_own():
     assert column(made, "DISTDL_TORCH_TRANSPORT") == ["nccl", "nccl"]
 
 
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_nccl_without_a_gpu_for_each_rank_is_refused(gpus):
-    with pytest.raises(InvalidSpec, match="torch-nccl needs a GPU for each of 4 ranks"):
+@pytest.mark.parametrize(
+    ("gpus", "there", "remedy"),
+    [
+        (0, "there are none", "Type -b torch-gloo."),
+        (1, "there is 1 GPU", "Type -p 1, or -b torch-gloo."),
+        (2, "there are 2 GPUs", "Type -p 2, or -b torch-gloo."),
+    ],
+)
+def test_nccl_without_a_gpu_for_each_rank_is_refused(gpus, there, remedy):
+    with pytest.raises(InvalidSpec) as refused:
         plan("torch-nccl", per_node=4, gpus=gpus)
+    assert refused.value.code == "nccl-needs-gpus"
+    assert refused.value.args[0] == f"NCCL needs a GPU for each of 4 processes, but {there}."
+    assert refused.value.hint == remedy
+
+
+def test_an_nccl_that_may_share_gpus_is_not_refused():
+    plan("torch-nccl", per_node=4, gpus=1, env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
 
 
 def test_emulated_nodes_see_their_own_gpus():

@@ -236,6 +236,26 @@ def test_a_port_that_is_taken_is_no_echo():
     assert not is_echo({"type": "DistNetworkError", "message": message})
 
 
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        ("DistBackendError", "NCCL error in: NCCLUtils.cpp:94, invalid usage, NCCL version 2.29.7\nLast error:\n"
+                             "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"),
+        ("HorovodInternalError", "ncclCommInitRank failed: invalid usage"),
+        ("HorovodInternalError", "ncclAllReduce failed: unhandled cuda error"),
+    ],
+)  # fmt: skip
+def test_what_nccl_refuses_is_no_echo(type_, message):
+    assert not is_echo({"type": type_, "message": message})
+
+
+def test_a_peer_that_nccl_has_lost_is_an_echo():
+    message = (
+        "NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error\nncclRemoteError"
+    )
+    assert is_echo({"type": "DistBackendError", "message": message})
+
+
 def test_an_ordinary_error_is_no_echo():
     assert not is_echo({"type": "ValueError", "message": "shapes (3, 4) and (5,) do not match"})
 

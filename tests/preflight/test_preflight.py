@@ -12,7 +12,7 @@ import pytest
 from distdl_jupyter import preflight
 from distdl_jupyter.backends import checks
 from distdl_jupyter.backends.base import TENSORFLOW, TORCH
-from distdl_jupyter.backends.checks import cuda, keras, keras_fit
+from distdl_jupyter.backends.checks import cuda, keras, keras_fit, nccl
 from distdl_jupyter.backends.horovod import built_for
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
@@ -426,6 +426,42 @@ def test_cuda_without_a_gpu(line):
 def test_code_that_needs_no_gpu(line):
     code = read(capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1))
     assert cuda(code, asked(), devices=()) is None
+
+
+NCCL_ALONE = "dist.init_process_group('nccl')"
+NCCL_OR_GLOO = "dist.init_process_group(backend='nccl' if x else 'gloo')"
+NCCL_IF_CUDA = (
+    "if torch.cuda.is_available():\n    dist.init_process_group('nccl')\nelse:\n    dist.init_process_group('gloo')"
+)
+
+
+@pytest.mark.fault("payload", "NCCL with fewer GPUs than processes is refused before the start, with the remedy")
+@pytest.mark.parametrize(
+    ("line", "devices", "level", "remedy"),
+    [
+        (NCCL_ALONE, (0,), "error", "Type -p 1, or use Gloo"),
+        (NCCL_ALONE, (), "error", "Use Gloo"),
+        (NCCL_ALONE.replace("(", "(backend="), (0,), "error", "Type -p 1, or use Gloo"),
+        (NCCL_IF_CUDA, (0,), "warning", "Type -p 1, or use Gloo"),
+    ],
+)
+def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
+    code = read(capture_cell(f"import torch\nimport torch.distributed as dist\n{line}", {}, execution_count=7))
+    (finding,) = nccl(code, asked(processes=2), devices=devices, environment={}).findings
+    assert (finding.level, finding.code) == (level, "nccl-call-needs-gpus")
+    assert "of Cell [7] needs a GPU for each of 2 processes, but this machine has " in finding.text
+    assert finding.remedy == f'{remedy}: init_process_group("gloo").'
+    assert nccl(code, asked(processes=2), devices=(0, 1), environment={}).findings == ()
+    assert nccl(code, asked(processes=2), devices=devices, environment={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "devices"),
+    [(NCCL_IF_CUDA, ()), (NCCL_OR_GLOO, ()), (NCCL_OR_GLOO, (0,)), ("dist.init_process_group('gloo')", (0,))],
+)
+def test_code_that_may_use_another_transport_than_nccl(line, devices):
+    code = read(capture_cell(f"import torch\nimport torch.distributed as dist\nx = 1\n{line}", {}))
+    assert nccl(code, asked(processes=2), devices=devices, environment={}) is None
 
 
 @pytest.mark.fault("payload", "a module that is sent and uses CUDA on import: the line and a fix are reported too")

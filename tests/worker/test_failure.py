@@ -248,6 +248,25 @@ HINTS = {
         "NCCL needs a GPU for every rank and a torch build with NCCL. Call init_process_group() without a backend, or "
         'with "gloo".',
     ),
+    "two ranks on one GPU": (
+        'raise RuntimeError("NCCL error: ncclInvalidUsage ... Duplicate GPU detected : rank 1 and rank 0")',
+        "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
+        "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo.",
+    ),
+    "Horovod's invalid usage of NCCL": (
+        'raise RuntimeError("ncclCommInitRank failed: invalid usage")',
+        "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "
+        "torch.cuda.set_device(), or type a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason.",
+    ),
+    "CUDA in NCCL": (
+        'raise RuntimeError("ncclAllReduce failed: unhandled cuda error")',
+        "A CUDA call failed inside NCCL. With NCCL_DEBUG=WARN in env=, the log has the reason: a full GPU, a driver "
+        "that is too old (distdl doctor compares it with torch), or an earlier error in a GPU kernel.",
+    ),
+    "a peer that NCCL has lost": (
+        'raise RuntimeError("NCCL error in: x.cpp:94, remote process exited or there was a network error")',
+        "NCCL lost the connection to another rank. The cause is in the log of the rank that ended first.",
+    ),
     "CUDA without a GPU": (
         "raise AssertionError('Torch not compiled with CUDA enabled')",
         'This rank has no GPU that torch can use. Set device = "cuda" if torch.cuda.is_available() else "cpu", or use '

@@ -225,6 +225,42 @@ def _nccl(error: BaseException, _views: Sequence[View]) -> str:
     )
 
 
+def _shared_gpu(error: BaseException, _views: Sequence[View]) -> str:
+    if "Duplicate GPU detected" not in str(error):
+        return ""
+    return (
+        "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
+        "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo."
+    )
+
+
+def _nccl_usage(error: BaseException, _views: Sequence[View]) -> str:
+    """What Horovod passes on of NCCL's errors has lost their cause, which NCCL itself only logs."""
+    text = str(error)
+    if "nccl" not in text.lower() or "invalid usage" not in text:
+        return ""
+    return (
+        "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "
+        "torch.cuda.set_device(), or type a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason."
+    )
+
+
+def _nccl_cuda(error: BaseException, _views: Sequence[View]) -> str:
+    if "unhandled cuda error" not in str(error):
+        return ""
+    return (
+        "A CUDA call failed inside NCCL. With NCCL_DEBUG=WARN in env=, the log has the reason: a full GPU, a driver "
+        "that is too old (distdl doctor compares it with torch), or an earlier error in a GPU kernel."
+    )
+
+
+def _nccl_peer(error: BaseException, _views: Sequence[View]) -> str:
+    text = str(error)
+    if "ncclRemoteError" not in text and not ("nccl" in text.lower() and "remote process exited" in text):
+        return ""
+    return "NCCL lost the connection to another rank. The cause is in the log of the rank that ended first."
+
+
 #: What torch says when a tensor is to go to a GPU that is not there.
 _NO_GPU = ("Torch not compiled with CUDA", "Found no NVIDIA driver", "No CUDA GPUs are available",
            "no CUDA-capable device", "'torch._C' has no attribute '_cuda_")  # fmt: skip
@@ -286,6 +322,10 @@ RULES: dict[str, Rule] = {
     "file-not-found": _missing_file,
     "gpu-memory-full": _gpu_memory,
     "nccl-without-gpu": _nccl,
+    "nccl-shared-gpu": _shared_gpu,
+    "nccl-invalid-usage": _nccl_usage,
+    "nccl-cuda-error": _nccl_cuda,
+    "nccl-peer-lost": _nccl_peer,
     "no-gpu": _no_gpu,
     "port-in-use": _port_in_use,
     "too-many-open-files": _open_files,

@@ -25,8 +25,10 @@ _ECHO = re.compile(
     ),
     re.IGNORECASE,
 )
-#: What such an exception says of a fault of its own: rank 0 cannot listen.
-_OWN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+#: What such an exception says of a fault of its own: rank 0 cannot listen, or NCCL has refused a GPU or a call.
+_OWN = re.compile(
+    r"EADDRINUSE|address already in use|Duplicate GPU detected|invalid usage|unhandled cuda error", re.IGNORECASE
+)
 
 
 def says_peer_is_gone(type_: str, message: str) -> bool:
