@@ -130,9 +130,10 @@ class GpuSteps:
     def wait(self, skipped: int) -> Iterator[Measured]:
         """Yield the steps that are left, as far as the GPU does them in time, and as many without events."""
         until = time.monotonic() + TIMEOUT
+        yield from self.read()
         while self._ended and time.monotonic() < until:
-            yield from self.read()
             time.sleep(0.001)
+            yield from self.read()
         if self._read is not None and not self._ended:
             skipped, self._captured = skipped + self._captured, 0
             yield from [self._read] * skipped
