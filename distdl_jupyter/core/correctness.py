@@ -276,7 +276,7 @@ class _Ranks:
         for loader, about in self._ranks[0].get("loaders", {}).items():
             if self._workers_repeat(loader):
                 text = (f"Each of the {count(about['workers'])} DataLoader workers of a rank reads the whole data set, "
-                    "so a rank trains on every sample as many times.")  # fmt: skip
+                    f"so each rank trains on every sample {count(about['workers'])} times.")  # fmt: skip
                 self._add("error", "same-samples-in-workers", text, *_DIVIDE_STREAM, at=about.get("line"))
                 return
 

@@ -80,12 +80,10 @@ def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     staging.bring_back(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()
-    assert node.notices == [
-        "node-b: results/rank-0.pkl is the value of a rank that did not run on this host. The file was not copied; "
-        "it is "
-        "in /there.",
-        "node-b: results/planted.pkl is not the value of a rank. The file was not copied; it is in /there.",
-    ]
+    assert [notice.code for notice in node.notices] == ["result-left-on-host"] * 2
+    for notice, name in zip(node.notices, ["results/rank-0.pkl", "results/planted.pkl"], strict=True):
+        assert f"node-b: {name}" in notice.text
+        assert "it is in /there" in notice.text
     assert node.keeps
 
 

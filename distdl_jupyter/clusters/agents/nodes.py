@@ -57,7 +57,7 @@ class AgentNodes(Nodes[AgentNode]):
             staging.forget_checkpoints(self._job, brought)
         self._uncollected |= {node.host for node in self.nodes if node.keeps}
         for node in self.nodes:
-            self.notices += [Notice("warning", text, "files-left-on-host") for text in node.notices]
+            self.notices += node.notices
         if missing:
             raise LaunchFailed(
                 f"Cannot copy the values and files of {plural(len(missing), 'host')} back: {' '.join(missing)}",

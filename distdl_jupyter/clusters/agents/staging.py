@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.agents.agent import HostFailed, Node
 from distdl_jupyter.clusters.agents.connection import DIRECTORY
+from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import files
 
@@ -54,7 +55,7 @@ class AgentNode(Node):
     #: The variables that tell ranks where their data is.
     data: dict[str, str] = field(default_factory=dict)
     #: What came back and what did not, for the user.
-    notices: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     #: Whether values were left there, so that the folder stays.
     keeps: bool = False
 
@@ -214,7 +215,8 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             return True
         why = returned.refusal(path.relative_to(RESULTS), bytes_, ranks)
         if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
-            node.notices.append(f"{node.host}: {why}. The file was not copied; it is in {node.folder}.")
+            text = f"{node.host}: {why}. The file was not copied; it is in {node.folder}."
+            node.notices.append(Notice("warning", text, "result-left-on-host"))
             node.keeps = True
         return not why
 
@@ -233,9 +235,8 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
     result = node.connection.result(answer, "get", _PREPARE_SECONDS)
     if skipped := [str(name) for name in result.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-        node.notices.append(
-            f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
-        )
+        text = f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
+        node.notices.append(Notice("warning", text, "files-left-on-host"))
 
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
@@ -267,9 +268,8 @@ def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Pa
         return  # the first host's, or what was laid out there for all
     if target in brought and not same:
         target = folder / node.host / name
-        node.notices.append(
-            f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
-        )
+        text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
+        node.notices.append(Notice("warning", text, "file-of-several-hosts"))
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
     brought.add(target)

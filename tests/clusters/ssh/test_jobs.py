@@ -173,7 +173,7 @@ def test_without_a_shared_folder_values_and_files_come_back(lab_of, tmp_path, mo
                     "model.txt": "node-a", "node-b/model.txt": "node-b"}  # fmt: skip
     notes = {event["code"]: event["text"] for event in lab.events("note")}
     assert "node-b has no folder" in notes["working-directory"]
-    assert "model.txt" in notes["files-left-on-host"]
+    assert "model.txt" in notes["file-of-several-hosts"]
     lab.until_nothing_is_left()
     assert lab.hosts.ssh("node-b", "ls", str(base / "jobs")).stdout == ""
 
