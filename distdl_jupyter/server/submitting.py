@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -177,12 +178,20 @@ def _conversed(process: subprocess.Popen[str], text: str, seconds: float, gone: 
         process.kill()
 
 
+def _requirement() -> str:
+    """Return what pip installs this package from: the clone or wheel that it came from here, else its name."""
+    origin = json.loads(metadata.distribution("distdl-jupyter").read_text("direct_url.json") or "{}")
+    if "vcs_info" in origin:
+        return f"{origin['vcs_info']['vcs']}+{origin['url']}"
+    return str(origin.get("url", "distdl-jupyter"))
+
+
 def _silent(python: Interpreter, said: str) -> PluginUnavailable | LaunchFailed:
     if "No module named" in said and "distdl_jupyter" in said:
         return PluginUnavailable(
             f"The Python of {python.name} does not have this version of distdl_jupyter.",
             code="kernel-without-package",
-            hint=f"Run: {python.python} -m pip install --upgrade distdl-jupyter",
+            hint=f"Run: {python.python} -m pip install --upgrade {_requirement()}",
         )
     output = "\n".join(said.strip().splitlines()[-_LAST_LINES:])
     return LaunchFailed(f"The Python of {python.name} failed.", code="kernel-python-failed", output=output)

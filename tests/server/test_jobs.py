@@ -8,6 +8,7 @@ import pytest
 
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import until_gone, wait_for
+from tests.docs.blocks import ROOT
 from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(600)
@@ -159,7 +160,7 @@ def test_a_kernel_without_this_package_is_refused_with_the_remedy(server, tmp_pa
     kernelspec(tmp_path, "bare", [str(bare), "-f", "{connection_file}"])
     refused = server.post("/jobs", {"code": "1", "kernel_name": "bare"}, status=424)
     assert refused["message"] == "The Python of the kernel bare does not have this version of distdl_jupyter."
-    assert refused["hint"] == f"Run: {bare} -m pip install --upgrade distdl-jupyter"
+    assert refused["hint"] == f"Run: {bare} -m pip install --upgrade {ROOT.as_uri()}", "a clone, as README installs it"
 
 
 def test_a_kernel_that_is_not_there_or_no_python_is_refused(server, tmp_path):
