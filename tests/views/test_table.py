@@ -14,6 +14,6 @@ from distdl_jupyter.views import table
         ("<b>no code</b>", "&lt;b&gt;no code&lt;/b&gt;"),
     ],
 )
-def test_names_between_backticks_are_code(sentence, html):
+def test_names_between_backticks_are_code(sentence: str, html: str) -> None:
     assert table.sentence_html(sentence) == html
     assert html in table.whole_html([["What"], [sentence]])

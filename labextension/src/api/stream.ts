@@ -1,10 +1,10 @@
 /**
- * What the page is told of jobs and clusters while they change: one WebSocket for everything that any view watches.
+ * Live updates of jobs and clusters: one WebSocket for everything that any view watches.
  *
- * * All that is watched is one subscription. When it changes, a new one goes on where the last message ended: each
- *   message has a key, each log a mark, so nothing is told twice and no row is lost, also when the server was started
+ * * Everything watched is one subscription. When it changes, a new one continues after the last message: each
+ *   message has a key, each log a mark, so nothing is sent twice and no row is lost, also when the server was started
  *   again in between.
- * * A view that begins to watch what others watch already is told at once what these know.
+ * * A view that starts watching what others already watch gets their state at once.
  * * A connection that breaks, or is silent too long, is made anew, later and later. Why it cannot be made, a browser does
  *   not say of a WebSocket: the same address is asked without one.
  *
@@ -50,7 +50,7 @@ const TIMEOUTS: Timeouts = { silence: 20, retry: [0.5, 8] };
 const ADDRESS = 'events';
 /** `WebSocket.OPEN`. */
 const OPEN = 1;
-/** Milliseconds in which requests gather, and between two looks for silence. */
+/** Milliseconds in which requests are batched, and between two heartbeat checks. */
 const [GATHER, LOOK] = [50, 500];
 
 type Of<T extends Message['type']> = Extract<Message, { type: T }>;
@@ -67,7 +67,7 @@ class Watched {
   readonly store = new LogStore();
   readonly curves = new Map<string, CurveMessage>();
   job: JobMessage | null = null;
-  /** What its ranks use, told to those who see its log too. */
+  /** Resources of its ranks, sent to viewers that may read its log. */
   resources: ResourcesMessage | null = null;
   mark = 0;
   /** Whether the log has come since it was asked for. */
@@ -95,7 +95,7 @@ export class Live {
   #state: State = 'connecting';
   #connection: Connection | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  /** What was asked for, and the number of that subscription: what is told before its welcome belongs to an older one. */
+  /** What was asked for, and the number of that subscription: messages before its welcome belong to an older one. */
   #asked = '';
   #number = 0;
   #welcome = false;
@@ -114,24 +114,24 @@ export class Live {
     return this.#state;
   }
 
-  /** Be told of every change of `state`, `nextTry`, `problem`. */
+  /** Watch `state`, `nextTry` and `problem`. */
   onState(changed: () => void): Watch {
     return member(this.#stateWatchers, changed, () => undefined);
   }
 
-  /** Be told of all jobs, now when they are known, and whenever they change. */
+  /** Watch all jobs; called at once if they are known, and after each change. */
   watchJobs(watcher: (jobs: Jobs) => void): Watch {
     if (this.#jobs) later(() => this.#jobWatchers.has(watcher) && this.#jobs && watcher(this.#jobs.value));
     return this.#watch(this.#jobWatchers, watcher);
   }
 
-  /** Be told of all clusters, now when they are known, and whenever they change. */
+  /** Watch all clusters; called at once if they are known, and after each change. */
   watchClusters(watcher: (clusters: Cluster[]) => void): Watch {
     if (this.#clusters) later(() => this.#clusterWatchers.has(watcher) && this.#clusters && watcher(this.#clusters.value));
     return this.#watch(this.#clusterWatchers, watcher);
   }
 
-  /** Be told of one job what is asked for; at once what is known already, but never before this returned. */
+  /** Watch what is requested of one job; known values are sent at once, but never before this returned. */
   watchJob(id: string, request: JobRequest, handlers: Handlers): Watch {
     const watched = this.#watched.get(id) ?? new Watched();
     this.#watched.set(id, watched);

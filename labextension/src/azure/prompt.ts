@@ -42,7 +42,7 @@ export class Prompt {
   }
 }
 
-/** The link to the page; an address that is no https is text only. */
+/** The link to the page; an address without https is text only. */
 function page(address: string): HTMLElement | null {
   if (!address.startsWith('https://')) return null;
   return h('a', { class: 'dd-btn dd-primary', href: address, target: '_blank', rel: 'noopener noreferrer' }, __('Open sign-in page'));

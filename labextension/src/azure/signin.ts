@@ -44,14 +44,14 @@ export class SignIn {
     for (const event of ['pointerenter', 'focusin']) this.element.addEventListener(event, () => this.#lookAfter(FRESH));
   }
 
-  /** Ask now, and go on asking until `rest`. */
+  /** Poll until `rest`. */
   wake(): void {
     if (this.#timer !== undefined) return;
     this.#timer = setInterval(() => this.#tick(), TICK);
     void this.look();
   }
 
-  /** Ask no more. */
+  /** Stop polling. */
   rest(): void {
     clearInterval(this.#timer);
     this.#timer = undefined;

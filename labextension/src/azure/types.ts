@@ -1,4 +1,4 @@
-/** What the panel "Sign in to Azure" is told, and what it asks for. It knows neither HTTP nor a kernel. */
+/** State and requests of the panel "Sign in to Azure". It knows neither HTTP nor a kernel. */
 import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, AzureWay } from '../api/schema';
 
 export type { AzureSignIn, AzureSubscription, AzureWay };

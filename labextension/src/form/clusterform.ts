@@ -1,4 +1,4 @@
-/** The form that adds a cluster: its name, its kind, and that kind's options; what is wrong stands beside its field. */
+/** The form that adds a cluster: its name, its kind, and that kind's options; errors are shown beside their field. */
 import type { Asker } from './choicelist';
 import { h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';

@@ -167,7 +167,7 @@ export class Select {
   readonly #more = h('span', { class: 'dd-sub dd-ell dd-grow' });
   #choices: (Choice & { more?: string })[] = [];
 
-  /** `opened` hears that the choices are about to be looked at. */
+  /** `opened` is called before the choices are shown. */
   constructor(labelId: string, changed: (value: string) => void, before: Child = null, opened?: () => void) {
     this.#select = h('select', { 'aria-labelledby': labelId });
     this.#select.addEventListener('change', () => changed(this.#select.value));

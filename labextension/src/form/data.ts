@@ -92,7 +92,7 @@ export class Data implements Part {
     else this.#add.focus();
   }
 
-  /** Look again with the new sign-in; the focus that was in the sign-in goes where data is added. */
+  /** Check again with the new sign-in; the focus that was in the sign-in goes where data is added. */
   #signedIn(): void {
     this.store.send({ type: 'refresh' });
     if (document.activeElement === null || document.activeElement === document.body) this.#add.focus();

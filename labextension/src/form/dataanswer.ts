@@ -14,7 +14,7 @@ export const isAbout = (said: DataAnswer, { name, place }: Pick<DataRow, 'name' 
 export class Answer {
   readonly element = h('div', { class: 'dd-data-answer', role: 'status' });
 
-  /** `look` asks for a look at a place at which nobody has looked yet. */
+  /** `look` requests a check of a location that was not checked yet. */
   constructor(private readonly look: () => void, private readonly signIn?: () => void) {}
 
   show(said: DataAnswer | undefined): void {

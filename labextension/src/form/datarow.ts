@@ -55,7 +55,7 @@ export class DataRowView {
     this.element = h('div', { class: 'dd-data-row', role: 'group', 'aria-label': __('Data') },
       h('div', { class: 'dd-data-line' }, this.#name.element, h('span', { class: 'dd-sub', 'aria-hidden': 'true' }, '='), this.#place.element, onClick(button, remove)),
       this.#how, this.#answer.element);
-    // A row that is being filled in is not told that something is missing.
+    // An unfinished row shows no missing-value error.
     this.element.addEventListener('focusout', () => setTimeout(() => this.#tell()));
   }
 

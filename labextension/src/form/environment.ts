@@ -10,7 +10,7 @@ export class Environment implements Part {
   readonly element: HTMLElement;
   readonly #list = h('div', { class: 'dd-variables' });
   #rows: Row[] = [];
-  /** The names that were told last, and those that were sent and not answered yet, oldest first. */
+  /** The names received last, and those sent without an answer yet, oldest first. */
   #known = '[]';
   #sent: string[] = [];
 

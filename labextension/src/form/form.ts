@@ -23,7 +23,7 @@ import { VmTable } from './vmtable';
 
 /** After this many milliseconds without an answer the advice is marked as old. */
 const TIMEOUT = 500;
-/** Milliseconds between two questions while other machines are being looked at. */
+/** Poll interval in milliseconds while other machines are checked. */
 const LOOK = 1500;
 /** The order in which checks are listed. */
 const ORDER: readonly FormCheck['level'][] = ['error', 'warning', 'info', 'ok'];
@@ -79,7 +79,7 @@ export class Form {
     this.#lookAgain();
   }
 
-  /** Ask once more while other machines or places of data are being looked at, and the form is still on the page. */
+  /** Poll while machines or data locations are checked and the form is on the page. */
   #lookAgain(): void {
     clearTimeout(this.#look);
     if ([this.#store.get('place'), this.#store.get('data_now'), this.#store.get('cost')].some((one) => one?.looking)) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);

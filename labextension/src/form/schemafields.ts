@@ -41,7 +41,7 @@ export function propertiesOf(schema: unknown): { properties: [string, Property][
   return { properties: Object.entries(properties ?? {}), required: new Set(required ?? []) };
 }
 
-/** Return the alternatives of a schema without null, which stands for "not given". */
+/** Return the alternatives of a schema without null, which means "not set". */
 function alternatives(property: Property): Property[] {
   return (property.anyOf ?? [property]).filter(({ type }) => type !== 'null');
 }
@@ -126,7 +126,7 @@ export class SchemaField {
     });
   }
 
-  /** What stands in the field, as it was typed. */
+  /** The field's text as typed. */
   get typed(): string {
     return this.#control.value;
   }

@@ -55,7 +55,7 @@ export class SizeFilter {
     return this.fits(size);
   }
 
-  /** Say whether a size is what is looked for, retired or not. What nobody states of it passes no choice about it. */
+  /** Return whether a size, retired or not, matches the filter. An undocumented value matches no choice. */
   fits(size: VmSizeChoice): boolean {
     if (this.#fabric.input.checked && size.network !== 'InfiniBand') return false;
     if (this.#model.value && size.gpu !== this.#model.value) return false;

@@ -1,4 +1,4 @@
-/** The launch form's state on a page: what is chosen stands here, all else is asked for after each change. */
+/** The launch form's state on a page: the choices are kept here, everything else is requested after each change. */
 import { Refusal, sentences } from '../ui/refusal';
 import type { Chosen, Fields, FormRequest, FormState, Message, Status, Store, Variable } from './state';
 
@@ -18,7 +18,7 @@ export interface Text {
 
 /** Clicks in quick succession are one question. */
 const PAUSE = 120;
-/** At Submit data is looked at so often, with so many milliseconds between, before the job asks for it itself. */
+/** Number of data checks at Submit and the milliseconds between them, before the job checks the data itself. */
 const [LOOKS, LOOK] = [20, 250];
 
 const fieldsOf = ({ chosen, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...chosen, status, answered });
@@ -107,7 +107,7 @@ export class FormStore implements Store {
     return round === this.#round;
   }
 
-  /** Answers that come later change nothing any more. */
+  /** Ignore later answers. */
   dispose(): void {
     this.#over = true;
     this.#asking.abort();
@@ -157,7 +157,7 @@ export class FormStore implements Store {
     }
   }
 
-  /** What starts is what stands in the form: an answer to anything earlier is never taken for it. */
+  /** The form's current state is submitted; answers to older requests are ignored. */
   async #submitShown(check: boolean): Promise<void> {
     this.#show({ status: { level: 'busy' } });
     this.#look = true;

@@ -97,7 +97,7 @@ export class VmTable implements Part {
     this.#frame.querySelector<HTMLInputElement>('input:checked')?.focus();
   }
 
-  /** Return the row that stands for no match; it offers retired sizes where they are what was looked for. */
+  /** Return the row for no match; it offers retired sizes if those match. */
   #nothing(sizes: VmSizeChoice[]): HTMLElement {
     const hidden = this.#filter.retired ? [] : sizes.filter((size) => size.retired && this.#filter.fits(size));
     const retired: Child[] = hidden.length

@@ -1,4 +1,4 @@
-/** What a panel is told of a job: the types are those of the Python dataclasses. Times are epoch seconds of the kernel's clock. */
+/** State of a job as a panel receives it: the types are those of the Python dataclasses. Times are epoch seconds of the kernel's clock. */
 import type { components } from '../api/schema';
 
 type Schemas = components['schemas'];
@@ -17,20 +17,20 @@ export type Failure = Schemas['FailureCard'];
 /** A picture that ranks have shown. */
 export type Picture = Schemas['Picture'];
 
-/** The stacks of all ranks at one moment, by groups of ranks that stand at the same place. */
+/** The stacks of all ranks at one moment, grouped by equal stacks. */
 export type Stacks = Schemas['Stacks'];
 export type StackGroup = Schemas['StackGroup'];
 export type StackFrame = Schemas['StackFrame'];
 export type StackThread = Schemas['StackThread'];
 
-/** The kernel's clock as far as it is known here: it stands still when nothing was heard for a while. */
+/** Estimate of the kernel's clock. It stops when no message arrives for a while. */
 export class Clock {
   #kernel = 0;
   #receivedAt = 0;
   /** Whether the kernel was heard at all; a view of a saved notebook never hears one. */
   live = false;
 
-  /** `timeout` are the seconds of silence after which the time stands still and the view counts as paused. */
+  /** `timeout` is the number of seconds without a message after which the clock stops and the view is paused. */
   constructor(readonly timeout = 5) {}
 
   /** Take the kernel's time from a message that came just now. */
@@ -40,13 +40,13 @@ export class Clock {
     this.live = true;
   }
 
-  /** Start from a time that was told before the view was drawn: nobody may be there to tell another. */
+  /** Start from a time received before the view was drawn, because no other may follow. */
   startAt(kernel: number): void {
     this.#kernel = kernel;
     this.#receivedAt = performance.now();
   }
 
-  /** Count this moment as a sign of life that brought no time along. */
+  /** Record a heartbeat without a time. */
   keep(): void {
     if (!this.live) return;
     this.#kernel += this.silence();

@@ -1,7 +1,7 @@
 /**
  * What a check has found: a sentence about all of it, then each finding with the line to change, and what was compared.
  *
- * It asks until both runs have ended; a job that is no check has nothing here.
+ * It asks until both runs have ended; other jobs show nothing here.
  */
 import type { JobCheck } from '../api/schema';
 import { copy } from '../ui/clipboard';

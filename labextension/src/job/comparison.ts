@@ -106,7 +106,7 @@ export class ComparisonView {
     return this.#state.ids;
   }
 
-  /** Whether a job that is compared goes on. */
+  /** Whether a compared job is still running. */
   get living(): boolean {
     return this.#shown === null || this.#shown.jobs.some((job) => !ENDED.has(job.state));
   }

@@ -1,5 +1,5 @@
 /**
- * The curve of a job: the bar over it, the figure, the table view. It says what it wants to be told (`request`) and draws what
+ * The curve of a job: the bar over it, the figure, the table view. It says which values it needs (`request`) and draws what
  * comes.
  */
 import { assign, h, tabPanel } from '../ui/dom';

@@ -44,7 +44,7 @@ function codeLine(text: string, number: number): HTMLElement {
   return h('div', { class: 'dd-line' }, h('span'), h('span', {}, String(number)), h('span', {}, ...python(text)));
 }
 
-/** The names that travelled with the job, largest first. */
+/** The captured variables, largest first. */
 export function capturedPart({ captured }: JobDetail): HTMLElement[] {
   if (!captured.length) return [empty(__('Nothing was captured: the code uses no variables of the notebook.'))];
   const rows = [...captured].sort((a, b) => b.size - a.size).map(({ name, kind, detail, size }) => [
@@ -55,7 +55,7 @@ export function capturedPart({ captured }: JobDetail): HTMLElement[] {
   return [box(__('Captured names'), said, grid([__('Name'), __('Kind'), __('Details'), __('Size')], rows))];
 }
 
-/** What training left to go on from: `fork` starts a new job there. */
+/** Checkpoints of the job: `fork` starts a new job from one. */
 export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork: (path: string) => Promise<void>): HTMLElement[] {
   if (!checkpoints.length) return [];
   const now = Date.now() / 1000;
@@ -140,7 +140,7 @@ export function empty(text: string): HTMLElement {
   return h('p', { class: 'dd-empty dd-sub' }, text);
 }
 
-/** A table; sizes, and the `numbers` first columns, stand at the right of their column. */
+/** A table; sizes, and the `numbers` first columns, are aligned to the right. */
 function grid(titles: string[], rows: Child[][], numbers = 0): HTMLElement {
   const look = (at: number): { class: string } => ({ class: at < numbers || titles[at] === __('Size') ? 'dd-right dd-num' : '' });
   const head = h('tr', {}, ...titles.map((title, at) => h('th', { scope: 'col', ...look(at) }, title)));

@@ -92,7 +92,7 @@ function sentence(failure: Failure, card: Card): HTMLElement {
   return h('div', { class: 'dd-sentence' }, h('span', { class: 'dd-b' }, who), ...when, ...what);
 }
 
-/** The deepest frame of the user's own code: what to look at first. */
+/** The deepest frame of the user's own code, the most likely cause. */
 function ownFrame(failure: Failure): Frame | undefined {
   const own = failure.frames.filter(({ kind }) => kind === 'cell' || kind === 'user');
   return own.filter(({ kind }) => kind === 'cell').at(-1) ?? own.at(-1);

@@ -18,9 +18,9 @@ export interface Actions {
   kill(): void;
   rerun(): void;
   resume(): void;
-  /** Show where each rank stands, or show it no more. */
+  /** Show or hide the stacks. */
   stacks(): void;
-  /** Show what was recorded of its steps, or show it no more. */
+  /** Show or hide the profile. */
   profile(): void;
   /** Show another job; left out where there is nowhere to show it. */
   openJob?(id: string): void;
@@ -148,13 +148,13 @@ export class Header {
     this.tick();
   }
 
-  /** The stacks are shown, or no more. */
+  /** Whether the stacks are shown. */
   stacksShown(open: boolean): void {
     this.#stacksOpen = open;
     this.tick();
   }
 
-  /** The profile is shown, or no more. */
+  /** Whether the profile is shown. */
   profileShown(open: boolean): void {
     this.#profileOpen = open;
     this.tick();
@@ -218,7 +218,7 @@ export class Header {
     drawHosts(this.#hosts, mode === 'running' ? card.hosts : [], card.stall?.ranks ?? []);
   }
 
-  /** From whose checkpoints the job goes on. */
+  /** The job whose checkpoints this job resumes from. */
   #continues(id: string, step: number | null): HTMLElement {
     const { openJob } = this.actions;
     const name = openJob
@@ -271,7 +271,7 @@ export class Header {
   }
 
   #leftText(card: Card): string {
-    // A pace of before says nothing of a job that stands still.
+    // The old throughput does not apply to a stalled job.
     if (card.left === null || card.state !== 'running' || card.stall) return '';
     return __('about %1 left', duration(Math.max(0, card.left - (this.clock.now() - card.now))));
   }
@@ -384,7 +384,7 @@ export function button(name: string, label: string, classes: string): HTMLButton
   return h('button', { type: 'button', class: `dd-btn ${classes}`, title: label, 'aria-label': label }, name ? icon(name) : null, word);
 }
 
-/** The button that lets a job go on from its checkpoints. */
+/** The button that resumes a job from its checkpoints. */
 export function resumeButton(): HTMLButtonElement {
   const press = button('resume', __('Resume'), '');
   press.title = __('Start a new job that resumes from the checkpoints of this one');

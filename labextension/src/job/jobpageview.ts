@@ -34,7 +34,7 @@ export interface PageHost extends JobHost {
   detail(): Promise<JobDetail>;
   outputs(): Promise<OutputFile[]>;
   checkpoints(): Promise<CheckpointTable>;
-  /** Start a new job that goes on from one checkpoint, and show it. */
+  /** Start a new job that resumes from a checkpoint, and show it. */
   fork(path: string): Promise<void>;
   trackers(): Promise<TrackerRow[]>;
   outputAddress(path: string): string;
@@ -123,7 +123,7 @@ export class JobPageView {
     this.#view.refresh();
   }
 
-  /** Show where each rank stands. */
+  /** Show the stacks. */
   showStacks(): void {
     this.#view.showStacks();
   }

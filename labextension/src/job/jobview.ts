@@ -2,7 +2,7 @@
  * One job, live: head, set-up, failure, curve, log and foot, kept up to date from messages of a server or a kernel.
  *
  * It knows neither JupyterLab nor widgets: a `JobHost` brings the messages and carries out what is pressed, and `layout`
- * says where the parts stand.
+ * arranges the parts.
  */
 import { Clock, type Card, type Stacks } from './card';
 import { CurveView, type CurveMessage } from './curveview';
@@ -111,7 +111,7 @@ export interface Options {
   place?: LogViewState;
   choice?: Choice;
   reach?: Reach;
-  /** Called with every newer state, and when there is no such job (any more). */
+  /** Called with every newer state, and when the job does not exist or was deleted. */
   changed?: (message: JobMessage) => void;
   /** Called with what ranks and machines use, and where their time goes. */
   used?: (message: Used) => void;
@@ -191,13 +191,13 @@ export class JobView {
     return this.#message;
   }
 
-  /** Draw what depends on where the view stands: it was put into the page, or has come into sight. */
+  /** Draw what depends on the view's position: it was put into the page, or has come into sight. */
   refresh(): void {
     if (this.#message) this.#failure.update(this.#message.card);
     this.#log.restore();
   }
 
-  /** Show where each rank stands, as soon as the job is known. */
+  /** Show the stacks as soon as the job is known. */
   showStacks(): void {
     this.#stacks.show();
   }

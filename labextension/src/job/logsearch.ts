@@ -1,18 +1,18 @@
 /**
- * A search through the lines of a log in small slices, newest lines first, that goes on as lines come at either end.
+ * A search through the lines of a log in small slices, newest lines first, that continues as lines arrive at either end.
  *
  * Knows no page: the owner calls `step` until it says that all was searched, and reads the matches found so far.
  */
 import { places, type Lines } from './logstore';
 
-/** Lines between two looks at the clock. */
+/** Lines between two checks of the clock. */
 const CHUNK = 500;
 
 export class LogSearch {
   /** Places of matches below where the search began, descending, and from there on, ascending. */
   #below: number[] = [];
   #above: number[] = [];
-  /** Where the next line to search stands on both sides. */
+  /** The next line to search on both sides. */
   #down = 0;
   #up = 0;
   #begun = false;
@@ -30,7 +30,7 @@ export class LogSearch {
     return index < below ? this.#below[below - 1 - index] : this.#above[index - below];
   }
 
-  /** Which match stands at a place, -1 when none does. */
+  /** The index of the match at a position, -1 for none. */
   indexOf(place: number): number {
     let [low, high] = [0, this.count];
     while (low < high) {
@@ -74,7 +74,7 @@ export class LogSearch {
     return row !== undefined && places(row[4], this.query).length > 0;
   }
 
-  /** Matches of lines that are not kept any more do not count. */
+  /** Matches of dropped lines do not count. */
   #forget(from: number): void {
     while ((this.#below.at(-1) ?? from) < from) this.#below.pop();
     if (!this.#below.length && (this.#above[0] ?? from) < from) this.#above = this.#above.filter((place) => place >= from);

@@ -27,7 +27,7 @@ export type Older = (before: number) => Promise<Changes>;
 
 export interface Changes {
   rows: readonly WireRow[];
-  /** Lines that are being redrawn; they stand below all rows. */
+  /** Lines that are being redrawn; they are shown below all rows. */
   open: readonly WireRow[];
   /** Number of the oldest row that the other side has at hand: so far a view can scroll. */
   first: number;
@@ -54,7 +54,7 @@ export interface Lines {
 
 /** Milliseconds after which rows that could not be fetched are asked for again. */
 const AGAIN = 2000;
-/** Rows that are kept of a log that goes on and on, and most rows that are fetched besides by a reader who scrolls up. */
+/** Rows that are kept of an endless log, and most rows that are fetched besides by a reader who scrolls up. */
 const [MOST, FAR] = [120_000, 500_000];
 
 export class LogStore {
@@ -77,9 +77,9 @@ export class LogStore {
   #exhausted = false;
   /** How much lower the numbers of the oldest rows are on the other side: numbers that no row has are closed up here. */
   #shift = 0;
-  /** What came since the other side began anew, while a reader looks at what is here. */
+  /** What came since the other side began anew, while a reader reads the rows kept here. */
   #next: LogStore | null = null;
-  /** Whether a reader looks at rows that must stay, though the other side goes on far ahead of them. */
+  /** Whether a reader reads rows that must be kept although the log is far ahead of them. */
   #pinned = false;
   /** Number of the oldest row that the other side has. */
   first = 0;
@@ -373,7 +373,7 @@ class Selection implements Lines {
     return this.rank === null ? row[0] : (row[6][this.rank] ?? 0);
   }
 
-  /** Return where the first row stands that is not before one; looked for from the end. */
+  /** Return the index of the first row that is not before one, searching from the end. */
   #find(order: number): number {
     let [low, high] = [0, this.#rows.length];
     const last = this.#rows.at(-1);
@@ -388,7 +388,7 @@ class Selection implements Lines {
   }
 }
 
-/** How many lines a row stands for. */
+/** How many lines a row represents. */
 const weight = (row: WireRow): number => Object.keys(row[6]).length || 1;
 
 /** Of two states of a row the one that more ranks have printed. */
@@ -401,7 +401,7 @@ export function fromWire([n, t, rank, stream, text, redraws, lines, styles]: Wir
   return { n, t, rank, stream, text, redraws, lines: held, styles };
 }
 
-/** Where `query` stands in a row's text, without regard to case: pairs of begin and end. */
+/** Positions of `query` in a row's text, ignoring case: pairs of begin and end. */
 export function places(text: string, query: string): [number, number][] {
   const found: [number, number][] = [];
   if (!query) return found;

@@ -162,7 +162,7 @@ export class LogView {
     return this.#lines.to + this.#open.length;
   }
 
-  /** Fetch older rows and draw them; again and again until there is no need. */
+  /** Fetch older rows and draw them; repeat until the view is filled. */
   #load(beyond = false): void {
     if (!(beyond ? this.store.reachable : !this.store.whole)) return;
     const { earlier } = this.store;

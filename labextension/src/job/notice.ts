@@ -1,6 +1,6 @@
 /**
  * At most one notice of a panel, the one that matters most: above every figure what costs the most time or ends the job, else
- * at the foot, where also stands what rank 0 returned.
+ * at the foot, with the result of rank 0.
  */
 import type { Card } from './card';
 import { copy } from '../ui/clipboard';
@@ -41,7 +41,7 @@ export class Finding {
     this.#used = used;
   }
 
-  /** Show it, and return whether there is one; a lost job says why, one that failed or stands still says something else first. */
+  /** Show it, and return whether there is one; a lost job says why, a failed or stalled job shows something else first. */
   update(card: Card, stacksOpen: boolean): boolean {
     const text = card.state === 'lost' ? card.reason : card.failure || card.stall ? '' : found(this.#used);
     const asks = text !== '' && card.can_ask_stacks && !stacksOpen;
@@ -58,7 +58,7 @@ function found(used: Used | null): string {
   return memory?.text ?? slow ?? marks[0]?.text ?? '';
 }
 
-/** What is wrong stands out, why it is so and what to do follow. */
+/** The problem is bold; cause and remedy follow. */
 function sentence(text: string, button: HTMLButtonElement | null): HTMLElement {
   const at = text.search(/[:.] /) + 1;
   const words = h('span', { class: 'dd-grow' }, h('b', {}, ...quoted(at ? text.slice(0, at) : text)), ...quoted(at ? text.slice(at) : ''));

@@ -2,7 +2,7 @@
  * What ranks have shown with `plt.show()` and `display`: the pictures beside each other, the newest at the end. A press
  * shows one in its own size.
  *
- * It is told by the job's card which pictures there are, and asks a `PictureSource` for one when it comes into sight. What it
+ * The job's card lists the pictures; each is read from a `PictureSource` when it becomes visible. What it
  * is given goes into an `<img>` and nowhere else, so nothing of a rank can become markup.
  */
 import type { Card, Picture } from './card';

@@ -10,7 +10,7 @@ import { __, _n } from '../ui/trans';
 type Queue = NonNullable<Card['queue']>;
 type Holding = Queue['holding'][number];
 
-/** A cluster on which machines stand idle: their number and that of their GPUs. */
+/** A cluster with idle nodes: their number and that of their GPUs. */
 export interface Offer {
   name: string;
   nodes: number;
@@ -20,7 +20,7 @@ export interface Offer {
 /** What a reader can do about a job that waits; left out is what cannot be asked here. */
 export interface QueueActions {
   raise?(): void;
-  /** Be told where it could start, at once and whenever that changes. */
+  /** Watch where it could start; called at once and after each change. */
   elsewhere?(told: (found: Offer[]) => void): Watch;
   move?(target: string): void;
 }
@@ -71,7 +71,7 @@ export class QueuePart {
     return queue !== null;
   }
 
-  /** Look no more where the job could start. */
+  /** Stop watching where the job could start. */
   dispose(): void {
     this.#watch?.dispose();
     this.#watch = null;
@@ -91,7 +91,7 @@ export class QueuePart {
   }
 }
 
-/** Return the clusters with a name on which machines stand idle. */
+/** Return the named clusters with idle nodes. */
 export function offers(clusters: readonly Cluster[]): Offer[] {
   return clusters.filter(({ named, problem, kind }) => named && !problem && kind !== 'local').map(({ name, nodes }) => {
     const idle = nodes.filter(({ state }) => state === 'idle');

@@ -55,7 +55,7 @@ export class RanksTable {
   }
 }
 
-/** The ranks to look at first: those that failed, then those that differ, then those that are least far. */
+/** The most important ranks: those that failed, then those that differ, then those with the least progress. */
 function first(ranks: RankRow[], odd: number[]): RankRow[] {
   const order = (row: RankRow): [number, number] => [row.status === 'failed' ? 0 : odd.includes(row.rank) ? 1 : 2, row.last_step ?? -1];
   return [...ranks].sort((a, b) => order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1] || a.rank - b.rank).slice(0, SOME);

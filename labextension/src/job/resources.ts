@@ -115,7 +115,7 @@ function drawn(strip: Strip, value: Resources, last: number): HTMLElement {
   svg.setAttribute('viewBox', `0 0 ${WIDTH} ${HEIGHT}`);
   svg.setAttribute('preserveAspectRatio', 'none');
   svg.setAttribute('aria-hidden', 'true');
-  // Those that are marked stand before the others.
+  // Marked rows come first.
   for (const line of [...strip.lines].sort((a, b) => Number(orange.includes(a.rank)) - Number(orange.includes(b.rank)))) {
     const path = document.createElementNS(NAMESPACE, 'path');
     path.setAttribute('d', pathOf(line, last, top));

@@ -1,4 +1,4 @@
-/** How often a job's ranks were started anew, after what the last time; all earlier failures are one click away. */
+/** Number of restarts of a job and the failure before the last one; earlier failures unfold. */
 import type { Card } from './card';
 import { fill, h, quoted, show } from '../ui/dom';
 import { folded } from './text';
@@ -8,7 +8,7 @@ import { clock } from '../ui/format';
 export class Restarts {
   readonly root = h('div', { class: 'dd-restarts dd-s12', hidden: true });
 
-  /** Show the restarts of a card; `hidden` says that there is no room for them. */
+  /** Show the restarts of a card; `hidden` is set if they do not fit. */
   update({ restarts, max_restarts: most }: Card, hidden: boolean): void {
     show(this.root, restarts.length > 0 && !hidden);
     fill(this.root, JSON.stringify([restarts, most]), () => {

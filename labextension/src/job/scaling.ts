@@ -3,7 +3,7 @@
  * forecast, and what an epoch costs where that is known. What is said was worked out by the server (`views/scaling_panel.py`);
  * the page that a notebook keeps draws the same (`saved/scaling.py`).
  *
- * It asks again while the study goes on and it is seen. It knows neither JupyterLab nor HTTP: a `ScalingHost` reads.
+ * It polls while the study runs and the panel is visible. It knows neither JupyterLab nor HTTP: a `ScalingHost` reads.
  */
 import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText, show, type Child } from '../ui/dom';

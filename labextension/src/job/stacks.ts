@@ -1,8 +1,8 @@
 /**
- * Where all ranks stand, side by side: one column for ranks that stand at the same place, those with the fewest first,
- * because in training that hangs the one that differs is the one to look at.
+ * Stacks of all ranks side by side: one column per group of ranks with the same stack, the smallest group first,
+ * because when training hangs the rank that differs is the likely cause.
  *
- * It opens on a press. It is told by the job's card which stacks there are, and reads them from a `StacksSource`.
+ * It opens on a click. The job's card lists the stacks, which are read from a `StacksSource`.
  */
 import type { Card, Stacks, StackFrame, StackGroup, StackThread } from './card';
 import { assign, fill, h, onClick, show, type Child } from '../ui/dom';
@@ -189,7 +189,7 @@ export class StacksView {
 
 const isOwn = ({ kind }: StackFrame): boolean => kind === 'cell' || kind === 'user';
 
-/** The newest frame and those of the user stand alone; what lies between them folds. */
+/** The newest frame and the user's frames are shown; frames between them are folded. */
 function blocks(frames: StackFrame[]): StackFrame[][] {
   const found: StackFrame[][] = [];
   frames.forEach((frame, at) => {

@@ -1,6 +1,6 @@
 /**
  * The line of a job that makes no progress: what is known of it in one sentence, since when, and the button that shows
- * where each rank stands.
+ * the stacks.
  */
 import type { Card, Clock } from './card';
 import { assign, fill, h, quoted, setText, show } from '../ui/dom';
@@ -17,7 +17,7 @@ export class StallLine {
     this.root.append(icon('warn', 16, 'dd-ink-warn'), this.#text, this.#since, button);
   }
 
-  /** Show the line while a job stalls; `hidden` says that there is no room for it. */
+  /** Show the line while a job stalls; `hidden` is set if it does not fit. */
   update({ stall }: Card, hidden: boolean): void {
     show(this.root, stall !== null && !hidden);
     if (!stall) return;

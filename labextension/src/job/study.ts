@@ -1,4 +1,4 @@
-/** What the views of a scaling study and of a sweep have in common: they ask again while it goes on, and say which it is. */
+/** What the views of a scaling study and of a sweep have in common: they poll while it runs, and report its id. */
 import { copy } from '../ui/clipboard';
 import { h, onClick, type Child } from '../ui/dom';
 import { stateWord, type State } from '../ui/format';
@@ -6,7 +6,7 @@ import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { button } from './header';
 
-/** Milliseconds between two questions while it goes on. */
+/** Poll interval in milliseconds while it runs. */
 const PACE = 1500;
 
 export interface StudyOptions<Study> {
@@ -16,7 +16,7 @@ export interface StudyOptions<Study> {
   gone?: (error: unknown) => void;
 }
 
-/** Asks for a study now, and again while it goes on and its element is seen. */
+/** Polls a study while it runs and its element is visible. */
 export class StudyReader<Study extends { state: State }> {
   #newest: Study | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;

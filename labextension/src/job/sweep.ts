@@ -3,7 +3,7 @@
  * trials as a table, the best first. What is shown was worked out by the server (`views/sweep.py`); the page that a notebook
  * keeps draws less of it (`saved/sweep.py`).
  *
- * It asks again while the sweep goes on and it is seen. It knows neither JupyterLab nor HTTP: a `SweepHost` does.
+ * It polls while the sweep runs and the panel is visible. It knows neither JupyterLab nor HTTP: a `SweepHost` does.
  */
 import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, setText, show, type Child } from '../ui/dom';
@@ -278,7 +278,7 @@ function parametersHead(sweep: Sweep): HTMLElement {
   return h('div', { class: 'dd-part dd-scalehead' }, h('h3', { class: 'dd-h3 dd-grow' }, __('Parameters')), ...keys);
 }
 
-/** One upright axis: where a value stands on it, between 0 (low) and 1, and its ticks. */
+/** One upright axis: the position of a value on it, between 0 (low) and 1, and its ticks. */
 interface Upright {
   name: string;
   at(value: number | string): number;
@@ -326,7 +326,7 @@ function evenly(low: number, high: number, about: number): number[] {
   return found;
 }
 
-/** The axis of the metric: its better end is up, and values far worse than most stand at its lower end. */
+/** The axis of the metric: its better end is up, and outliers are clamped to its lower end. */
 function metricAxis(sweep: Sweep): Upright | null {
   const values = sweep.trials.map(({ value }) => value).filter((value): value is number => value !== null).sort((a, b) => a - b);
   if (!values.length) return null;

@@ -30,7 +30,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   },
 };
 
-/** Folded until somebody wants it; who is signed in stands in its head. */
+/** Folded at first; its head shows the signed-in account. */
 class AzureSection {
   readonly element: HTMLElement;
   readonly #who = h('span', { class: 'dd-sub dd-s12 dd-ell dd-azure-who' });

@@ -18,10 +18,10 @@ import { __, _n } from '../ui/trans';
 
 type Args = ReadonlyPartialJSONObject;
 
-/** States in which no rank stands anywhere. */
+/** States without stacks. */
 const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
 
-/** Commands that the palette offers, whoever registers them. */
+/** Commands in the palette, from all plugins. */
 const PALETTE = [
   'distdl:new-job', 'distdl:run-cell', 'distdl:focus-sidebar', 'distdl:add-cluster', 'distdl:open-chosen', 'distdl:compare-chosen',
   'distdl:cancel-job', 'distdl:rerun-job', 'distdl:check-job', 'distdl:resume-job', 'distdl:show-stacks', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
@@ -121,7 +121,7 @@ class JobCommands {
     }
   }
 
-  /** Whether the row in the sidebar is what the user looks at, so that it can ask there. */
+  /** Whether the job's row is visible in the sidebar, so that it can ask there. */
   #inPlace(row: JobRow, args: Args): boolean {
     return args['id'] === undefined && !args['palette'] && this.sidebar.view.shows(row.id);
   }
@@ -154,7 +154,7 @@ class JobCommands {
     await this.app.commands.execute('distdl:open-job', { id: fresh.id });
   }
 
-  /** Where the ranks stand is shown on the job's page. */
+  /** The stacks are shown on the job's page. */
   async #stacks(id: string): Promise<void> {
     await this.app.commands.execute('distdl:open-job', { id, stacks: true });
   }

@@ -1,4 +1,4 @@
-/** Jobs compared, as a document of the main area. It asks again while a job goes on, when the stream says that one changed. */
+/** Jobs compared, as a document of the main area. It polls while a job runs and the stream reports a change. */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
@@ -9,7 +9,7 @@ import type { DistDL } from './live';
 import { compareIcon } from './stateicons';
 import { _n } from '../ui/trans';
 
-/** Milliseconds between two questions while a job goes on. */
+/** Poll interval in milliseconds while a job runs. */
 const PACE = 2000;
 /** How many jobs are offered to be added. */
 const OFFERED = 50;
@@ -47,7 +47,7 @@ export class ComparePage extends Widget {
     });
   }
 
-  /** What opens the page again after a reload; changes are told by `stateChanged`. */
+  /** What opens the page again after a reload; `stateChanged` announces changes. */
   get args(): ComparePageArgs {
     return { ...this.#state, key: this.key };
   }

@@ -49,7 +49,7 @@ export class JobPage extends Widget {
     this.#view = new JobPageView(this.node, this.#host(), this.#state, (state) => this.#keep(state));
   }
 
-  /** What of the page outlives a reload; changes are told by `stateChanged`. */
+  /** What of the page outlives a reload; `stateChanged` announces changes. */
   get args(): JobPageArgs {
     return { id: this.jobId, ...this.#state };
   }
@@ -58,7 +58,7 @@ export class JobPage extends Widget {
     return this.#changed;
   }
 
-  /** Show where each rank stands. */
+  /** Show the stacks. */
   showStacks(): void {
     this.#view.showStacks();
   }

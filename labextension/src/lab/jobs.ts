@@ -18,7 +18,7 @@ export class JobList {
     this.#watch = live.watchJobs(({ rows }) => this.#take(rows));
   }
 
-  /** Whether the server has told its jobs. */
+  /** Whether the server has sent its jobs. */
   get answered(): boolean {
     return this.#answered;
   }

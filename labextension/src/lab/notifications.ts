@@ -93,7 +93,7 @@ class Announcer {
     this.#timer ??= setTimeout(() => void this.#announce(), TOGETHER);
   }
 
-  /** Show one toast for the jobs that nobody looks at now; the bell gets the others. */
+  /** Show one toast for the jobs that are not on the screen; the bell gets the others. */
   async #announce(): Promise<void> {
     const items = this.#pending;
     this.#pending = new Map();

@@ -121,7 +121,7 @@ const sweep = (app: JupyterFrontEnd, distdl: DistDL): StudyKind => ({
   make: (body, id, answered, gone) => new SweepView(body, sweepHost(app, distdl, id), { changed: ({ name }) => answered(__('Sweep of %1', name)), gone }),
 });
 
-/** Notebook 7 has room for one document only: there a page stands below the notebook. */
+/** Notebook 7 has room for one document only: there a page is shown below the notebook. */
 function show(app: JupyterFrontEnd, page: Widget): void {
   if (!page.isAttached) app.shell.add(page, 'main');
   if (!page.isAttached) showBelow(app, page);

@@ -35,7 +35,7 @@ import { __ } from '../ui/trans';
 
 const [JOB, SCALING, SWEEP] = ['application/vnd.distdl.job+json', 'application/vnd.distdl.scaling+json', 'application/vnd.distdl.sweep+json'];
 const VERSION = 1;
-/** Before the live widget, which stands at -10. */
+/** Before the live widget, which has rank -10. */
 const RANK = -20;
 /** Milliseconds after which what the notebook kept is shown while the server is silent. */
 const TIMEOUT = 3000;
@@ -161,7 +161,7 @@ function idOf(data: unknown): string | null {
   return version === VERSION && isJobId(id) ? id : null;
 }
 
-/** What the notebook kept of the job. The widget view is no such form: it is empty without its kernel. */
+/** What the notebook kept of the job. The widget view does not count: it is empty without its kernel. */
 function bestForm(model: IRenderMime.IMimeModel): string | undefined {
   return ['text/html', 'text/plain'].find((type) => type in model.data);
 }

@@ -27,7 +27,7 @@ export interface ISidebar {
 
 export const ISidebar = new Token<ISidebar>(`${NAME}:ISidebar`, 'The sidebar of distributed training and the jobs it shows.');
 
-/** Milliseconds between two looks at the clock. */
+/** Milliseconds between two updates of the clock. */
 const TICK = 1000;
 const PAGE = 'distdl-job-';
 

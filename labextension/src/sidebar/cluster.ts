@@ -90,7 +90,7 @@ export class ClusterView {
   }
 
   #drawBody({ problem, remedy, code, nodes, far, machines }: Cluster): void {
-    // That machines are to be made yet is no trouble: a button stands there instead.
+    // Machines that do not exist yet are not a problem: a button is shown instead.
     show(this.#problem, Boolean(problem) && machines?.exists !== false);
     fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...explained(problem, remedy, code))]);
     show(this.#nodes, nodes.length > 0);
@@ -118,7 +118,7 @@ export class ClusterView {
     show(this.#body, this.#open);
   }
 
-  /** Look at every node for what would keep a job from running there, and show what was found. */
+  /** Check every node for problems that would prevent a job, and show the results. */
   check(): void {
     const { name } = this.#cluster;
     const view = new CheckView(name, () => this.#checked(name), () => this.#closeChecks());

@@ -1,4 +1,4 @@
-/** The clusters, one below the other, kept by name; the form that adds one stands above them. */
+/** The clusters, one below the other, kept by name; the form that adds one is above them. */
 import { ClusterForm } from '../form/clusterform';
 import { h, show } from '../ui/dom';
 import { __ } from '../ui/trans';

@@ -284,7 +284,7 @@ export class JobList {
     if (this.#active !== null && row) this.#openMenu(this.#active, row.left + 24, row.bottom - 8);
   }
 
-  /** Ask for the menu of a row at a place of the window: whoever has menus listens for this event. */
+  /** Ask for the menu of a row at a place of the window: the owner of the menus listens for this event. */
   #openMenu(id: string, clientX: number, clientY: number): void {
     const view = this.#views.get(id);
     view?.element.dispatchEvent(new MouseEvent('contextmenu', { bubbles: true, cancelable: true, clientX, clientY, button: 2 }));

@@ -118,7 +118,7 @@ export class JobRowView {
     this.element.classList.toggle('dd-study', unfolded !== undefined);
   }
 
-  /** Say where the row stands in the list (from 1) and whether it is the one the keys go to, and chosen. */
+  /** Set the row's position in the list (from 1), and whether it has the focus and is selected. */
   place(position: number, active: boolean, chosen: boolean): void {
     assign(this.element, { id: `dd-job-${this.id}`, 'aria-rowindex': position, 'aria-selected': String(chosen) });
     this.element.classList.toggle('dd-active', active);

@@ -4,7 +4,7 @@ import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWai
 import { isStudy, metricOf, titleOf } from './study';
 import type { JobRow } from './types';
 
-/** The second line: where it runs, what is most worth knowing (of which `strong` stands out), and what may be left out. */
+/** The second line: where it runs, what is most worth knowing (`strong` is bold), and what may be left out. */
 export interface Line {
   place: string;
   strong: string;
@@ -27,7 +27,7 @@ export function share(row: JobRow): number | null {
 
 /**
  * Return the second line of a row at the moment `now`; `heard` is when the row was sent (the time left shrinks from
- * there), and `stale` says that the server does not answer any more.
+ * there), and `stale` is set if the server no longer responds.
  */
 export function secondLine(row: JobRow, now: number, heard: number, stale: boolean): Line {
   if (isStudy(row)) return studyLine(row, now);
@@ -123,7 +123,7 @@ export function asksBeforeCancel(row: JobRow, now: number, setting: 'minute' | '
   return now - row.created >= 60;
 }
 
-/** Whether a search finds a row: every word stands somewhere in what the row is about. */
+/** Return whether a row contains every word of a search. */
 export function matches(row: JobRow, words: readonly string[]): boolean {
   if (!words.length) return true;
   const text = [titleOf(row), row.id, row.state, stateWord(shownState(row.state, row.stalled)), row.compute_target, row.backend, row.notebook, status(row)].join('\n').toLowerCase();

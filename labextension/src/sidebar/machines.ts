@@ -18,9 +18,9 @@ export interface Stage {
 }
 
 export class MachinesView {
-  /** Stands below the head also when the cluster is folded: what costs money is never hidden. */
+  /** Shown below the head even if the cluster is folded: costs are never hidden. */
   readonly bill = h('div', { class: 'dd-cluster-bill dd-s12 dd-num', hidden: true });
-  /** Stands above the nodes. */
+  /** Shown above the nodes. */
   readonly element: HTMLElement;
   readonly #text = h('span', { class: 'dd-sub' });
   readonly #make: HTMLButtonElement;

@@ -1,4 +1,4 @@
-/** The form that says where messages about jobs go, and what for. The address is a secret: of one that is set the host stands here. */
+/** The form that says where messages about jobs go, and what for. The address is a secret: only its host is shown. */
 import { checkbox } from '../form/controls';
 import { fieldId } from '../form/schemafields';
 import { h, onClick, setText, show } from '../ui/dom';
@@ -62,13 +62,13 @@ export class MessageForm {
     return this.#kinds.flatMap(({ kind, input }) => (input.checked ? [kind] : [])).join(',');
   }
 
-  /** Save what stands in the form; without an address the one that is set stays. */
+  /** Save the form; without an address the stored one is kept. */
   #change(): Promise<Notifications> {
     const address = this.#address.value.trim();
     return this.actions.changeMessages({ notify: this.#wanted, ...(address ? { webhook: address } : {}) });
   }
 
-  /** A message that is tried goes to the address that stands here. */
+  /** The test message goes to the address in the form. */
   async #sendTest(): Promise<Notifications> {
     this.#show(await this.#change());
     return this.actions.testMessage();

@@ -1,4 +1,4 @@
-/** What stands in the list of jobs when there is none: how to begin, that one waits, or that nothing was found. */
+/** Placeholders of an empty job list: how to start, loading, or no match. */
 import { h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';

@@ -1,4 +1,4 @@
-/** The form that deletes old jobs: which jobs would go, and their size, stand in it before anything is deleted. */
+/** The form that deletes old jobs: it lists the jobs and their size before anything is deleted. */
 import { h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
@@ -13,12 +13,12 @@ export interface PruneFormActions {
   closed(): void;
 }
 
-/** What stands in the fields at first. */
+/** Default values of the fields. */
 const DAYS = 30;
 const NEWEST = 50;
 /** More rows tell nobody more. */
 const ROWS = 200;
-/** Milliseconds after the last key before the jobs are looked for. */
+/** Milliseconds after the last key before the search starts. */
 const PAUSE = 300;
 
 export class PruneForm {
@@ -54,7 +54,7 @@ export class PruneForm {
     });
   }
 
-  /** Look for old jobs and put the focus on their age. */
+  /** Search for old jobs and focus the age field. */
   open(): void {
     this.#days.focus();
     void this.#look();
@@ -94,7 +94,7 @@ export class PruneForm {
     this.#days.focus();
   }
 
-  /** Return the answer to the newest question; null when it was refused, or when it is not the newest any more. */
+  /** Return the answer to the newest question; null when it was refused, or when a newer one was sent. */
   async #ask(wanted: Prune): Promise<Pruned | null> {
     const question = (this.#question += 1);
     try {
@@ -109,7 +109,7 @@ export class PruneForm {
     }
   }
 
-  /** Show no jobs, only what goes on. */
+  /** Show no jobs, only the status text. */
   #empty(text: string): void {
     this.#shown = [];
     this.#delete.disabled = true;

@@ -1,4 +1,4 @@
-/** What the sidebar is told by the server, and what it asks others to do. It knows nothing of JupyterLab or HTTP. */
+/** State and actions of the sidebar. It knows nothing of JupyterLab or HTTP. */
 import type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Node, Notifications, NotificationsChange, OldJob, Plugin, Prune, Pruned } from '../api/schema';
 
 export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Notifications, NotificationsChange, OldJob, Plugin, Prune, Pruned };
@@ -9,7 +9,7 @@ export interface Connection {
   state: 'connecting' | 'live' | 'down';
   /** When the server was last heard, null when never. */
   heard: number | null;
-  /** When it is tried again, null while that goes on. */
+  /** Time of the next retry, null during a retry. */
   retry: number | null;
   /** What the server says where it does answer, but not as it should; "" when it is just silent. */
   problem: string;
@@ -47,7 +47,7 @@ export interface Actions {
   deleteMachines(name: string): Promise<unknown>;
   scaleCluster(name: string, nodes: number, minNodes?: number): Promise<unknown>;
   removeCluster(name: string): Promise<unknown>;
-  /** Look at every node for what would keep a job from running there; it takes up to half a minute. */
+  /** Check every node for problems that would prevent a job; takes up to 30 seconds. */
   checkCluster(name: string): Promise<ClusterChecks>;
   /** Ask for the state of a cluster now. */
   refreshCluster(name: string): Promise<unknown>;

@@ -1,7 +1,7 @@
 /**
  * The sidebar "Distributed training": clusters and jobs of this server.
  *
- * It is told what there is (`jobs`, `clusters`, `connection`) and asks for what is to be done (`Actions`); it knows
+ * It gets its state (`jobs`, `clusters`, `connection`) and calls `Actions`; it knows
  * neither JupyterLab nor HTTP. Everything that comes from jobs is set as text.
  */
 import { fill, h, onClick, setText, show } from '../ui/dom';
@@ -43,7 +43,7 @@ export class SidebarView {
   #connection: Connection = { state: 'connecting', heard: null, retry: null, problem: '' };
 
   readonly #banner: Banner;
-  /** Nodes that cost money stand in the head, whatever is folded or filtered. */
+  /** The head shows nodes that cost money even if everything is folded or filtered. */
   readonly #bill = h('button', { type: 'button', class: 'dd-sidebar-bill dd-s12 dd-num', hidden: true });
   readonly #clusters: ClusterList;
   readonly #filter = new FilterBar(() => this.#draw());
@@ -237,7 +237,7 @@ export class SidebarView {
     form.open();
   }
 
-  /** Whether a job stands in the list as it is now, so that a question can be asked there. */
+  /** Whether a job is in the list now, so that a question can be asked there. */
   shows(id: string): boolean {
     return this.root.offsetParent !== null && this.#jobSection.open && this.#shown().some(({ row }) => row.id === id);
   }
@@ -268,7 +268,7 @@ export class SidebarView {
     this.#draw();
   }
 
-  /** Cancel the run of a study that goes on, which ends the study. */
+  /** Cancel the active run of a study, which ends the study. */
   async #cancelRun(id: string): Promise<void> {
     const run = this.#runs(id).find(isActive);
     if (this.#studies.get(id)?.group?.kind === 'sweep') {
@@ -280,7 +280,7 @@ export class SidebarView {
     await this.cancel(run.id);
   }
 
-  /** Delete a study with all its runs, after a question; cancel one that goes on. */
+  /** Delete a study with all its runs, after a question; cancel one that is running. */
   async #removeStudy(id: string): Promise<void> {
     const [runs, study] = [this.#runs(id), this.#studies.get(id)];
     if (!study || isActive(study) || runs.some(isActive)) return this.#cancelRun(id);

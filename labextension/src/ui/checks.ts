@@ -1,4 +1,4 @@
-/** What was looked at on the nodes of a cluster: one row for each finding, with a remedy that can be copied. */
+/** Check results of a cluster's nodes: one row per finding, with a remedy that can be copied. */
 import { copy } from './clipboard';
 import { h, onClick, quoted } from './dom';
 import { icon } from './icons';

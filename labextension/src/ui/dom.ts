@@ -41,7 +41,7 @@ export function fill(element: HTMLElement, key: string, build: () => Child[]): v
   element.replaceChildren(...build().filter((child): child is Node | string => Boolean(child)));
 }
 
-/** Stands in a text for an element that `around` puts there. */
+/** Marks where `around` inserts an element into a text. */
 export const HERE = '\0';
 
 /** Return the pieces of a text with elements in the places of `HERE`, in their order. */

@@ -29,7 +29,7 @@ const SPANS: [number, Unit, number, Unit][] = [
 /** Return a word with a capital. */
 export const capital = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
 
-/** Return the word of a state, as it stands alone. */
+/** Return the word of a state as a label. */
 export function stateWord(state: ShownState): string {
   const words: Record<ShownState, string> = {
     queued: __('Queued'),
@@ -60,7 +60,7 @@ export function phaseWord(phase: (typeof PHASES)[number]): string {
   return words[phase];
 }
 
-/** Return the word of what a rank does, as it stands within a line. */
+/** Return the word of a rank's activity as part of a line. */
 export function rankWord(status: string): string {
   const words: Record<string, string> = {
     waiting: __('waiting'), started: __('started'), ready: __('running'), ended: __('ended'), failed: __('failed'),

@@ -1,8 +1,8 @@
-/** Icons of 16 px drawn with a stroke of 1.5 px in the colour of the text. An icon never stands without a word or a tooltip. */
+/** Icons of 16 px drawn with a stroke of 1.5 px in the colour of the text. Every icon has a label or a tooltip. */
 
 const CIRCLE = (radius: number, more = ''): string => `circle cx=8 cy=8 r=${radius}${more}`;
 
-/** Each shape is "tag attribute=value ..."; attribute values hold no spaces except in `d`, which stands last. */
+/** Each shape is "tag attribute=value ..."; attribute values hold no spaces except in `d`, which comes last. */
 const SHAPES: Record<string, string[]> = {
   check: ['path d=M3.2 8.6 6.4 11.8 12.8 4.6'],
   close: ['path d=M4.2 4.2 11.8 11.8M11.8 4.2 4.2 11.8'],

@@ -1,4 +1,4 @@
-/** A job as a widget: the view of JupyterLab's pages, told by the widget's kernel. */
+/** A job as a widget: the view of JupyterLab's pages, fed by the widget's kernel. */
 import { Disposables, whenAttached, type Context, type Model } from './model';
 import type { Card, Stacks } from '../job/card';
 import type { JobProfile } from '../job/profile';

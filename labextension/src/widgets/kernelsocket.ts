@@ -2,7 +2,7 @@
  * A widget's kernel in place of a server: what `Live` says and hears goes by the messages of the widget.
  *
  * The kernel sends each message as a buffer with the name of the view that it is for, because every page hears all of them.
- * When the job has ended and all was told, the kernel falls silent for good: that is no broken connection. A kernel that
+ * When the job has ended and everything was sent, the kernel sends nothing more: the connection is not broken. A kernel that
  * is busy may not hear a page; what it tells everybody meanwhile is taken as the answer.
  */
 import { send, type Model } from './model';
@@ -11,13 +11,13 @@ import type { Socket } from '../api/stream';
 interface Told {
   type?: string;
   viewer?: string;
-  /** Whether there will be no more. */
+  /** Whether this was the last message. */
   settled?: boolean;
 }
 
-/** Milliseconds between two signs of life of a connection on which all was told. */
+/** Heartbeat interval in milliseconds after everything was sent. */
 const BEAT = 2_000;
-/** Who is told before anybody has subscribed. */
+/** Receiver of messages before the first subscription. */
 const EVERYBODY = '';
 const OPEN = 1;
 
