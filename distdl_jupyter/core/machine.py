@@ -24,6 +24,17 @@ def installed_version(*names: str) -> str:
     return ""
 
 
+def requirement() -> str:
+    """Return what pip installs this package from: the clone or wheel that it came from here, else its name."""
+    import json
+    from importlib import metadata
+
+    origin = json.loads(metadata.distribution("distdl-jupyter").read_text("direct_url.json") or "{}")
+    if "vcs_info" in origin:
+        return f"{origin['vcs_info']['vcs']}+{origin['url']}"
+    return str(origin.get("url", "distdl-jupyter"))
+
+
 def has_java() -> bool:
     """Say whether Java is here, as Spark's own scripts look for it."""
     import shutil  # brings every way to compress

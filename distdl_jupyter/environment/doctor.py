@@ -14,7 +14,7 @@ from typing import Literal, TextIO
 from distdl_jupyter.core import tracking
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import listing, plural, size
-from distdl_jupyter.core.machine import has_java, installed_version
+from distdl_jupyter.core.machine import has_java, installed_version, requirement
 from distdl_jupyter.environment.console import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
 from distdl_jupyter.environment.probe import Environment, probe
@@ -176,12 +176,12 @@ def _lab_extension(seen: Environment) -> Row:
     if missing or not seen.ipywidgets:
         lost = ", ".join(missing) or "ipywidgets"
         remedy = (
-            "Run `pip install --force-reinstall --no-deps distdl-jupyter ipywidgets jupyterlab_widgets` (in a checkout "
-            "`make demo`), then restart JupyterLab."
+            f"Run `pip install --force-reinstall --no-deps {requirement()} ipywidgets jupyterlab_widgets` (in a "
+            "checkout `make demo`), then restart JupyterLab."
         )
         return Row(name, "fail", f"{versions}; JupyterLab does not find {lost}", remedy)
     if not seen.widgets_built:
-        remedy = "In a checkout run `make build`; otherwise run `pip install --force-reinstall distdl-jupyter`."
+        remedy = f"In a checkout run `make build`; otherwise run `pip install --force-reinstall {requirement()}`."
         return Row(name, "fail", f"{versions}; the front end of the panels is not built", remedy)
     return Row(name, "ok", f"sidebar, job pages and API; {versions}")
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import submit_process
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed, PluginUnavailable
+from distdl_jupyter.core.machine import requirement
 from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
@@ -178,20 +178,12 @@ def _conversed(process: subprocess.Popen[str], text: str, seconds: float, gone: 
         process.kill()
 
 
-def _requirement() -> str:
-    """Return what pip installs this package from: the clone or wheel that it came from here, else its name."""
-    origin = json.loads(metadata.distribution("distdl-jupyter").read_text("direct_url.json") or "{}")
-    if "vcs_info" in origin:
-        return f"{origin['vcs_info']['vcs']}+{origin['url']}"
-    return str(origin.get("url", "distdl-jupyter"))
-
-
 def _silent(python: Interpreter, said: str) -> PluginUnavailable | LaunchFailed:
     if "No module named" in said and "distdl_jupyter" in said:
         return PluginUnavailable(
             f"The Python of {python.name} does not have this version of distdl_jupyter.",
             code="kernel-without-package",
-            hint=f"Run: {python.python} -m pip install --upgrade {_requirement()}",
+            hint=f"Run: {python.python} -m pip install --upgrade {requirement()}",
         )
     output = "\n".join(said.strip().splitlines()[-_LAST_LINES:])
     return LaunchFailed(f"The Python of {python.name} failed.", code="kernel-python-failed", output=output)

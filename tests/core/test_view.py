@@ -250,9 +250,7 @@ def test_what_nccl_refuses_is_no_echo(type_, message):
 
 
 def test_a_peer_that_nccl_has_lost_is_an_echo():
-    message = (
-        "NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error\nncclRemoteError"
-    )
+    message = "NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error\nncclRemoteError"
     assert is_echo({"type": "DistBackendError", "message": message})
 
 

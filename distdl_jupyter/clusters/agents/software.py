@@ -132,7 +132,7 @@ def _install(name: str, version: str, one: HostReport) -> str:
     """Return the command that installs a package there; some have to be built for that host."""
     if built := _built().get(name):
         scripts = one.python.rpartition("/")[0]
-        return f"{one.ssh} '{one.python} -m pip install distdl-jupyter && {scripts}/distdl {built}'"
+        return f"install distdl_jupyter there as here, and run {one.ssh} {scripts}/distdl {built}"
     wanted = f"{name}=={_public(version)}" if version and version != "unknown" else name
     return f"{one.ssh} {one.python} -m pip install {wanted}"
 

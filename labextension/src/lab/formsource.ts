@@ -52,7 +52,7 @@ const late = (milliseconds: number): Promise<null> => new Promise((resolve) => s
 
 function mishap({ ename = '', evalue = '' }: Expression): string {
   if (ename === 'ModuleNotFoundError' || ename === 'ImportError') {
-    return __('This kernel has no distdl_jupyter of this version (%1). Run %2 in a cell and restart the kernel.', evalue, '%pip install distdl-jupyter');
+    return __('This kernel has no distdl_jupyter of this version (%1). Install it there as you did for JupyterLab, and restart the kernel.', evalue);
   }
   return __('The kernel could not create the form: %1', `${ename}: ${evalue}`);
 }
