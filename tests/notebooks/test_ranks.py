@@ -79,7 +79,7 @@ def test_it_was_one_job_with_a_curve_and_nothing_is_left(executed, monkeypatch):
     (job,) = jobs()
     assert job.state is State.COMPLETED
     assert job.metrics()["loss"].count() == 60 * RANKS
-    assert "4 ranks ended" in plain(executed[0], "%dist_ranks stop")
+    assert "4 ranks stopped" in plain(executed[0], "%dist_ranks stop")
 
 
 def test_the_committed_notebook_has_its_outputs_and_nothing_of_its_machine():

@@ -90,7 +90,7 @@ def test_store_that_refuses_is_named_with_its_answer(home, monkeypatch):  # noqa
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     found = run("s3://bucket/frames", {**EXECUTORS, "spark.master": "local[2]"}, process_count_per_node=2)
     assert found["refused"].startswith("Spark cannot write train to s3://bucket/frames/distdl-")
-    assert "s3://bucket answered Connection refused" in found["refused"]
+    assert "s3://bucket responded with Connection refused" in found["refused"]
     assert SECRET not in found["refused"]
 
 
@@ -105,10 +105,9 @@ def test_dataframe_goes_through_a_folder_that_executors_share(distdl_home, spark
     shared.mkdir()
     found = run(f"shared:{shared}", settings, compute_target="spark", node_count=2, distributed_backend="torch")
     check(found)
-    assert found["none named"] == (
-        "Spark writes the DataFrame train on other machines, but no folder is set that they share with this "
-        'one. Name one: data={"train": (dataframe, "shared:/mnt/data")}, or set DISTDL_DATAFRAMES=shared:/mnt/data.'
-    )
+    assert found["none named"].startswith("Spark writes the DataFrame train on other machines")
+    assert 'data={"train": (dataframe, "shared:/mnt/data")}' in found["none named"]
+    assert "DISTDL_DATAFRAMES=shared:/mnt/data" in found["none named"]
 
 
 def test_only_folders_of_dataframes_are_deleted(distdl_home, tmp_path):
