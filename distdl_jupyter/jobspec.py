@@ -118,6 +118,7 @@ def build(
         capture_seconds=draft.seconds,
         versions=_versions(backend, backend_options),
         created=time.time(),
+        submitter=f"{os.uname().nodename}:{os.getpid()}",
         **{"name": check_name(draft.name), **given},
     )
     _refuse_missing_shards(spec)

@@ -264,7 +264,8 @@ def _check_can_go_on(folder: JobFolder, spec: JobSpec) -> None:
 
 def _as_own(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
     """Return the spec of a new job, of no study, with the code of an earlier one and the values it was run with."""
-    own = {"group": None, "moved_from": "", "parameters": earlier.parameters, **more}
+    submitter = f"{os.uname().nodename}:{os.getpid()}"
+    own = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **more}
     return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, trial=None, **own)
 
 

@@ -382,6 +382,17 @@ class JobOptions:
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
+    #: torch then keeps the stack of each live allocation, about 2 microseconds each (worker.watch.gpu_memory).
+    record_gpu_memory: bool = _option(
+        default=False,
+        check=_yes_or_no,
+        switch=True,
+        by_default="no",
+        help_="Record which lines hold GPU memory (torch), to name the largest if the memory is full",
+        in_form=False,
+        label="GPU memory",
+        shown=lambda recorded: "recorded by line" if recorded else "not recorded",
+    )
     #: Where a check is wrong about the code: a module that puts names among the builtins, for example.
     allow_undefined: bool = _option(
         default=False, check=_yes_or_no, switch=True, by_default="no",

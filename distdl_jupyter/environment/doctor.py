@@ -142,6 +142,35 @@ def _gpus(seen: Environment) -> Row:
     return Row("GPUs", "ok", value)
 
 
+#: The oldest driver for each major version of CUDA (Linux, "Minor Version Compatibility" of CUDA's release notes).
+_OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+
+
+def _driver(seen: Environment) -> Row:
+    """Judge the NVIDIA driver by the CUDA version of torch; a torch that sees a GPU is right in any case."""
+    if not seen.driver:
+        if seen.gpus:
+            return Row("NVIDIA driver", "warn", "version unknown", "To see it, run `nvidia-smi`.")
+        return Row("NVIDIA driver", "absent", "not loaded")
+    cuda = seen.inspection.torch_cuda
+    if not cuda:
+        return Row("NVIDIA driver", "ok", seen.driver)
+    oldest = _OLDEST_DRIVER.get(_major(cuda))
+    value = f"{seen.driver} for torch's CUDA {cuda}"
+    if oldest is None or _major(seen.driver) >= oldest:
+        return Row("NVIDIA driver", "ok", value)
+    if seen.inspection.gpu_names:
+        return Row("NVIDIA driver", "ok", f"{value} (older than {oldest}, but torch can use the GPU)")
+    other = max((major for major, driver in _OLDEST_DRIVER.items() if driver <= _major(seen.driver)), default=0)
+    remedy = f"Install NVIDIA driver {oldest} or newer" + (f", or torch for CUDA {other}." if other else ".")
+    return Row("NVIDIA driver", "fail", f"{value}, which needs driver {oldest} or newer", remedy)
+
+
+def _major(version: str) -> int:
+    first = version.partition(".")[0]
+    return int(first) if first.isdigit() else 0
+
+
 def _infiniband(seen: Environment) -> Row:
     if seen.infiniband:
         return Row("InfiniBand", "ok", ", ".join(seen.infiniband))
@@ -271,6 +300,7 @@ _RULES: tuple[Callable[[Environment], Row], ...] = (
     _horovod,
     _mpi,
     _gpus,
+    _driver,
     _infiniband,
     _ssh,
     _slurm,

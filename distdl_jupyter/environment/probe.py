@@ -22,6 +22,7 @@ from distdl_jupyter.core.store import home
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
 from distdl_jupyter.environment.mpi import Mpi, find_mpi
+from distdl_jupyter.node import devices
 
 _LAB_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "distdl-jupyter")
 """The prebuilt JupyterLab extensions that draw this package's panels."""
@@ -58,6 +59,8 @@ class Environment:
     """torch and Horovod as a real import shows them."""
     mpi: Mpi | None
     gpus: tuple[str, ...]
+    driver: str
+    """Version of the NVIDIA driver, "" without one."""
     infiniband: tuple[str, ...]
     """Names of the InfiniBand devices."""
     ssh: str
@@ -92,6 +95,7 @@ def probe(timeout_seconds: float = 180.0) -> Environment:
             inspection=inspection.result(),
             mpi=mpi.result(),
             gpus=gpus.result() or inspection.result().gpu_names,
+            driver=devices.driver(),
             infiniband=infiniband_devices(),
             ssh=ssh.result(),
             slurm=slurm.result(),

@@ -306,12 +306,15 @@ class Launch:
             "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
             "PYTHONUNBUFFERED": "1",
             "DISTDL_BACKEND": self.backend.name,
+            "DISTDL_SUBMITTER": self._spec.submitter,
             **environment.HASH_SEED,
         }
         if self._spec.weight_check_steps:
             own["DISTDL_WEIGHT_CHECK"] = str(self._spec.weight_check_steps)
         if self._spec.check:
             own["DISTDL_CHECK"] = json.dumps(self._spec.check)
+        if self._spec.record_gpu_memory:
+            own["DISTDL_RECORD_GPU_MEMORY"] = "1"
         own |= self.backend.job_environment(self._spec, restart_count)
         return own | self._spec.environment_variables | self._secrets
 

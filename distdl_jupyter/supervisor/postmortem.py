@@ -1,7 +1,8 @@
 """What the log of a rank that has ended shows of its end: where it crashed, and its last error lines.
 
 A process that crashes reports nothing, but ``faulthandler`` writes its stacks to stderr; one that calls ``sys.exit(2)``
-has mostly printed why. Both become the rank's error, so that they are shown as an exception is.
+has mostly printed why. Both become the rank's error, so that they are shown as an exception is. The error of a GPU
+kernel whose check failed does not name the check: the kernel has printed it.
 """
 
 from __future__ import annotations
@@ -33,19 +34,33 @@ _ABORT_MESSAGE = re.compile(
     r"\s*what\(\):\s*(?P<what>.+)"
     r"|(?P<whole>(free|malloc|realloc|munmap_chunk|double free|corrupted)\b.+|.*Assertion .+ failed.*)"
 )
+#: What a GPU kernel prints when a check in it fails (CUDA's assert, torch's kernels, Triton's device_assert).
+_KERNEL_ASSERT = re.compile(
+    r"(?P<file>\S+):(?P<line>\d+): .*block: \[[\d,]+\], thread: \[[\d,]+\] Assertion `(?P<what>.*)` failed"
+)
+_DEVICE_ASSERT = "device-side assert"
 #: What Gloo says before it aborts where another rank has sent more than this one expects.
 _MISMATCH = "Received data size doesn't match"
 _MISMATCH_REMEDY = (
     "The ranks passed tensors of different shapes to one collective call. Check for uneven data (drop_last=True) and "
     "for sizes that depend on the rank."
 )
+_ASSERT_REMEDY = (
+    "A check inside a GPU kernel failed, often because an index is out of range. To see the line that started the "
+    "kernel, rerun the job with --env CUDA_LAUNCH_BLOCKING=1"
+)
+#: Of the messages with which a process aborts: the code and the remedy.
+_CRASH_CODES = {_MISMATCH: "collective-mismatch", _DEVICE_ASSERT: "device-side-assert"}
+_CRASH_REMEDIES = {"collective-mismatch": _MISMATCH_REMEDY, "device-side-assert": _ASSERT_REMEDY}
 _STDLIB = re.compile(r".*/lib/python3\.\d+(?=/)")
 _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
 
 
 def is_in_log(rank: RankView) -> bool:
     """Say whether the log may tell more of a rank's end than is known."""
-    return _has_crashed(rank) or (rank.ok is False and bool(rank.error) and _exit_code(rank.error or {}))
+    if _has_crashed(rank):
+        return True
+    return rank.ok is False and bool(rank.error) and (_exit_code(rank.error) or _is_device_assert(rank.error))
 
 
 def _has_crashed(rank: RankView) -> bool:
@@ -56,6 +71,8 @@ def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     """Return the error of a rank that has ended where its log shows more than is known, else None."""
     if _has_crashed(rank):
         return _crash(folder, rank)
+    if rank.error and _is_device_assert(rank.error):
+        return _with_kernel_assert(rank.error, kernel_assert(folder, rank))
     if rank.error and is_in_log(rank):
         return _with_last_lines(rank.error, _error_lines(folder, rank))
     return None
@@ -64,6 +81,35 @@ def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
 def _error_lines(folder: JobFolder, rank: RankView) -> list[str]:
     found, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
     return [line.text for line in found if line.stream == "err"]
+
+
+# checks inside GPU kernels ---------------------------------------------------------------------
+
+
+def _is_device_assert(error: Mapping[str, Any]) -> bool:
+    return error.get("code") == "device-side-assert"
+
+
+def kernel_assert(folder: JobFolder, rank: RankView) -> re.Match[str] | None:
+    """Return the line that a GPU kernel of the rank printed about its failed check, the first of all its threads."""
+    lines, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
+    return next((match for line in lines if (match := _KERNEL_ASSERT.search(line.text)) is not None), None)
+
+
+def _with_kernel_assert(error: Mapping[str, Any], line: re.Match[str] | None) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    trace = str(error.get("traceback", "")).rstrip()
+    return {
+        **error,
+        "hint": f"{_kernel_says(line)} {error.get('hint', '')}".strip(),
+        "traceback": "\n".join([trace, "The GPU kernel printed:", line[0][:1000]]),
+    }
+
+
+def _kernel_says(line: re.Match[str]) -> str:
+    file = line["file"].rpartition("/")[2]
+    return f"The GPU kernel reported: `{line['what'][:300]}` failed in {file}, line {line['line']}."
 
 
 # exits ----------------------------------------------------------------------------------------
@@ -101,13 +147,16 @@ def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     message = _abort_message(lines[max(0, begin - 5) : begin])
     crash = f"{what}{f' in {_place(at)}' if at else ''}{f' ({message})' if message else ''}"
     cells = stacks.payload(folder).get("sources") or {}
-    return {
+    code = next((code for text, code in _CRASH_CODES.items() if text in message), "")
+    error = {
         "type": what, "message": message, "crash": crash, "time": rank.ended, "values": [], "values_at": None,
-        "code": "collective-mismatch" if _MISMATCH in message else "",
-        "hint": _MISMATCH_REMEDY if _MISMATCH in message else "", "causes": [],
+        "code": code, "hint": _CRASH_REMEDIES.get(code, ""), "causes": [],
         "frames": [_data(frame, cells) for frame in frames],
         "traceback": _traceback(f"{what}{f': {message}' if message else ''}", frames),
     }  # fmt: skip
+    if code == "device-side-assert":
+        return _with_kernel_assert(error, kernel_assert(folder, rank)) or error
+    return error
 
 
 def _crashed_thread(folder: JobFolder, dump: str) -> Thread | None:

@@ -152,7 +152,18 @@ def _valid_error(error: Any, depth: int) -> bool:
         and _is_list_of(error.get("frames", []), _is_frame)
         and _is_list_of(error.get("args", []), _is_plain)
         and (error.get("values_at") is None or _is_whole_below(error["values_at"], len(error.get("frames", []))))
+        and _valid_gpu_memory(error.get("gpu_memory", {}))
         and _is_list_of(error.get("causes", []), lambda cause: _valid_error(cause, depth - 1))
+    )
+
+
+def _valid_gpu_memory(memory: Any) -> bool:
+    """Return whether these are facts of ``watch.gpu_memory``: plain values, and lists of such."""
+    return type(memory) is dict and all(
+        _is_list_of(value, lambda part: type(part) is dict and all(map(_is_plain, part.values())))
+        if type(value) is list
+        else _is_plain(value)
+        for value in memory.values()
     )
 
 

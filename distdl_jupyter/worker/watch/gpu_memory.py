@@ -1,0 +1,369 @@
+"""What filled the memory of a GPU: the facts that torch, the driver and ``/proc`` know when an allocation fails.
+
+torch's error text has most of them, also what the driver (NVML) lists of other processes. ``record_gpu_memory`` adds
+the lines of the user's code that hold the memory. This is the only module that uses torch's private functions for that
+(``torch.cuda.memory._record_memory_history`` and ``_snapshot``, in torch 2.1 and later); a torch without them has no
+lines. ``explain`` makes the text from the facts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from distdl_jupyter.worker import report
+from distdl_jupyter.worker.watch.hooks import PostImport
+
+#: Set by ``record_gpu_memory``.
+VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
+#: Host name and process id of the process that submitted the job: the user's kernel, mostly.
+SUBMITTER = "DISTDL_SUBMITTER"
+_PROC = Path("/proc")
+#: Lines and processes that the text names, and the least part of the GPU that is worth naming.
+_MOST_LINES, _MOST_PROCESSES, _LEAST = 3, 3, 0.01
+_UNITS = {
+    "bytes": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "B": 1,
+    "KB": 2**10,
+    "MB": 2**20,
+    "GB": 2**30,
+}
+_SIZE = r"(?P<size>[\d.]+) ?(?P<unit>bytes|[KMGT]iB|[KMG]?B)"
+_PROCESS = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
+#: Of ``torch.cuda.list_gpu_processes()``.
+_LISTED = re.compile(rf"process\s+(?P<pid>\d+) uses\s+{_SIZE}")
+#: Sizes in the texts of torch 1.10 to 2.0, of torch 2.1 and later, and of the allocators of CUDA (async) and MPS.
+_PATTERNS = {
+    "requested": (rf"Tried to allocate {_SIZE}", rf"Requested\s*: {_SIZE}"),
+    "total": (rf"has a total capac(?:i)?ty of {_SIZE}", rf"{_SIZE} total capacity", rf"Device limit\s*: {_SIZE}"),
+    "free": (
+        rf"of which {_SIZE} is free",
+        rf"already allocated; {_SIZE} free",
+        rf"Free \(according to CUDA\): {_SIZE}",
+    ),
+    "allowed": (rf"{_SIZE} allowed;", rf"PyTorch limit \(set by [^)]*\)\s*: {_SIZE}", rf"max allowed: {_SIZE}"),
+    "own": (rf"this process has {_SIZE} memory in use",),
+    "allocated": (
+        rf"{_SIZE} is allocated by PyTorch",
+        rf"{_SIZE} already allocated",
+        rf"Currently allocated\s*: {_SIZE}",
+        rf"MPS allocated: {_SIZE}",
+    ),
+    "pools": (rf"{_SIZE} allocated in private pools",),
+    "unused": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+}
+_RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
+_VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
+_DEVICE = re.compile(r"\bGPU (\d+)[ ;]|\bon device (\d+)\b")
+#: Of libraries that report a failed allocation in words of their own.
+_STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
+_DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that holds memory of the GPU. Sizes are bytes.
+
+    ``kind``: submitter (the kernel that submitted the job), notebook (another kernel of this user), job (a rank of
+    ``job``), own (of this user), other (of ``user``), or hidden (it cannot be seen from here, as from a container).
+    """
+
+    pid: int
+    size: int
+    kind: str = "hidden"
+    name: str = ""
+    user: str = ""
+    job: str = ""
+    rank: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the user's code, the live blocks that it allocated, and their bytes together."""
+
+    label: str
+    line: int
+    size: int
+    count: int
+
+
+@dataclass(slots=True)
+class GpuMemory:
+    """The memory of one GPU when an allocation failed, in bytes; None is what nothing told."""
+
+    device: int | None = None
+    requested: int | None = None
+    total: int | None = None
+    free: int | None = None
+    #: The limit of ``torch.cuda.set_per_process_memory_fraction``.
+    allowed: int | None = None
+    #: All that this process holds, including CUDA itself.
+    own: int | None = None
+    #: Held by tensors; ``pools`` of it in private pools, such as those of CUDA graphs.
+    allocated: int | None = None
+    pools: int | None = None
+    #: Held by torch and in no tensor: free pieces between tensors.
+    unused: int | None = None
+    recorded: bool = False
+    #: The variable of torch's allocator, as this torch names it.
+    variable: str = "PYTORCH_CUDA_ALLOC_CONF"
+    processes: list[Process] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts that are known, as plain data."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, [])}
+
+
+# recording ------------------------------------------------------------------------------------
+
+
+def watch(finder: PostImport) -> None:
+    """Record which lines allocate memory once torch is imported, where the job asks for it."""
+    if os.environ.get(VARIABLE):
+        finder.after("torch", _record)
+
+
+def _record(torch: ModuleType) -> None:
+    cuda = torch.cuda
+    if not cuda.is_available():
+        return
+    try:
+        cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")  # noqa: SLF001
+    except Exception as error:  # noqa: BLE001  a private function may change
+        text = f"GPU memory is not recorded: {error!s:.200}. Use torch 2.1 or newer."
+        report.note("warning", text, "gpu-memory-not-recorded")
+
+
+def lines_from_snapshot(
+    snapshot: Mapping[str, Any], device: int | None, place: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
+) -> list[Line]:
+    """Return the lines of the user's code whose live blocks are largest, from torch's memory snapshot.
+
+    ``place`` returns label and line for the frames of a block, ("", 0) where none of them is the user's.
+    """
+    sizes: dict[tuple[str, int], list[int]] = {}
+    for segment in snapshot.get("segments", ()):
+        if device is not None and segment.get("device", device) != device:
+            continue
+        for block in segment.get("blocks", ()):
+            # A block that is freed while another stream uses it is "active_pending_free".
+            if str(block.get("state", "")).startswith("active") and block.get("frames"):
+                sizes.setdefault(place(block["frames"]), []).append(int(block["size"]))
+    lines = [Line(label, line, sum(found), len(found)) for (label, line), found in sizes.items() if label]
+    return sorted(lines, key=lambda one: one.size, reverse=True)[:_MOST_LINES]
+
+
+# facts ----------------------------------------------------------------------------------------
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error says that the memory of a GPU is full."""
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error).lower()
+    full = "out of memory" in text and any(word in text for word in _DEVICE_WORDS)
+    return full or _STATUS.search(str(error)) is not None
+
+
+def parse(text: str) -> GpuMemory:
+    """Return the facts in the text of torch's error."""
+    memory = GpuMemory(**{name: _size_in(text, *patterns) for name, patterns in _PATTERNS.items()})  # type: ignore[arg-type]
+    if (device := _DEVICE.search(text)) is not None:
+        memory.device = int(device[1] or device[2])
+    if memory.unused is None and memory.allocated is not None and (reserved := _RESERVED.search(text)):
+        memory.unused = max(0, _bytes(reserved) - memory.allocated)
+    if (variable := _VARIABLE.search(text)) is not None:
+        memory.variable = variable[0]
+    memory.processes = [Process(int(match["pid"]), _bytes(match)) for match in _PROCESS.finditer(text)]
+    return memory
+
+
+def _size_in(text: str, *patterns: str) -> int | None:
+    match = next((match for pattern in patterns if (match := re.search(pattern, text)) is not None), None)
+    return None if match is None else _bytes(match)
+
+
+def _bytes(match: re.Match[str]) -> int:
+    return round(float(match["size"]) * _UNITS[match["unit"]])
+
+
+def collect(error: BaseException, place: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> GpuMemory:
+    """Return the facts of an error that says that a GPU's memory is full, as long as its tensors are alive."""
+    memory = parse(str(error))
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None:
+        _ask_torch(memory, cuda, place)
+    memory.processes = _named(memory)
+    return memory
+
+
+def _ask_torch(memory: GpuMemory, cuda: Any, place: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> None:
+    """Add what torch can tell besides its error; a GPU that is full may not answer."""
+    with contextlib.suppress(Exception):
+        if not memory.processes and memory.own is None and cuda.is_available():
+            listed = cuda.list_gpu_processes(memory.device or 0)
+            memory.processes = [Process(int(match["pid"]), _bytes(match)) for match in _LISTED.finditer(listed)]
+    with contextlib.suppress(Exception):
+        if cuda.is_initialized():
+            device = cuda.current_device() if memory.device is None else memory.device
+            if memory.allocated is None:
+                memory.allocated = cuda.memory_allocated(device)
+                memory.unused = cuda.memory_reserved(device) - memory.allocated
+            if memory.free is None:
+                memory.free, memory.total = cuda.mem_get_info(device)
+            if os.environ.get(VARIABLE):
+                memory.lines = lines_from_snapshot(cuda.memory._snapshot(), device, place)  # noqa: SLF001
+                memory.recorded = True
+
+
+# who else holds it ----------------------------------------------------------------------------
+
+
+def _named(memory: GpuMemory) -> list[Process]:
+    """Return the other processes with their names, the largest first.
+
+    In a container the driver's numbers are those of the host, so this process itself may be among them: then it is the
+    one that cannot be seen and whose size is nearest to what torch holds.
+    """
+    others = [_name(process) for process in memory.processes if process.pid != os.getpid()]
+    is_listed = memory.own is not None or len(others) < len(memory.processes)
+    held = (memory.allocated or 0) + (memory.unused or 0)
+    hidden = [process for process in others if process.kind == "hidden" and process.size >= held]
+    if hidden and not is_listed:
+        others.remove(min(hidden, key=lambda process: process.size))
+    return sorted(others, key=lambda process: process.size, reverse=True)
+
+
+def _name(process: Process) -> Process:
+    """Return the process with what ``/proc`` knows of it."""
+    folder = _PROC / str(process.pid)
+    try:
+        owner = folder.stat().st_uid
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return process
+    command = [word.decode(errors="replace") for word in words if word]
+    name = _command_name(command)
+    if owner != os.getuid():
+        return Process(process.pid, process.size, "other", name, _user(owner))
+    variables = _variables(folder)
+    if job := variables.get("DISTDL_JOB_ID", ""):
+        return Process(process.pid, process.size, "job", name, "", job, variables.get("DISTDL_RANK", ""))
+    kind = "notebook" if any("ipykernel" in word for word in command) else "own"
+    if os.environ.get(SUBMITTER) == f"{os.uname().nodename}:{process.pid}" and kind == "notebook":
+        kind = "submitter"
+    return Process(process.pid, process.size, kind, name)
+
+
+def _command_name(command: Sequence[str]) -> str:
+    """Return program and script without their folders; the other arguments may hold secrets."""
+    if not command:
+        return ""
+    program = Path(command[0]).name
+    script = next((word for word in command[1:] if word.endswith(".py")), "")
+    module = command[2] if command[1:2] == ["-m"] and len(command) > 2 else ""
+    return " ".join(filter(None, (program, f"-m {module}" if module else Path(script).name)))
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    with contextlib.suppress(OSError):
+        pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return {}
+
+
+def _user(number: int) -> str:
+    with contextlib.suppress(KeyError, ImportError):
+        import pwd
+
+        return pwd.getpwuid(number).pw_name
+    return str(number)
+
+
+# the text -------------------------------------------------------------------------------------
+
+
+def explain(memory: GpuMemory, job: str = "") -> str:
+    """Return what filled the memory, each cause with its remedy; ``job`` is the short id of the job."""
+    sentences = [_head(memory)]
+    if None not in (memory.requested, memory.total) and memory.requested > memory.total:  # type: ignore[operator]
+        return f"{sentences[0]} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
+    if memory.allowed is not None and memory.allowed < (memory.total or memory.allowed + 1):
+        sentences.append(
+            f"torch may use {_size(memory.allowed)} of it: raise the limit in set_per_process_memory_fraction()."
+        )
+    least = _LEAST * (memory.total or 0)
+    sentences += [_other(process) for process in memory.processes[:_MOST_PROCESSES] if process.size >= least]
+    unused = (memory.unused or 0) - (memory.pools or 0)
+    if unused > max(least, (memory.requested or 0) - (memory.free or 0)):
+        setting = f"{memory.variable}=expandable_segments:True"
+        sentences.append(
+            f"torch holds {_size(unused)} in pieces that no tensor uses and that are too small for this allocation. "
+            f"Start the job with --env {setting}"
+        )
+    return " ".join([*sentences, *_tensors(memory, job)])
+
+
+def _head(memory: GpuMemory) -> str:
+    parts = []
+    if memory.requested is not None:
+        parts.append(f"{_size(memory.requested)} requested")
+    if memory.free is not None:
+        parts.append(f"{_size(memory.free)} free" + (f" of {_size(memory.total)}" if memory.total is not None else ""))
+    return f"The GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
+
+
+def _tensors(memory: GpuMemory, job: str) -> Iterable[str]:
+    """Return what tensors hold, the lines that hold most, and what needs less."""
+    held = f"Tensors of this rank hold {_size(memory.allocated)}. " if memory.allocated else ""
+    if memory.lines:
+        lines = (f"{_size(one.size)} from {one.label}, line {one.line} ({_blocks(one.count)})" for one in memory.lines)
+        held = f"Tensors of this rank hold {_size(memory.allocated or 0)}, most of it {'; '.join(lines)}. "
+    yield f"{held}Use a smaller batch, gradient checkpointing or torch.autocast."
+    if held and not memory.recorded:
+        command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
+        yield f"To see which lines hold the memory, run: {command}"
+
+
+def _other(process: Process) -> str:
+    held = f"holds {_size(process.size)}"
+    name = f"process {process.pid}" + (f" ({process.name})" if process.name else "")
+    if process.kind == "submitter":
+        return f"The kernel of your notebook (process {process.pid}) {held}: restart the kernel."
+    if process.kind == "notebook":
+        return f"Another notebook kernel of yours (process {process.pid}) {held}: shut it down in JupyterLab."
+    if process.kind == "job":
+        short = process.job.rpartition("-")[2]
+        rank = f"Rank {process.rank}" if process.rank else "A process"
+        if process.job == os.environ.get("DISTDL_JOB_ID"):
+            return f"{rank} of this job (process {process.pid}) {held} of the same GPU: use fewer processes per node."
+        return f"{rank} of your job {short} {held}: wait for that job, or run: distdl stop {short}"
+    if process.kind == "own":
+        return f"Your {name} {held}: end it, or run: kill {process.pid}"
+    if process.kind == "other":
+        return f"{name.capitalize()} of user {process.user} {held}: ask {process.user}, or use another GPU."
+    return f"{name.capitalize()}, which is not visible from here, {held}: use another GPU, or see nvidia-smi."
+
+
+def _blocks(count: int) -> str:
+    return f"{count:,} block{'' if count == 1 else 's'}"
+
+
+def _size(size: int) -> str:
+    """Return a size as torch writes it: 2.00 GiB, 512 bytes."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size >= _UNITS[unit]:
+            return f"{size / _UNITS[unit]:.2f} {unit}"
+    return f"{size} bytes"

@@ -1,0 +1,177 @@
+"""What a full GPU memory is explained with. No GPU is needed: errors of torch and a memory snapshot are saved here."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from distdl_jupyter.supervisor import reports
+from distdl_jupyter.worker.watch import gpu_memory
+from distdl_jupyter.worker.watch.gpu_memory import GpuMemory, Line, Process
+from tests.worker import ranks
+
+DATA = Path(__file__).parent / "data"
+ERRORS = json.loads((DATA / "gpu_memory_errors.json").read_text())
+SNAPSHOT = json.loads((DATA / "gpu_memory_snapshot.json").read_text())
+GIB = 2**30
+
+
+def no_place(_frames):
+    return "", 0
+
+
+@pytest.mark.parametrize("version", ERRORS)
+def test_errors_of_all_versions_of_torch_are_read(version):
+    text, expected = ERRORS[version]["text"], dict(ERRORS[version]["facts"])
+    assert gpu_memory.is_full(torch.OutOfMemoryError(text))
+    facts = gpu_memory.parse(text).to_json()
+    processes = [[one["pid"], one["size"]] for one in facts.pop("processes", [])]
+    assert processes == expected.pop("processes", [])
+    assert facts == {"recorded": False, **expected}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        MemoryError("out of memory"),
+        ValueError("CUDA out of memory"),
+    ],
+)
+def test_full_memory_of_the_host_is_another_error(error):
+    assert not gpu_memory.is_full(error)
+
+
+def place(frames):
+    for frame in frames:
+        if not frame["filename"].startswith(("/usr", "??")):
+            return Path(frame["filename"]).name, frame["line"]
+    return "", 0
+
+
+def test_largest_live_blocks_are_those_of_the_user_s_lines():
+    lines = gpu_memory.lines_from_snapshot(SNAPSHOT, 0, place)
+    assert lines == [Line("model.py", 12, 805306368, 2), Line("<Cell [3]>", 4, 134217728, 1)]
+    assert [line.line for line in gpu_memory.lines_from_snapshot(SNAPSHOT, None, place)] == [9, 12, 4]
+    assert gpu_memory.lines_from_snapshot({}, 0, place) == []
+
+
+@pytest.fixture
+def sleeper(request):
+    """Return a process with these arguments and variables."""
+    arguments, variables = getattr(request, "param", ([], {}))
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={**os.environ, **variables}, **pipes) as process:
+        process.stdout.readline()
+        yield process
+        process.communicate(timeout=20)
+
+
+def others(pid, text="", **facts):
+    memory = gpu_memory.parse(f"Process {pid} has 2.00 GiB memory in use. {text}")
+    for name, value in facts.items():
+        setattr(memory, name, value)
+    return gpu_memory._named(memory)
+
+
+@pytest.mark.parametrize(
+    ("sleeper", "kind"),
+    [
+        ((["-m", "ipykernel_launcher", "-f", "kernel-1.json"], {"DISTDL_JOB_ID": ""}), "notebook"),
+        ((["train.py", "--token=abc"], {"DISTDL_JOB_ID": ""}), "own"),
+        (([], {"DISTDL_JOB_ID": "20261127-113000-k3f9x", "DISTDL_RANK": "3"}), "job"),
+    ],
+    indirect=["sleeper"],
+)
+def test_process_that_holds_the_gpu_is_named(sleeper, kind):
+    (process,) = others(sleeper.pid)
+    assert (process.pid, process.size, process.kind) == (sleeper.pid, 2 * GIB, kind)
+    assert "abc" not in process.name
+    if kind == "job":
+        assert (process.job, process.rank) == ("20261127-113000-k3f9x", "3")
+
+
+@pytest.mark.parametrize("sleeper", [(["ipykernel_launcher"], {"DISTDL_JOB_ID": ""})], indirect=True)
+def test_kernel_that_submitted_the_job_is_told_from_others(sleeper, monkeypatch):
+    monkeypatch.setenv(gpu_memory.SUBMITTER, f"{os.uname().nodename}:{sleeper.pid}")
+    assert [process.kind for process in others(sleeper.pid)] == ["submitter"]
+    monkeypatch.setenv(gpu_memory.SUBMITTER, f"elsewhere:{sleeper.pid}")
+    assert [process.kind for process in others(sleeper.pid)] == ["notebook"]
+
+
+def test_process_of_another_user_is_named_with_its_user(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    (process,) = others(1)
+    assert (process.kind, bool(process.user)) == ("other", True)
+
+
+def test_this_process_in_a_container_is_no_other_one():
+    """The driver's numbers are then those of the host; the process that holds what torch holds is this one."""
+    text = "Process 4194000 has 3.00 GiB memory in use."
+    facts = {"allocated": GIB, "unused": GIB // 2}
+    assert [one.pid for one in others(4194001, text, **facts)] == [4194000]
+    assert [one.pid for one in others(4194001, **facts)] == []
+    assert [one.kind for one in others(4194001, own=2 * GIB, **facts)] == ["hidden"]
+    assert [one.pid for one in others(os.getpid(), text, **facts)] == [4194000]
+
+
+FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allocated": 12 * GIB, "unused": 0}
+
+
+@pytest.mark.parametrize(
+    ("facts", "present", "absent"),
+    [
+        ({}, ["2.00 GiB requested, 1.00 GiB free of 16.00 GiB", "smaller batch", "--record-gpu-memory"], ["segments"]),
+        ({"requested": 32 * GIB}, ["larger than the GPU"], ["hold", "--record"]),
+        ({"allowed": 8 * GIB}, ["8.00 GiB", "set_per_process_memory_fraction"], []),
+        ({"allowed": 64 * GIB}, [], ["set_per_process_memory_fraction"]),
+        ({"unused": 3 * GIB}, ["3.00 GiB", "--env PYTORCH_ALLOC_CONF=expandable_segments:True"], []),
+        ({"unused": 3 * GIB, "pools": 3 * GIB}, [], ["expandable_segments"]),
+        (
+            {"lines": [Line("Cell [3]", 12, 8 * GIB, 32)], "recorded": True},
+            ["8.00 GiB from Cell [3], line 12 (32 blocks)"],
+            ["--record-gpu-memory"],
+        ),
+        ({"processes": [Process(7, 3 * GIB, "submitter")]}, ["kernel of your notebook", "3.00 GiB", "restart"], []),
+        ({"processes": [Process(7, 3 * GIB, "other", "python", "ann")]}, ["user ann"], ["kill"]),
+        ({"processes": [Process(7, 3 * GIB, "own", "python train.py")]}, ["python train.py", "kill 7"], []),
+        ({"processes": [Process(7, 3 * GIB, "job", "", "", "x-y-k3f9", "1")]}, ["distdl stop k3f9"], []),
+        ({"processes": [Process(7, 2**20, "own", "Xorg")]}, [], ["Xorg"]),
+    ],
+)
+def test_each_cause_has_its_remedy(facts, present, absent):
+    memory = GpuMemory(**{**FULL, **facts}, variable="PYTORCH_ALLOC_CONF")
+    text = gpu_memory.explain(memory, "k3f9x")
+    assert [part for part in present if part not in text] == []
+    assert [part for part in absent if part in text] == []
+
+
+def test_error_of_a_rank_has_the_facts_as_fields_and_as_a_sentence(folder):
+    code = f"import torch\nbig = torch.ones(3)\nraise torch.OutOfMemoryError({ERRORS['torch 2.1']['text']!r})"
+    error = ranks.run(folder.cell(code)).error
+    assert error["code"] == "gpu-memory-full"
+    assert error["gpu_memory"]["requested"] == 20 * 2**20
+    assert error["gpu_memory"]["processes"][0]["pid"] == 812
+    assert "20.00 MiB requested, 7.56 MiB free of 23.69 GiB" in error["hint"]
+    assert reports.is_valid({"type": "result", "ok": False, "error": error})
+    broken = {**error, "gpu_memory": {"processes": [[1]]}}
+    assert not reports.is_valid({"type": "result", "ok": False, "error": broken})
+
+
+def test_recording_without_a_gpu_changes_nothing(folder):
+    ended = ranks.run(folder.cell("import torch\nint(torch.ones(3).sum())"), DISTDL_RECORD_GPU_MEMORY="1")
+    assert (ended.code, folder.value(), ended.of("note")) == (0, 3, [])
+
+
+@pytest.mark.parametrize(("blocking", "says"), [("", "--env CUDA_LAUNCH_BLOCKING=1"), ("1", "the line that is shown")])
+def test_device_side_assert_offers_a_rerun_that_names_the_line(folder, blocking, says):
+    text = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+    error = ranks.run(folder.cell(f"raise RuntimeError({text!r})"), CUDA_LAUNCH_BLOCKING=blocking).error
+    assert error["code"] == "device-side-assert"
+    assert says in error["hint"]
