@@ -25,6 +25,9 @@ from distdl_jupyter.node import processes
 TIMEOUT = 5.0
 #: Seconds without a further word after which an answer is whole.
 _QUIET = 0.15
+#: Seconds after the stacks in which the line with the last collective operations comes, if any.
+_COLLECTIVES_TIMEOUT = 1.0
+_COLLECTIVES = '{"collectives": '
 #: Bytes of an answer that are read: a hundred threads with deep stacks stay far below.
 _LONGEST = 2_000_000
 _PROC = Path("/proc")
@@ -38,13 +41,15 @@ class Answer:
     """What a rank said: ``text`` as ``faulthandler`` writes it, or ``missing``, one sentence why there is none.
 
     ``state`` is what the operating system says of its process ("running", "sleeping"), "" where it does not;
-    ``about`` is the first line of its file.
+    ``about`` is the first line of its file, ``collectives`` are its last collective operations
+    (``worker.watch.flight_recorder``).
     """
 
     text: str = ""
     missing: str = ""
     state: str = ""
     about: dict[str, Any] = field(default_factory=dict)
+    collectives: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -54,7 +59,7 @@ class Answer:
 def of_json(data: dict[str, Any]) -> Answer:
     """Return what ``to_json`` gave. Raises TypeError and AttributeError for anything else."""
     return Answer(str(data.get("text", "")), str(data.get("missing", "")), str(data.get("state", "")),
-                  dict(data.get("about") or {}))  # fmt: skip
+                  dict(data.get("about") or {}), list(data.get("collectives") or ()))  # fmt: skip
 
 
 class _Question:
@@ -109,9 +114,14 @@ class _Question:
             self._size, self._grew = size, now
         if size > self._after and now - self._grew >= _QUIET:
             text = self._read()
-            if text.endswith("\n") and (self._of_main() in text or now - self._grew > 1.0):
+            whole = text.endswith("\n") and (self._of_main() in text or now - self._grew > 1.0)
+            if whole and (self._has_collectives(text) or now - self._grew > _COLLECTIVES_TIMEOUT):
                 return self._given(text=text)
         return self.last() if now - self._since > TIMEOUT else None
+
+    def _has_collectives(self, text: str) -> bool:
+        """Return whether its collective operations are there, or will not come."""
+        return not self._about.get("collectives") or f"\n{_COLLECTIVES}" in text
 
     def _of_main(self) -> str:
         return str(self._about.get("main") or "hread 0x")
@@ -138,7 +148,8 @@ class _Question:
         return ""
 
     def _given(self, *, text: str = "", missing: str = "") -> Answer:
-        return Answer(text, missing, self._state, self._about)
+        stacks, collectives = _split(text)
+        return Answer(stacks, missing, self._state, self._about, collectives)
 
 
 class Asking:
@@ -169,6 +180,17 @@ def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
         if asking.done:
             return found
         time.sleep(0.05)
+
+
+def _split(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return the stacks and the collective operations that an answer holds."""
+    lines = text.splitlines(keepends=True)
+    collectives: list[dict[str, Any]] = []
+    for line in lines:
+        if line.startswith(_COLLECTIVES):
+            with contextlib.suppress(ValueError, TypeError):
+                collectives = [one for one in json.loads(line)["collectives"] if isinstance(one, dict)]
+    return "".join(line for line in lines if not line.startswith(_COLLECTIVES)), collectives
 
 
 def _first_line(path: Path) -> dict[str, Any]:

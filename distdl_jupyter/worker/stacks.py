@@ -4,6 +4,10 @@ The handler is ``faulthandler``'s, in C: it runs also while a library holds the 
 waits for the other ranks. The file lies beside the job's named pipes and begins with one line of JSON, by which whoever
 asks (``node.stacks``) knows the process, the signal and the thread that runs the user's code.
 
+Behind the stacks a thread of the rank writes the last collective operations as one line of JSON,
+``{"collectives": ...}`` (see ``watch.flight_recorder``). It needs the interpreter, so a rank whose library does not give
+it back has none.
+
 Nothing of it is seen by code of the user: neither its standard streams nor ``faulthandler.enable`` are touched, and of
 the signals only one that nobody else takes. Processes forked by the rank inherit the handler, but nobody asks them.
 """
@@ -17,16 +21,21 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.worker import streams
 from distdl_jupyter.worker.descriptors import lifted
 from distdl_jupyter.worker.identity import Identity
+from distdl_jupyter.worker.watch import flight_recorder
 
 #: Names the folder of the file where the job has no named pipes.
 VARIABLE = "DISTDL_STACKS"
 #: A real-time signal on Linux, far from those that libraries take; elsewhere one that is ignored by default.
 _REAL_TIME = 57
+#: Seconds without growth after which the stacks are whole, and seconds that this is awaited at most.
+_QUIET, _PATIENCE = 0.05, 1.0
 _HERE = Path(__file__).parent
 
 
@@ -40,6 +49,33 @@ def offer(identity: Identity) -> None:
         fd = _opened(Path(folder) / f"rank-{identity.rank}.stacks")
         faulthandler.register(number, file=fd, all_threads=True)
         os.write(fd, json.dumps(_about(identity, fd, number)).encode() + b"\n")
+        streams.at_each_look.append(_Follower(fd).look)
+
+
+class _Follower:
+    """Writes the last collective operations behind each stack trace that was asked for."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._size = os.fstat(fd).st_size
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Start writing when the file has grown. torch may keep its record locked, so a thread of its own waits."""
+        if self._thread is None and os.fstat(self._fd).st_size > self._size:
+            self._thread = threading.Thread(target=self._follow, name="distdl-collectives", daemon=True)
+            self._thread.start()
+
+    def _follow(self) -> None:
+        try:
+            until, size = time.monotonic() + _PATIENCE, -1
+            while size != (size := os.fstat(self._fd).st_size) and time.monotonic() < until:
+                time.sleep(_QUIET)
+            line = json.dumps({"collectives": flight_recorder.last_operations()})
+            os.write(self._fd, line.encode() + b"\n")
+        finally:
+            self._size = os.fstat(self._fd).st_size
+            self._thread = None
 
 
 def _signal() -> int | None:
@@ -63,6 +99,7 @@ def _about(identity: Identity, fd: int, number: int) -> dict[str, Any]:
         "code": str(identity.folder / "code"),
         "stdlib": str(Path(os.__file__).parent),
         "host": identity.host,
+        "collectives": streams.is_attended(),
     }
 
 

@@ -45,11 +45,14 @@ GRACE = 2.0
 PARTIAL = 0.1
 #: Looks at what has no end, so long apart, before the thread that takes them rests until something is written again,
 #: and seconds that it rests at most.
-LOOKS, REST = 20, 1.0
+LOOKS, REST = 20, 0.25
 #: Seconds that a fork waits for the flushing thread when it happens in the middle of a write of its own thread.
 INTERRUPTED = 1.0
 #: Exit code of a rank whose lifeline broke and that did not end on request.
 ORPHANED = 70
+#: What the thread calls each time it looks; nothing that waits.
+at_each_look: list[Callable[[], None]] = []
+_is_attended = False
 
 
 def adopt(pipes: Path | None, rank: int) -> None:
@@ -162,7 +165,14 @@ def _attend(lifeline: Path | None) -> None:
     if lifeline is not None and lifeline.exists():
         # Without O_NONBLOCK the open itself would wait for a writer, forever when that one has died.
         pipe = lifted(os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    global _is_attended
+    _is_attended = True
     threading.Thread(target=_keep_up, args=(pipe,), name="distdl-lifeline", daemon=True).start()
+
+
+def is_attended() -> bool:
+    """Return whether the thread runs that flushes and calls ``at_each_look``."""
+    return _is_attended
 
 
 def _keep_up(pipe: int | None) -> None:
@@ -179,6 +189,9 @@ def _keep_up(pipe: int | None) -> None:
         waiting.poll(REST * 1000 if resting else PARTIAL * 1000)
         looks = 0 if alarm.rang() else looks + 1
         _flush_alone()
+        for call in at_each_look:
+            with contextlib.suppress(Exception):
+                call()
     _end()
 
 
