@@ -16,6 +16,7 @@ from distdl_jupyter.views.card import (
     staging_text,
 )
 from distdl_jupyter.views.curve import label
+from distdl_jupyter.views.stacks import table_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -90,4 +91,5 @@ def _troubles(view: JobView) -> Iterator[str]:
     if view.stall is not None and not view.state.ended:
         silence = duration(max(0.0, time.time() - view.stall.since))
         yield f"{view.stall.text} The last progress was {silence} ago."
+        yield from table_text(view.stall.collectives)[:-1]
         yield f"Show the stack traces: distdl stacks {short_id(view.id)}"

@@ -33,13 +33,16 @@ metric_source  ``names`` of metrics, ``from_output``: from now on they are read 
            false, ranks report them, which replaces what was read
 progress   ``rank``, ``done`` (None: not known any more), ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (a word for programs, may be "")
-result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value did not come); a
-           second one, of a rank that has ended, has what its log tells of its failure (supervisor.postmortem)
+result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value did not come),
+           ``collectives`` (worker.stacks.last_operations); a second one, of a rank that has ended, has what its log
+           tells of its failure (supervisor.postmortem)
 world      ``node_count``, ``process_count``: on how many the ranks that begin now run, when it is not as before
 restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these;
            ``requeued`` when none had failed, but a queue had taken the machines away
-stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``
-stacks     ``number``, ``why`` (asked, stall, hang, time), ``ranks``, ``missing``; their text is a file (core.stacks)
+stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``,
+           ``collectives`` (the table of core.collectives)
+stacks     ``number``, ``why`` (asked, stall, hang, time, failure), ``ranks``, ``missing``, ``collectives`` (the table
+           of core.collectives), ``finding`` (its text, remedy and code); the stacks are a file (core.stacks)
 profile    ``number``, ``status`` (asked, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded`` (steps so
            far), ``why`` it failed; what was recorded is a file (core.profiles)
 picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture that the rank has shown, a file

@@ -7,6 +7,7 @@ Where a peer is gone because it has finished its code, the cause is that the ran
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from distdl_jupyter.worker.watch.frameworks import JOINS
 from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
 
 if TYPE_CHECKING:
+    from distdl_jupyter.core.collectives import Collective
     from distdl_jupyter.core.rank import RankView
 
 
@@ -28,6 +30,11 @@ _STOPPED = "stopped"
 _SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
 #: Names that a training loop gives to its step.
 _STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
+#: What torch says of a collective operation that did not end, or that the ranks did not call alike.
+_COLLECTIVE_ERROR = re.compile(
+    r"monitoredBarrier|Watchdog caught collective|Detected mismatch between collectives|collective operation timeout|"
+    r"Received data size doesn't match|Application timeout caused pair closure"
+)
 #: Seconds from which on a span is worth telling.
 _TENTH = 0.05
 _ENDED_EARLY = "ended with code 0 before its code was finished"
@@ -52,7 +59,8 @@ class Failure:
     ``kind`` is exception, exit, signal, lost, or unequal: then ``what`` is a sentence about the ranks that had finished
     while ``rank`` still waited for them. ``others`` are ``{"rank", "what", "after"}`` in order of time, ``after`` in
     seconds behind the first failure; a rank that delivered its result is none of them. ``code`` is a stable name of
-    the failure for programs and help links: that of the error's hint, or of how the rank ended.
+    the failure for programs and help links: that of the error's hint, or of how the rank ended. ``collectives`` is the
+    last collective operation of each rank where one of them caused the failure.
     """
 
     rank: int
@@ -63,6 +71,7 @@ class Failure:
     evidence: str = ""
     others: list[dict[str, Any]] = field(default_factory=list)
     code: str = ""
+    collectives: list[Collective] = field(default_factory=list)
 
 
 def _kind(rank: RankView) -> str:
@@ -88,6 +97,23 @@ def is_echo(error: dict[str, Any] | None) -> bool:
     if not error:
         return False
     return says_peer_is_gone(str(error.get("type", "")), str(error.get("message", "")))
+
+
+def concerns_collectives(error: dict[str, Any] | None) -> bool:
+    """Return whether ranks may have failed because they did not make the same collective calls."""
+    if not error:
+        return False
+    said = f"{error.get('message', '')} {error.get('crash', '')}"
+    return is_echo(error) or error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(said) is not None
+
+
+def with_collectives(failure: Failure, table: Sequence[Collective], finding: str, remedy: str, code: str) -> Failure:
+    """Return the failure with the table of the ranks' last collective operations and what it tells."""
+    if not finding:
+        return replace(failure, collectives=list(table))
+    if failure.kind == "unequal":  # which has its remedy
+        return replace(failure, collectives=list(table), evidence=f"{finding} {failure.evidence}")
+    return replace(failure, collectives=list(table), evidence=f"{finding} {remedy}", code=code)
 
 
 def first_failure(ranks: Sequence[RankView]) -> Failure | None:

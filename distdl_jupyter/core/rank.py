@@ -33,3 +33,5 @@ class RankView:
     result_time: float | None = None
     #: Why the value of a rank that is done did not come back, "" where it did.
     problem: str = ""
+    #: Its last collective operations when its code ended (worker.stacks.last_operations).
+    collectives: dict[str, Any] | None = None

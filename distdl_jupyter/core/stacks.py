@@ -3,19 +3,23 @@
 A job's folder keeps what was taken as ``stacks/<number>.json``::
 
     {"t", "why", "ranks": {"0": {"text", "host", "pid", "state", "step", "silent", "about"}}, "missing": {"3": "why"},
-     "sources": {file: {line: text}}}
+     "sources": {file: {line: text}}, "collectives": {"0": {...}}, "ended": {"3": "finished"}}
 
 ``text`` is what ``faulthandler`` writes, ``silent`` the seconds since the rank's last sign, ``about`` what the rank
-said of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files as they were then. Pure but for
-``read``; it does not know how stacks are asked for.
+said of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files as they were then,
+``collectives`` the last collective operations of each rank and ``ended`` how ranks ended (see ``core.collectives``).
+Pure but for ``read``; it does not know how stacks are asked for.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import collectives
+from distdl_jupyter.core.collectives import Collective, Finding
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.stacknames import Names, sources
 from distdl_jupyter.core.threads import Frame, Thread, parse
@@ -103,7 +107,8 @@ class Group:
 class Taken:
     """The stacks of all ranks of a job at one moment ``t`` (epoch seconds).
 
-    ``why`` is asked, stall, hang or time; ``missing`` says for each rank that gave none why.
+    ``why`` is asked, stall, hang, time or failure; ``missing`` says for each rank that gave none why. ``collectives``
+    is the last collective operation of each rank, ``finding`` what it tells.
     """
 
     number: int
@@ -111,6 +116,13 @@ class Taken:
     why: str
     ranks: dict[int, RankStacks] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
+    collectives: tuple[Collective, ...] = ()
+    finding: Finding | None = None
+
+    @property
+    def explanation(self) -> str:
+        """Return why the ranks wait and the remedy, as sentences; "" when the operations do not tell."""
+        return f"{self.finding.text} {self.finding.remedy}" if self.finding is not None else ""
 
     def groups(self) -> tuple[Group, ...]:
         """Return the ranks that stand at the same place together, fewest first; of equal ones who waits comes last."""
@@ -174,9 +186,49 @@ def read(folder: JobFolder, number: int | None = None) -> Taken | None:
 
 def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Taken:
     """Return the content of a file of stacks. Raises LookupError, TypeError, ValueError, AttributeError."""
-    ranks = {int(rank): _rank(int(rank), one, code, data.get("sources") or {}) for rank, one in data["ranks"].items()}
+    lines = data.get("sources") or {}
+    read = {int(rank): collectives.read(one) for rank, one in (data.get("collectives") or {}).items()}
+    reports = {rank: operations for rank, (operations, _) in read.items()}
+    abouts = {rank: about for rank, (_, about) in read.items()}
+    ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
+    ranks = {int(rank): _rank(int(rank), one, code, lines) for rank, one in data["ranks"].items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
-    return Taken(number, float(data["t"]), str(data.get("why", "asked")), dict(sorted(ranks.items())), missing)
+    states = {rank: ended.get(rank, "") for rank in sorted({*ranks, *missing, *reports, *ended})}
+    places = {rank: _place_in(Names(code, about, lines)) for rank, about in abouts.items()}
+    table = collectives.rows(reports, states, places)
+    for row in table:
+        for rank in row.ranks:
+            if row.state == "waiting" and rank in ranks:
+                ranks[rank] = _with_collective(ranks[rank], row.title)
+    stands = {rank: _stand_of(one.main) for rank, one in ranks.items()}
+    finding = None if "raised" in ended.values() else collectives.explain(table, reports, stands)
+    why = str(data.get("why", "asked"))
+    return Taken(number, float(data["t"]), why, dict(sorted(ranks.items())), missing, table, finding)
+
+
+def _place_in(names: Names) -> collectives.Place:
+    def place(frames: Sequence[Frame]) -> str:
+        own = names.thread(Thread("", tuple(frames)), main=True).own
+        return "" if own is None else own.place
+
+    return place
+
+
+def _with_collective(rank: RankStacks, title: str) -> RankStacks:
+    """Return the rank with what its main thread waits for, where that thread is inside torch."""
+    main = rank.main
+    if not any("/torch/" in frame.file for frame in main.inside):
+        return rank
+    changed = replace(main, collective=title)
+    return replace(rank, threads=tuple(changed if one is main else one for one in rank.threads))
+
+
+def _stand_of(main: Thread) -> str:
+    """Return where the user's code is: "In [7], line 9 (time.sleep(10))"; "" where that is not known."""
+    own = main.own
+    if own is None or main.waits_in:
+        return ""
+    return f"{own.place} ({own.source})" if own.source else own.place
 
 
 def _rank(

@@ -46,13 +46,17 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread, its newest call first. ``current`` is the one that took the signal, ``main`` runs the user's code."""
+    """One thread, its newest call first. ``current`` is the one that took the signal, ``main`` runs the user's code.
+
+    ``collective`` is the unfinished operation that it waits for where its frames do not show it.
+    """
 
     ident: str
     frames: tuple[Frame, ...] = ()
     name: str = ""
     current: bool = False
     main: bool = False
+    collective: str = ""
 
     @property
     def own(self) -> Frame | None:
@@ -85,7 +89,7 @@ class Thread:
                     frame.function not in _WRAPPERS
                 ):  # fmt: skip
                     return f"{module}.{frame.function}"
-        return ""
+        return self.collective
 
     @property
     def key(self) -> tuple[object, ...]:

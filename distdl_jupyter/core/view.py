@@ -11,8 +11,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from distdl_jupyter.core import collectives
+from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.failure import Failure, first_failure
+from distdl_jupyter.core.failure import Failure, concerns_collectives, first_failure, with_collectives
 from distdl_jupyter.core.locks import Holder
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.rank import RankView
@@ -73,13 +75,16 @@ class Stall:
     since: float
     ranks: list[int]
     text: str
+    #: The last collective operation of each rank.
+    collectives: list[Collective] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class StacksView:
     """Stacks that were taken; their text is in the job's folder (core.stacks).
 
-    ``why`` is asked, stall, hang or time. ``missing`` are the ranks that gave none.
+    ``why`` is asked, stall, hang, time or failure. ``missing`` are the ranks that gave none; ``collectives`` is the
+    last collective operation of each rank, ``finding`` what it tells with its ``remedy`` and ``code``.
     """
 
     number: int
@@ -87,6 +92,10 @@ class StacksView:
     why: str
     ranks: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    finding: str = ""
+    remedy: str = ""
+    code: str = ""
 
 
 @dataclass(slots=True)
@@ -281,7 +290,12 @@ class JobView:
         """The earliest failure with the ranks that ended because of it, None when no rank failed."""
         if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or self.by_request:
             return None
-        return first_failure(self.ranks)
+        failure = first_failure(self.ranks)
+        since = self.restarts[-1].t if self.restarts else 0.0
+        taken = next((one for one in reversed(self.stacks) if one.why == "failure" and one.t >= since), None)
+        if failure is None or taken is None or not concerns_collectives(failure.error):
+            return failure
+        return with_collectives(failure, taken.collectives, taken.finding, taken.remedy, taken.code)
 
     @property
     def by_request(self) -> bool:
@@ -513,6 +527,7 @@ def _result(view: JobView, event: Event) -> None:
         return
     rank.ok, rank.result, rank.result_time = event["ok"], event.get("repr"), event["t"]
     rank.error, rank.problem = event.get("error"), str(event.get("problem") or "")
+    rank.collectives = event.get("collectives") or rank.collectives
     rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
     if code := str((rank.error or {}).get("code") or ""):
         _withdraw(view, code)  # the failure says it
@@ -584,12 +599,24 @@ def _stall(view: JobView, event: Event) -> None:
     since = event.get("since")
     view.stall = None
     if isinstance(since, int | float):
-        view.stall = Stall(float(since), list(event.get("ranks") or ()), str(event.get("text", "")))
+        table = _collectives(event)
+        view.stall = Stall(float(since), list(event.get("ranks") or ()), str(event.get("text", "")), table)
 
 
 def _stacks(view: JobView, event: Event) -> None:
     numbers = (list(event.get(name) or ()) for name in ("ranks", "missing"))
-    view.stacks.append(StacksView(int(event["number"]), event["t"], str(event.get("why", "asked")), *numbers))
+    finding = event.get("finding") or {}
+    texts = (str(finding.get(name, "")) for name in ("text", "remedy", "code"))
+    why = str(event.get("why", "asked"))
+    view.stacks.append(StacksView(int(event["number"]), event["t"], why, *numbers, _collectives(event), *texts))
+
+
+def _collectives(event: Event) -> list[Collective]:
+    """Return the table of collective operations in an event; one that cannot be read is left out."""
+    try:
+        return [collectives.of_json(row) for row in event.get("collectives") or ()]
+    except (LookupError, TypeError, ValueError):
+        return []
 
 
 def _profile(view: JobView, event: Event) -> None:

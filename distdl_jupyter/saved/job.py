@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import humanize
+from distdl_jupyter.core import collectives, humanize
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.saved import curve as curves
@@ -38,7 +38,8 @@ LIMIT = 60_000
 _COLUMNS, _RESTARTS = 6, 5
 #: Warnings in the plain text at most.
 _MOST_WARNINGS = 3
-_WHY = {"asked": "on request", "stall": "no progress", "hang": "hang timeout", "time": "time limit"}
+_WHY = {"asked": "on request", "stall": "no progress", "hang": "hang timeout", "time": "time limit",
+        "failure": "a rank failed"}  # fmt: skip
 #: The rank colours darkened, for small letters.
 _RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
 
@@ -92,6 +93,7 @@ def html(
             as_of=words.as_of(view, removed=removed),
             state=shown_state(view),
             stall=None if view.state.ended else view.stall,
+            collectives=_collectives(view, taken, detail),
             card=card,
             failure=None if card is None else _failure(card, view, detail),
             phases=_phases(view) if view.state in words.SETTING_UP else [],
@@ -182,6 +184,17 @@ def _stacks(taken: Stacks, detail: Detail) -> dict[str, Any]:
         for group in taken.groups[:_COLUMNS]
     ]
     return {"said": f"{humanize.clock(taken.t)}, {_WHY[taken.why]}", "groups": groups, "rest": rest}
+
+
+def _collectives(view: JobView, taken: Stacks | None, detail: Detail) -> dict[str, Any] | None:
+    """Return the table of the ranks' last collective operations: of the stall, the failure or the stacks."""
+    failure = view.failure
+    stall = None if view.state.ended or view.stall is None else view.stall.collectives
+    rows = stall or (failure.collectives if failure else None) or (taken.collectives if taken else ())
+    if not rows:
+        return None
+    return {"titles": collectives.COLUMNS, "rows": [collectives.cells(row) for row in rows[: 2 * detail.lines]],
+            "more": max(0, len(rows) - 2 * detail.lines)}  # fmt: skip
 
 
 def _stack_frames(frames: Sequence[StackFrame]) -> list[tuple[str, list[StackFrame]]]:
@@ -342,7 +355,9 @@ def _stall(view: JobView, taken: Stacks | None) -> str:
     """Return that the job makes no progress, and where its ranks stood."""
     if view.stall is not None and not view.state.ended:
         return view.stall.text
-    return f"Stacks of {humanize.clock(taken.t)}: {taken.says}." if taken is not None and taken.says else ""
+    if taken is None or not taken.says:
+        return ""
+    return f"Stacks of {humanize.clock(taken.t)}: {taken.says}. {taken.explanation}".rstrip()
 
 
 def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:

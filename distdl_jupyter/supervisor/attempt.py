@@ -148,6 +148,7 @@ class Attempt:
             if self._profiles is not None:
                 self._profiles.tick()
             self._recorder.tick()
+        self._hangs.finish()
         if self._profiles is not None:
             self._profiles.finish()
         if (why := run.gave_up()) and self.stopped_by in ("", "failure"):
@@ -293,6 +294,7 @@ class Attempt:
         if self._stopper is None and any(map(has_failed, final)):
             self._stopper = stop.Stopper(stop.after_failure(), self._run.signal)
             self.stopped_by = "failure"
+            self._hangs.explain_failure()
 
     def _stop(self, by: str, *, now: bool = False) -> None:
         """Begin to stop the ranks, or hurry a stop that is under way."""
@@ -307,6 +309,8 @@ class Attempt:
             self._stopper.hurry()
 
     def _tick_stopper(self) -> None:
+        if self._hangs.explains_failure and self._recorder.view.stop is not None:
+            return  # a rank that has ended cannot say any more what it waited for
         sent = self._stopper.tick() if self._stopper is not None else None
         if sent is not None:
             self._recorder.write("stop", signal=sent.signal, by=self.stopped_by, next=sent.next, next_in=sent.next_in,

@@ -10,8 +10,10 @@ import contextlib
 import json
 import os
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.failure import concerns_collectives, has_failed
 from distdl_jupyter.core.humanize import count, date_and_clock, duration, ranks
 from distdl_jupyter.core.state import State
 
@@ -35,6 +37,8 @@ _WARNINGS = ("waiting for remainder of ranks", "Missing ranks:", "Stalled ranks:
              '(marked by "!") is stalled', "Watchdog caught collective operation timeout")  # fmt: skip
 #: Seconds of silence that are always fine; and while a job is still importing, or its pace is not known.
 _SHORT, _UNKNOWN = 60.0, 300.0
+#: Seconds that ranks have to say where they are before they are ended because another one failed.
+_FAILURE_SECONDS = 1.5
 #: How many times the longest silence so far another one may last.
 _TIMES = 5.0
 
@@ -65,6 +69,22 @@ class HangDetector:
         if self._stacks is None:
             self._stacks = StackCollector(self._run, self._recorder, self._silence_of)
         self._stacks.request(why)
+
+    @property
+    def explains_failure(self) -> bool:
+        """Whether it waits for the stacks that explain a failure, so that no rank may be ended yet."""
+        return self._stacks is not None and self._stacks.why == "failure"
+
+    def explain_failure(self) -> None:
+        """Collect where the other ranks are when one failed in a collective operation."""
+        ranks = self._recorder.view.ranks
+        if len(ranks) > 1 and any(concerns_collectives(rank.error) for rank in ranks):
+            self.collect_stacks("failure")
+
+    def finish(self) -> None:
+        """Keep what has been collected when no rank is left."""
+        if self._stacks is not None:
+            self._stacks.finish()
 
     def stacks_collected(self, why: str) -> bool:
         """Collect stacks before something ends the ranks; say whether they are there, or cannot be had."""
@@ -113,7 +133,10 @@ class HangDetector:
         differ, where = self._explained(taken)
         # Without a duration, which would soon be wrong: ``since`` says it.
         text = f"No progress{f': {where}' if where else ''}."
-        self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text)
+        if taken.finding is not None:
+            text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)
+        table = [asdict(row) for row in taken.collectives]
+        self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text, collectives=table)
 
     def _explained(self, taken: Taken) -> tuple[list[int], str]:
         """Return the ranks that differ from the others, and who stands where."""
@@ -143,6 +166,8 @@ class HangDetector:
                 f"The job was stopped because no rank made progress for {duration(timeout)} "
                 f"(hang_timeout_seconds){f': {where}' if where else ''}."
             )
+            if last is not None and last.finding is not None:
+                self.hang += f" {last.explanation}"
 
     def _silence_of(self, rank: int) -> float | None:
         return self._timer.silence_of(rank, time.monotonic())
@@ -235,6 +260,11 @@ class StackCollector:
         self.last: Taken | None = None
 
     @property
+    def why(self) -> str:
+        """Why answers are awaited, "" while none are."""
+        return self._why
+
+    @property
     def busy(self) -> bool:
         """Whether answers are awaited."""
         return bool(self._why)
@@ -242,9 +272,12 @@ class StackCollector:
     def request(self, why: str) -> None:
         """Ask all ranks, unless answers are awaited already: the graver reason is recorded then."""
         if self.busy:
-            self._why = why if self._why == "asked" else self._why
+            if why == "failure":
+                self._until = min(self._until, time.monotonic() + _FAILURE_SECONDS)
+            self._why = why if self._why == "asked" or why == "failure" else self._why
             return
-        self._why, self._until = why, time.monotonic() + self._run.stacks_seconds
+        seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
+        self._why, self._until = why, time.monotonic() + seconds
         self._answers = {}
         if not self._run.no_stacks():
             self._run.ask_stacks()
@@ -257,9 +290,13 @@ class StackCollector:
         missing = [rank for rank in self._running() if rank.rank not in self._answers]
         if missing and not self._run.no_stacks() and time.monotonic() < self._until:
             return None
+        return self.finish()
+
+    def finish(self) -> Taken | None:
+        """Keep and record what has come by now; None when nothing was asked for."""
         why, self._why = self._why, ""
-        self.last = self._keep(why)
-        return self.last
+        self.last = self._keep(why) if why else self.last
+        return self.last if why else None
 
     def _running(self) -> list[RankView]:
         return [rank for rank in self._recorder.view.ranks if rank.status != "ended"]
@@ -273,7 +310,9 @@ class StackCollector:
         with contextlib.suppress(OSError):  # a full disk: where the ranks are is recorded all the same
             _write(stacks.path(self._folder, number), data)
         taken = stacks.taken(number, data, code)
-        self._recorder.write("stacks", number=number, why=why, ranks=sorted(taken.ranks), missing=sorted(taken.missing))
+        finding = None if taken.finding is None else asdict(taken.finding)
+        self._recorder.write("stacks", number=number, why=why, ranks=sorted(taken.ranks), missing=sorted(taken.missing),
+                             collectives=[asdict(row) for row in taken.collectives], finding=finding)  # fmt: skip
         return taken
 
     def _data(self, why: str) -> dict[str, Any]:
@@ -285,7 +324,13 @@ class StackCollector:
         texts = [(one["text"], one["about"]) for one in found.values()]
         lines = stacks.sources(self._folder, stacks.payload(self._folder), texts)
         clean = self._recorder.redactor.data(lines)
-        return {"t": round(time.time(), 3), "why": why, "ranks": found, "missing": missing, "sources": clean}
+        ended = {str(one.rank): how for one in self._recorder.view.ranks if (how := _ending(one))}
+        reports = {str(rank): {"operations": one.collectives, "about": one.about}
+                   for rank, one in self._answers.items() if one.collectives}  # fmt: skip
+        ranks = self._recorder.view.ranks
+        ended_with = {str(one.rank): one.collectives for one in ranks if one.collectives}
+        return {"t": round(time.time(), 3), "why": why, "ranks": found, "missing": missing, "sources": clean,
+                "collectives": reports | ended_with, "ended": ended}  # fmt: skip
 
     def _of(self, rank: int, answer: Answer) -> dict[str, Any]:
         view, silent = self._recorder.view.ranks[rank], self._silence_of(rank)
@@ -305,6 +350,15 @@ class StackCollector:
         if (answer := self._answers.get(rank.rank)) is not None:
             return answer.missing
         return self._run.no_stacks() or "No response in time."
+
+
+def _ending(rank: RankView) -> str:
+    """Return how a rank has ended, for the table of collective operations; "" while it runs."""
+    if rank.ok:
+        return "finished"
+    if has_failed(rank):
+        return "failed" if concerns_collectives(rank.error) or rank.error is None else "raised"
+    return "ended" if rank.status == "ended" else ""
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

@@ -137,7 +137,13 @@ def _valid_result(report: Fields) -> bool:
         and (size is None or _is_whole(size))
         and (error is None or _valid_error(error, _DEEPEST))
         and _is_text(report.get("problem", ""), _SENTENCE)
+        and _valid_collectives(report.get("collectives"))
     )
+
+
+def _valid_collectives(found: Any) -> bool:
+    """Return whether these may be operations; ``core.collectives.read`` leaves out what cannot be read."""
+    return found is None or (type(found) is dict and len(str(found)) <= _TEXT)
 
 
 def _valid_error(error: Any, depth: int) -> bool:
@@ -331,6 +337,8 @@ def _on_exec(recorder: EventRecorder, rank: int, _report: Fields) -> None:
 def _on_result(recorder: EventRecorder, rank: int, report: Fields) -> None:
     recorder.flush()
     fields = {name: report.get(name) for name in ("ok", "repr", "bytes", "error", "problem")}
+    if report.get("collectives"):
+        fields["collectives"] = report["collectives"]
     recorder.write("result", rank=rank, **fields)
 
 

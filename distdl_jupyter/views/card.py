@@ -335,6 +335,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         traceback=str(error.get("traceback", "")),
         others=tuple(OtherRank(other["rank"], other["what"], other["after"]) for other in failure.others),
         timeline=tuple(failure_timeline(view, failure)),
+        collectives=tuple(failure.collectives),
     )
 
 

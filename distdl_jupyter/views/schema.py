@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.correctness import Difference
 from distdl_jupyter.core.printable import Styles
 from distdl_jupyter.core.queue import QueueView
@@ -104,6 +105,8 @@ class FailureCard:
     traceback: str = ""
     others: tuple[OtherRank, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
+    #: The last collective operation of each rank where one of them caused the failure.
+    collectives: tuple[Collective, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class StagingBar:
 
 
 #: Why stacks were taken: a user asked, no progress, no progress for too long, the time of the job was over.
-StacksWhy = Literal["asked", "stall", "hang", "time"]
+StacksWhy = Literal["asked", "stall", "hang", "time", "failure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +410,9 @@ class Stacks:
     says: str
     groups: tuple[StackGroup, ...]
     missing: tuple[StackMissing, ...]
+    #: Why the ranks wait and what to do, as sentences; "" where their last collective operations do not tell.
+    explanation: str
+    collectives: tuple[Collective, ...]
 
 
 @dataclass(frozen=True, slots=True)

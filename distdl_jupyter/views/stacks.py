@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
+from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import collectives
 from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Taken
 from distdl_jupyter.views.card import stacks_why
@@ -21,6 +23,7 @@ from distdl_jupyter.views.wire import finite
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from distdl_jupyter.core.collectives import Collective
     from distdl_jupyter.core.stacks import Group, RankStacks
     from distdl_jupyter.core.threads import Frame, Thread
 
@@ -30,7 +33,7 @@ _COUNT = re.compile(r"\[(\d+)\]")
 _MOST_THREADS, _MOST_FRAMES = 40, 60
 _WHY = {"asked": "", "stall": ", captured because of no progress", "hang": ", captured before the job was stopped as "
 "hung",
-        "time": ", captured at the time limit of the job"}  # fmt: skip
+        "time": ", captured at the time limit of the job", "failure": ", captured when a rank failed"}  # fmt: skip
 #: Columns of characters: the least that one needs, and what is between two.
 _NARROWEST, _BETWEEN = 44, 3
 #: Threads beside the main one that text and HTML show of a rank.
@@ -44,6 +47,8 @@ def stacks(taken: Taken) -> Stacks:
         t=taken.t,
         why=stacks_why(taken.why),
         says=taken.sentence,
+        explanation=taken.explanation,
+        collectives=taken.collectives,
         groups=tuple(_group(taken, group) for group in taken.groups()),
         missing=tuple(StackMissing(rank, reason) for rank, reason in sorted(taken.missing.items())),
     )
@@ -97,7 +102,7 @@ class StacksShown(Taken):
 
 def displayable(taken: Taken) -> StacksShown:
     """Return the same stacks as a value that shows itself."""
-    return StacksShown(taken.number, taken.t, taken.why, taken.ranks, taken.missing)
+    return StacksShown(**{each.name: getattr(taken, each.name) for each in fields(taken)})
 
 
 def text(taken: Taken, width: int = 120) -> str:
@@ -105,7 +110,7 @@ def text(taken: Taken, width: int = 120) -> str:
     blocks = [_block(taken, group) for group in taken.groups()]
     across = max(1, min(len(blocks), (width + _BETWEEN) // (_NARROWEST + _BETWEEN)))
     column = (width + _BETWEEN) // across - _BETWEEN
-    lines = [*_head(taken), ""]
+    lines = [*_head(taken), "", *table_text(taken.collectives)]
     for at in range(0, len(blocks), across):
         lines += [*_beside(blocks[at : at + across], column), ""]
     return "\n".join(lines).rstrip()
@@ -116,7 +121,28 @@ def html(taken: Taken) -> str:
     cells = "".join(f'<td style="text-align:left;vertical-align:top">{_html_block(taken, group)}</td>'
                     for group in taken.groups())  # fmt: skip
     head = "".join(f"<div>{escape(line)}</div>" for line in _head(taken))
-    return f"<div>{head}<table><tbody><tr>{cells}</tr></tbody></table></div>"
+    return f"<div>{head}{_table_html(taken.collectives)}<table><tbody><tr>{cells}</tr></tbody></table></div>"
+
+
+def table_text(table: Sequence[Collective]) -> list[str]:
+    """Return the last collective operation of each rank as lines of text with an empty one behind them."""
+    if not table:
+        return []
+    lines = [collectives.COLUMNS, *(collectives.cells(row) for row in table)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(collectives.COLUMNS))]
+    texts = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return [*(text.rstrip() for text in texts), ""]
+
+
+def _table_html(table: Sequence[Collective]) -> str:
+    if not table:
+        return ""
+    style = 'style="text-align:left"'
+    head = "".join(f"<th {style}>{escape(title)}</th>" for title in collectives.COLUMNS)
+    rows = "".join(
+        f"<tr>{''.join(f'<td {style}>{escape(cell)}</td>' for cell in collectives.cells(row))}</tr>" for row in table
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _head(taken: Taken) -> list[str]:
@@ -124,6 +150,8 @@ def _head(taken: Taken) -> list[str]:
     lines = [f"Stacks of {plural(many, 'rank')} at {clock(taken.t)}{_WHY.get(taken.why, '')}"]
     if taken.sentence:
         lines.append(f"{taken.sentence[0].upper()}{taken.sentence[1:]}.")
+    if taken.explanation:
+        lines.append(taken.explanation)
     alike: dict[str, list[int]] = {}
     for rank, why in sorted(taken.missing.items()):
         alike.setdefault(why, []).append(rank)

@@ -96,7 +96,8 @@ def _deliver(identity: Identity, value: Any) -> None:
     size, problem = results.save(identity.folder, identity.rank, value)
     if problem:
         report.note("warning", problem, "result")
-    _report("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem)
+    _report("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem,
+            **_collectives(identity))  # fmt: skip
 
 
 def _text(value: Any) -> str:
@@ -132,8 +133,16 @@ def _report_failure(error: BaseException, identity: Identity, sources: Sources) 
     from distdl_jupyter.worker import failure
 
     data = failure.describe(error, sources, identity.folder / "code")
-    _report("result", ok=False, repr="", bytes=0, error=data)
+    _report("result", ok=False, repr="", bytes=0, error=data, **_collectives(identity))
     return data
+
+
+def _collectives(identity: Identity) -> dict[str, Any]:
+    """Return the last collective operations of a rank of several, so that those that still wait can be explained."""
+    with contextlib.suppress(Exception):
+        if identity.world_size > 1 and (found := stacks.last_operations(identity.folder / "code")):
+            return {"collectives": found}
+    return {}
 
 
 def _printed(failure: dict[str, Any]) -> str:

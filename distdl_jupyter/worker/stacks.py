@@ -5,8 +5,8 @@ waits for the other ranks. The file lies beside the job's named pipes and begins
 asks (``node.stacks``) knows the process, the signal and the thread that runs the user's code.
 
 Behind the stacks a thread of the rank writes the last collective operations as one line of JSON,
-``{"collectives": ...}`` (see ``watch.flight_recorder``). It needs the interpreter, so a rank whose library does not give
-it back has none.
+``{"collectives": ...}`` (see ``watch.flight_recorder``). It needs the interpreter, so a rank whose library does not
+give it back has none.
 
 Nothing of it is seen by code of the user: neither its standard streams nor ``faulthandler.enable`` are touched, and of
 the signals only one that nobody else takes. Processes forked by the rank inherit the handler, but nobody asks them.
@@ -36,7 +36,7 @@ VARIABLE = "DISTDL_STACKS"
 _REAL_TIME = 57
 #: Seconds without growth after which the stacks are whole, and seconds that this is awaited at most.
 _QUIET, _PATIENCE = 0.05, 1.0
-_HERE = Path(__file__).parent
+_HERE, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
 
 
 def offer(identity: Identity) -> None:
@@ -78,6 +78,12 @@ class _Follower:
             self._thread = None
 
 
+def last_operations(code: Path) -> dict[str, Any]:
+    """Return the last collective operations of this process, with what names their frames; {} without any."""
+    found = flight_recorder.last_operations()
+    return {"operations": found, "about": {"worker": str(_HERE), "code": str(code), "stdlib": _STDLIB}} if found else {}
+
+
 def _signal() -> int | None:
     return _REAL_TIME if sys.platform == "linux" else getattr(signal, "SIGINFO", None)
 
@@ -97,7 +103,7 @@ def _about(identity: Identity, fd: int, number: int) -> dict[str, Any]:
         "main": f"{threading.get_ident():#018x}",
         "worker": str(_HERE),
         "code": str(identity.folder / "code"),
-        "stdlib": str(Path(os.__file__).parent),
+        "stdlib": _STDLIB,
         "host": identity.host,
         "collectives": streams.is_attended(),
     }

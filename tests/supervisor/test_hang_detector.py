@@ -26,7 +26,8 @@ class Collector:
         if not self.busy:
             return None
         self.busy = False
-        self.last = SimpleNamespace(ranks={0: 1, 1: 2}, differ=(1,), sentence="rank 1 waits in allreduce")
+        self.last = SimpleNamespace(ranks={0: 1, 1: 2}, differ=(1,), sentence="rank 1 waits in allreduce",
+                                    finding=None, collectives=())  # fmt: skip
         return self.last
 
 

@@ -11,8 +11,12 @@ import pickle
 import sys
 from typing import Any
 
+from distdl_jupyter.worker import execute
+
 #: Process groups of a rank that are reported, and calls above one operation.
-_GROUPS, _FRAMES = 8, 40
+_GROUPS, _FRAMES = 8, 24
+#: What torch is to hand out: collective operations, their frames, finished ones too.
+_WHAT = (True, True, False)
 
 
 def last_operations() -> list[dict[str, Any]]:
@@ -22,7 +26,7 @@ def last_operations() -> list[dict[str, Any]]:
     "frames" ([file, line, function], newest first)}``. Without torch, a group or a recorder the list is empty.
     """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if distributed is None or not distributed.is_available():
         return []
     groups: dict[str, list[dict[str, Any]]] = {}
     for entry in _entries():
@@ -42,7 +46,7 @@ def _entries() -> list[dict[str, Any]]:
         dump = getattr(module, name, None)
         if dump is not None:
             with contextlib.suppress(Exception):  # a torch that was built otherwise
-                found += pickle.loads(dump(True, True, False)).get("entries") or []  # noqa: S301  of this process
+                found += pickle.loads(dump(*_WHAT)).get("entries") or []
     return found
 
 
@@ -59,8 +63,15 @@ def _operation(entry: dict[str, Any]) -> dict[str, Any]:
         "dtype": str(next(iter(entry["input_dtypes"] or entry["output_dtypes"]), "")).lower(),
         "waiting": not (entry["retired"] or entry["state"] == "completed"),
         "time": int(entry["time_created_ns"]),
-        "frames": [[str(one["filename"]), int(one["line"]), str(one["name"])] for one in entry["frames"][:_FRAMES]],
+        "frames": _frames(entry),
     }
+
+
+def _frames(entry: dict[str, Any]) -> list[list[Any]]:
+    """Return the calls that led to an operation, newest first, without those that start the user's code."""
+    found = [[str(one["filename"]), int(one["line"]), str(one["name"])] for one in entry["frames"][:_FRAMES]]
+    begin = next((index for index, frame in enumerate(found) if frame[0] == execute.__file__), len(found))
+    return found[:begin]
 
 
 def _last(operations: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ export type Picture = Schemas['Picture'];
 
 /** The stacks of all ranks at one moment, grouped by equal stacks. */
 export type Stacks = Schemas['Stacks'];
+/** The last collective operation of ranks that are alike. */
+export type Collective = Schemas['Collective'];
 export type StackGroup = Schemas['StackGroup'];
 export type StackFrame = Schemas['StackFrame'];
 export type StackThread = Schemas['StackThread'];

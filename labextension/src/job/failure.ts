@@ -3,6 +3,7 @@
  * traceback with the cell's line; what the other ranks did is one folded line.
  */
 import type { Card, Failure, Frame } from './card';
+import { collectivesTable } from './collectives';
 import { findCell, openCell } from './cells';
 import { copy } from '../ui/clipboard';
 import { HERE, around, fill, h, onClick, quoted, type Child } from '../ui/dom';
@@ -38,7 +39,7 @@ export class FailureView {
   }
 
   #build(failure: Failure, card: Card): Child[] {
-    return [this.#headline(failure, card), details(failure), othersOf(failure)];
+    return [this.#headline(failure, card), collectivesTable(failure.collectives), details(failure), othersOf(failure)];
   }
 
   #headline(failure: Failure, card: Card): HTMLElement {

@@ -5,7 +5,8 @@
  * It opens on a click. The job's card lists the stacks, which are read from a `StacksSource`.
  */
 import type { Card, Stacks, StackFrame, StackGroup, StackThread } from './card';
-import { assign, fill, h, onClick, show, type Child } from '../ui/dom';
+import { collectivesTable } from './collectives';
+import { assign, fill, h, onClick, quoted, show, type Child } from '../ui/dom';
 import { packageOf, type Reach } from './failure';
 import { button } from './header';
 import { say } from '../ui/refusal';
@@ -153,9 +154,10 @@ export class StacksView {
     if (this.#shown) this.#earlier.value = String(this.#shown.number);
   }
 
-  #columns({ groups, missing }: Stacks): Child[] {
+  #columns({ groups, missing, explanation, collectives }: Stacks): Child[] {
     const gone = missing.length ? h('section', { class: 'dd-stackcol' }, h('div', { class: 'dd-stackhead' }, h('b', {}, __('No stack'))), ...missing.map(missingLine)) : null;
-    return [h('div', { class: 'dd-stackcols' }, ...groups.map((group) => this.#column(group)), gone)];
+    const sentence = explanation ? h('p', { class: 'dd-s12' }, ...quoted(explanation)) : null;
+    return [sentence, collectivesTable(collectives), h('div', { class: 'dd-stackcols' }, ...groups.map((group) => this.#column(group)), gone)];
   }
 
   #column(group: StackGroup): HTMLElement {
@@ -260,7 +262,7 @@ function taken({ t, why, groups, missing }: Stacks): string {
 
 function whyWords(why: Stacks['why']): string {
   const words: Record<Stacks['why'], string> = {
-    asked: __('on request'), stall: __('no progress'), hang: __('hang timeout'), time: __('time limit'),
+    asked: __('on request'), stall: __('no progress'), hang: __('hang timeout'), time: __('time limit'), failure: __('a rank failed'),
   };
   return words[why];
 }

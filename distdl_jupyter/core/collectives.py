@@ -1,0 +1,272 @@
+"""Which collective operation each rank of a job called last, compared between ranks: who did not come, and where.
+
+A rank reports for each of its process groups the oldest unfinished operation, or else the last one
+(``worker.watch.flight_recorder``). Operations of a group are numbered, and each has the same number on all ranks, so a
+rank with a lower number has not called it yet, and two different operations with one number can never meet. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distdl_jupyter.core.humanize import count, plural
+from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.core.threads import Frame
+
+#: Returns where the user's code called an operation, given its frames from the newest: "In [7], line 12"; "" for none.
+Place = Callable[[Sequence[Frame]], str]
+#: What calls an operation for the user, by file and function; the first that is among the frames.
+_CALLERS = (
+    ("torch/nn/parallel/distributed.py", "_sync_buffers", "DDP's broadcast of buffers"),
+    ("torch/nn/parallel/distributed.py", "_pre_forward", "DDP's start of the forward pass"),
+    ("torch/nn/parallel/distributed.py", "__init__", "DDP's check of the model"),
+    ("torch/autograd/graph.py", "_engine_run_backward", "the backward pass"),
+)
+_BUFFERS = _CALLERS[0][2]
+_BACKWARD = _CALLERS[3][2]
+_BUFFERS_REMEDY = (
+    "A DDP model synchronizes its buffers on all ranks in each forward pass. Where only some ranks run it, such as in "
+    "validation on rank 0, call model.eval() and use model.module."
+)
+_SAME_CALLS_REMEDY = (
+    "All ranks must make the same collective calls in the same order: move the call out of code that only some ranks "
+    "run."
+)
+_SHAPES_REMEDY = (
+    "All ranks must pass tensors of the same shape and type: check for uneven data (drop_last=True) and for sizes that "
+    "depend on the rank."
+)
+_UNEVEN_REMEDY = "Give every rank the same number of batches (drop_last=True, a DistributedSampler)."
+#: Operations to which all ranks pass tensors of the same sizes.
+_ALIKE = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
+_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """The last collective operation of ``ranks`` that are alike: an unfinished one, if there is one.
+
+    ``operation`` is "" for ranks of which none is known, ``caller`` what called it for the user ("the backward pass"),
+    ``number`` counts the operations of the process group ``group``, ``sizes`` are those of its tensors ("[3, 4]"),
+    ``state`` is waiting, done, or a word for ranks that have ended ("finished", "failed"), ``line`` is where the user's
+    code called it ("In [7], line 12").
+    """
+
+    ranks: tuple[int, ...]
+    operation: str = ""
+    caller: str = ""
+    group: str = ""
+    number: int | None = None
+    sizes: str = ""
+    dtype: str = ""
+    state: str = ""
+    line: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return it as people call it: "all_reduce", "DDP's broadcast of buffers"."""
+        if self.caller == _BUFFERS:
+            return self.caller
+        return f"{self.operation} of {self.caller}" if self.caller else self.operation
+
+    @property
+    def says(self) -> str:
+        """Return it with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
+        group = "" if self.group == "default" else f" of group {self.group}"
+        return f"{self.title}, operation {self.number}{group}{f' ({self.line})' if self.line else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong as sentences, the remedy, the stable name, and the ranks that did not come."""
+
+    text: str
+    remedy: str
+    code: str
+    ranks: tuple[int, ...] = ()
+
+
+def of_json(data: Mapping[str, Any]) -> Collective:
+    """Return what ``dataclasses.asdict`` made, read from an event. Raises LookupError, TypeError and ValueError."""
+    return Collective(**{**data, "ranks": tuple(map(int, data["ranks"]))})
+
+
+def read(report: object) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return the operations of a rank's report and what names their frames, without those that cannot be read."""
+    data = report if isinstance(report, dict) else {}
+    operations, about = data.get("operations"), data.get("about")
+    readable = [one for one in operations if _is_readable(one)] if isinstance(operations, list) else []
+    return readable, about if isinstance(about, dict) else {}
+
+
+def _is_readable(operation: Any) -> bool:
+    try:
+        frames(operation)
+        numbers = [operation["number"], operation["last"], *(size for sizes in operation["sizes"] for size in sizes)]
+        texts = [operation["group"], operation["operation"], operation["dtype"]]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False
+    known = all(type(number) is int for number in numbers) and all(type(text) is str for text in texts)
+    return known and type(operation.get("waiting")) is bool
+
+
+def frames(operation: Mapping[str, Any]) -> list[Frame]:
+    """Return the frames of a reported operation, newest first. Raises LookupError, TypeError and ValueError."""
+    return [Frame(str(file), int(line), str(name)) for file, line, name in operation.get("frames") or ()]
+
+
+def rows(
+    reports: Mapping[int, Sequence[Mapping[str, Any]]], states: Mapping[int, str], places: Mapping[int, Place]
+) -> tuple[Collective, ...]:
+    """Return the table: one row for ranks that are alike, in the order of ranks; empty when no rank has called any.
+
+    ``states`` are the ranks to show, with a word for those that have ended; ``places`` names the lines of each rank.
+    """
+    every = [_row(rank, reports.get(rank) or (), states[rank], places.get(rank)) for rank in sorted(states)]
+    if not any(row.operation for row in every):
+        return ()
+    alike: dict[Collective, list[int]] = {}
+    for row in every:
+        alike.setdefault(replace(row, ranks=()), []).append(row.ranks[0])
+    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in alike.items())
+
+
+def _row(rank: int, report: Sequence[Mapping[str, Any]], state: str, place: Place | None) -> Collective:
+    if not report:
+        return Collective((rank,), state=state)
+    newest = report[0]
+    calls = frames(newest)
+    caller = next((title for file, name, title in _CALLERS for one in calls
+                   if one.file.endswith(file) and one.function == name), "")  # fmt: skip
+    sizes = ", ".join(str(list(size)) for size in newest["sizes"])
+    return Collective(
+        ranks=(rank,),
+        operation=str(newest["operation"]),
+        caller=caller,
+        group=str(newest["group"]),
+        number=int(newest["number"]),
+        sizes=sizes,
+        dtype=str(newest["dtype"]) if sizes else "",
+        state=state or ("waiting" if newest["waiting"] else "done"),
+        line=place(calls) if place is not None else "",
+    )
+
+
+def explain(
+    table: Sequence[Collective],
+    reports: Mapping[int, Sequence[Mapping[str, Any]]],
+    stands: Mapping[int, str],
+) -> Finding | None:
+    """Return why ranks wait for each other for ever, None when the table does not tell.
+
+    ``stands`` says where the code of a rank is ("In [7], line 12"), as far as it is known.
+    """
+    waiting = [row for row in table if row.state in ("waiting", "failed") and row.number is not None]
+    if not waiting:
+        return None
+    for row in waiting:
+        for other in table:
+            if row.ranks == other.ranks or (row.group, row.number) != (other.group, other.number):
+                continue
+            first, second = sorted((row, other), key=lambda each: each.ranks)
+            if (row.operation, row.caller) != (other.operation, other.caller):
+                return _different_calls(first, second)
+            if row.operation in _ALIKE and (row.sizes, row.dtype) != (other.sizes, other.dtype):
+                return _different_tensors(first, second)
+    # The oldest operation that someone waits for in a group that others share.
+    for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
+        late = [one for one in table if one.ranks != row.ranks and _is_late(one, row, reports)]
+        if late:
+            return _did_not_come(row, late, stands)
+    return None
+
+
+def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequence[Mapping[str, Any]]]) -> bool:
+    """Return whether ranks have not called an operation that others wait for."""
+    if row.group == awaited.group and row.state == "waiting" and (row.number or 0) >= (awaited.number or 0):
+        return False
+    last = [int(one["last"]) for one in reports.get(row.ranks[0]) or () if one["group"] == awaited.group]
+    return max(last, default=0) < (awaited.number or 0)
+
+
+def _who(ranks: Sequence[int]) -> str:
+    return ranks_in_words(list(ranks))
+
+
+def _different_calls(row: Collective, other: Collective) -> Finding:
+    buffers = next((one for one in (row, other) if one.caller == _BUFFERS), None)
+    text = (
+        f"The ranks made different calls: {_who(row.ranks)} {_waits(row)} in {row.says}, {_who(other.ranks)} in "
+        f"{other.says}."
+    )
+    if buffers is None:
+        return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
+    return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", buffers.ranks)
+
+
+def _different_tensors(row: Collective, other: Collective) -> Finding:
+    text = (
+        f"The ranks passed different tensors to {row.title}, operation {row.number}: {row.sizes} {row.dtype} on "
+        f"{_who(row.ranks)}{_at(row.line)}, {other.sizes} {other.dtype} on {_who(other.ranks)}{_at(other.line)}."
+    )
+    return Finding(text, _SHAPES_REMEDY, "collective-mismatch", (*row.ranks, *other.ranks))
+
+
+def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mapping[int, str]) -> Finding:
+    missing = tuple(sorted(rank for row in late for rank in row.ranks))
+    has = "has" if len(missing) == 1 else "have"
+    calls = f"{_who(awaited.ranks)} {_waits(awaited)} in {awaited.says}, which {_who(missing)} {has} not called"
+    text = f"{calls[0].upper()}{calls[1:]}."
+    parts = [part for row in late for part in (_stand(row, stands, awaited.state),) if part]
+    text += f" {' '.join(parts[:_NAMED])}" if parts else ""
+    text += f" ({plural(len(parts) - _NAMED, 'more place')}.)" if len(parts) > _NAMED else ""
+    if awaited.caller == _BUFFERS:
+        return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
+    uneven = awaited.caller == _BACKWARD or awaited.caller.startswith("DDP")
+    return Finding(text, _UNEVEN_REMEDY if uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
+
+
+def _stand(row: Collective, stands: Mapping[int, str], state: str) -> str:
+    """Return where late ranks are: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
+    is_one = len(row.ranks) == 1
+    who = _who(row.ranks)
+    who = f"{who[0].upper()}{who[1:]}"
+    last = f"; {'its' if is_one else 'their'} last call was {row.says}" if row.operation else ""
+    verb = ("was" if is_one else "were") if state == "failed" else "is" if is_one else "are"
+    where = next((stands[rank] for rank in row.ranks if stands.get(rank)), "")
+    if row.state == "waiting":
+        return f"{who} {_waits(row)} in {row.says}."
+    if row.state in ("finished", "failed") and not where:
+        return f"{who} had {row.state}{last}."
+    if not where:
+        return f"{who} called {row.says} last." if row.operation else ""
+    return f"{who} {verb} in {where}{last}."
+
+
+def _waits(row: Collective) -> str:
+    if row.state == "failed":
+        return "waited"
+    return "waits" if len(row.ranks) == 1 else "wait"
+
+
+def _at(line: str) -> str:
+    return f" ({line})" if line else ""
+
+
+def cells(row: Collective) -> tuple[str, str, str, str, str, str]:
+    """Return a row as the texts of its columns, see ``COLUMNS``."""
+    number = "" if row.number is None else count(row.number)
+    group = "" if row.group in ("", "default") else f" of group {row.group}"
+    return (
+        ranks_in_words(list(row.ranks)),
+        row.title or "no collective operation",
+        f"{number}{group}",
+        f"{row.sizes} {row.dtype}".strip(),
+        row.state,
+        row.line,
+    )
+
+
+COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")

@@ -1,0 +1,175 @@
+"""Ranks that do not make the same collective calls: the notice, the failure and the stacks say who did not come."""
+
+import time
+
+import pytest
+
+from distdl_jupyter.core.state import State
+from tests.conftest import until_gone, wait_for
+from tests.faults.jobs import submit
+
+pytestmark = pytest.mark.timeout(300)
+TOGETHER = "the last collective operation of each rank is shown, and the rank that did not come is named with its line"
+
+
+def late_for_a_barrier():
+    import time
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=6))
+    dist.all_reduce(torch.ones(3))
+    if dist.get_rank() == 0:
+        time.sleep(20)
+    dist.barrier()
+
+
+def only_rank_0():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(3))
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(5))
+    dist.barrier()
+
+
+def validates_on_rank_0():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):
+        model(torch.randn(8, 4)).sum().backward()
+    if dist.get_rank() == 0:
+        model(torch.randn(8, 4))
+    dist.barrier()
+
+
+def different_shapes():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(3))
+    dist.all_reduce(torch.ones(3 + dist.get_rank()))
+
+
+def one_batch_less():
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    for _ in range(3 - dist.get_rank()):
+        model(torch.randn(8, 4)).sum().backward()
+    time.sleep(600)
+
+
+def different_groups():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(3))
+    other = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(2), group=other if dist.get_rank() == 0 else None)
+
+
+def start(code):
+    return submit(code, process_count_per_node=2, distributed_backend="torch")
+
+
+def end(job):
+    job.cancel(now=True)
+    assert job.wait(30).state is State.CANCELED
+    assert not until_gone(job.id)
+
+
+def explained(job):
+    """Return the stacks of a job that hangs, as soon as they explain it."""
+
+    def look():
+        view = job.view()
+        assert not view.state.ended, (view.reason, [line.text for line in job.logs()])
+        if not all(rank.status == "ready" for rank in view.ranks):
+            return None
+        taken = job.stacks(30)
+        return taken if taken.finding is not None else time.sleep(0.5)
+
+    return wait_for(look, 120, "an explanation")
+
+
+def row(table, rank):
+    return next(one for one in table if rank in one.ranks)
+
+
+@pytest.mark.fault("stuck", TOGETHER)
+def test_a_barrier_that_times_out_says_where_the_other_rank_was():
+    job = start(late_for_a_barrier)
+    assert job.wait(120).state is State.FAILED
+    view = job.view()
+    assert view.failure.code == "collective-missed"
+    assert "time.sleep(20)" in view.failure.evidence
+    assert (row(view.failure.collectives, 1).operation, row(view.failure.collectives, 1).state) == ("barrier", "failed")
+    assert (row(view.failure.collectives, 0).operation, row(view.failure.collectives, 0).state) == (
+        "all_reduce",
+        "done",
+    )
+
+
+@pytest.mark.fault("stuck", TOGETHER)
+def test_a_collective_operation_inside_if_rank_0():
+    job = start(only_rank_0)
+    taken = explained(job)
+    assert taken.finding.code == "collective-order"
+    assert [(one.ranks, one.operation, one.number, one.sizes) for one in taken.collectives] == [
+        ((0,), "all_reduce", 2, "[5]"),
+        ((1,), "barrier", 2, ""),
+    ]
+    end(job)
+
+
+@pytest.mark.fault("stuck", TOGETHER)
+def test_validation_on_rank_0_through_a_ddp_model_with_buffers():
+    job = start(validates_on_rank_0)
+    taken = explained(job)
+    assert taken.finding.code == "ddp-buffers"
+    assert taken.finding.ranks == (0,)
+    assert row(taken.collectives, 0).title == "DDP's broadcast of buffers"
+    end(job)
+
+
+@pytest.mark.fault("stuck", TOGETHER)
+def test_tensors_of_different_shapes():
+    job = start(different_shapes)
+    assert job.wait(120).state is State.FAILED
+    failure = job.view().failure
+    assert {row(failure.collectives, rank).sizes for rank in (0, 1)} == {"[3]", "[4]"}
+    assert "different tensors" in failure.evidence
+
+
+@pytest.mark.fault("stuck", TOGETHER)
+def test_a_rank_with_one_batch_less():
+    job = start(one_batch_less)
+    taken = explained(job)
+    assert (taken.finding.code, taken.finding.ranks) == ("collective-missed", (1,))
+    assert row(taken.collectives, 0).caller == "the backward pass"
+    end(job)
+
+
+@pytest.mark.fault("stuck", TOGETHER)
+def test_ranks_in_different_process_groups():
+    job = start(different_groups)
+    taken = explained(job)
+    assert taken.finding.code == "collective-missed"
+    assert {(row(taken.collectives, rank).group, row(taken.collectives, rank).number) for rank in (0, 1)} == {
+        ("1", 1), ("default", 2)}  # fmt: skip
+    end(job)
