@@ -604,11 +604,19 @@ def _stall(view: JobView, event: Event) -> None:
 
 
 def _stacks(view: JobView, event: Event) -> None:
-    numbers = (list(event.get(name) or ()) for name in ("ranks", "missing"))
     finding = event.get("finding") or {}
-    texts = (str(finding.get(name, "")) for name in ("text", "remedy", "code"))
-    why = str(event.get("why", "asked"))
-    view.stacks.append(StacksView(int(event["number"]), event["t"], why, *numbers, _collectives(event), *texts))
+    taken = StacksView(
+        number=int(event["number"]),
+        t=event["t"],
+        why=str(event.get("why", "asked")),
+        ranks=list(event.get("ranks") or ()),
+        missing=list(event.get("missing") or ()),
+        collectives=_collectives(event),
+        finding=str(finding.get("text", "")),
+        remedy=str(finding.get("remedy", "")),
+        code=str(finding.get("code", "")),
+    )
+    view.stacks.append(taken)
 
 
 def _collectives(event: Event) -> list[Collective]:
