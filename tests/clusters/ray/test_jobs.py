@@ -72,7 +72,7 @@ def test_a_cancel_gives_the_nodes_back_and_leaves_nothing(on_ray):
 @pytest.mark.full
 def test_what_ray_has_no_room_for_waits_with_its_reason(on_ray):
     job = submit(waits, compute_target="lab", node_count=3, process_count_per_node=1, distributed_backend="torch")
-    wait_for(lambda: "waiting for 3 nodes of Ray" in job.view().phases[-1].detail, 60, "the reason")
+    wait_for(lambda: "waiting for 3 nodes of Ray" in job.view().phases[-1].detail, 120, "the reason")
     assert "2 of its nodes are that large" in job.view().phases[-1].detail
     job.cancel()
     assert job.wait(60).state is State.CANCELED
