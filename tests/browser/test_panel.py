@@ -372,6 +372,8 @@ def test_keys_move_among_tabs_and_search_the_log(static_page, tell):
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", name="Each rank")).to_be_checked()
     expect(curves(page)).to_have_count(4)
+    ranks = page.locator(".dd-log .dd-tabs [role=tab]").all()
+    assert len({round(tab.bounding_box()["y"]) for tab in ranks}) == 1, "tabs that fit are on one line"
     page.get_by_role("tab", name="All").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Rank 0")).to_have_attribute("aria-selected", "true")

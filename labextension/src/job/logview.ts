@@ -79,7 +79,7 @@ export class LogView {
   readonly #both = h('button', { type: 'button' }, 'stdout + stderr');
   readonly #stderr = h('button', { type: 'button', class: 'dd-num' });
   readonly #streams = h('div', { class: 'dd-seg dd-streams', role: 'group', 'aria-label': __('Streams') }, this.#both, this.#stderr);
-  readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, h('span', { class: 'dd-grow' }), this.#field, this.#streams, this.#follow);
+  readonly #bar = h('div', { class: 'dd-part' }, this.#tabs, this.#field, this.#streams, this.#follow);
   readonly #foldedTitle = h('h3', { class: 'dd-h3' });
   readonly #foldedCount = h('span', { class: 'dd-sub dd-s12' });
   readonly #unfold = h('button', { type: 'button', class: 'dd-link dd-s12' }, __('Show full log'));
