@@ -15,6 +15,8 @@ TURNS ?=
 WRITE ?=
 # From which commit on `make test-all` looks for changed folders (all tests when empty).
 SINCE ?=
+# The release of Debian of `make test-python`.
+SUITE ?= trixie
 
 VENV := .venv
 STAMPS := $(VENV)/.stamps
@@ -41,7 +43,7 @@ export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-faults lab bench lint schema docs docs-serve pictures build wheel clean
+.PHONY: help demo test test-all test-faults test-python lab bench lint schema docs docs-serve pictures build wheel clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,6 +64,9 @@ test-all: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run all tests, warm and c
 
 test-faults: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Inject every fault, also the long ones, and write tests/faults/RESULTS.md
 	@.ci/test-faults $(PYTEST)
+
+test-python: $(BUNDLE) ## Run quick tests with the Python of another Debian, as root (SUITE=trixie or SUITE=forky)
+	@TORCH="$(TORCH)" .ci/test-python $(SUITE) $(PYTEST)
 
 lint: $(STAMPS)/test $(MODULES) ## Check style, types and the layers of the packages
 	@.ci/lint
@@ -113,14 +118,10 @@ $(BUNDLE): $(FRONT_END) $(MODULES)
 	@$(STEP) "Building the front end" npm --prefix labextension run --silent build
 	@touch $@
 
-# pip writes install.json through the link that .ci/develop makes, and would find it twice the next time.
-TWICE := distdl_jupyter/labextension/install.json
-
 # An older pip gives up on the packages of Azure and OpenTelemetry, which pin each other.
 $(STAMPS)/package: pyproject.toml | $(STAMPS)/torch $(BUNDLE)
 	@$(PY) -c 'import sys; from importlib.metadata import version; sys.exit(int(version("pip").split(".")[0]) < 25)' || \
 		$(STEP) "Updating pip" $(PIP) --upgrade pip
-	@rm -f $(TWICE)
 	@$(STEP) "Installing distdl_jupyter" $(PIP) -e '.[torch,mpi,demo]'
 	@.ci/develop $(VENV)
 	@touch $@
@@ -131,13 +132,11 @@ $(STAMPS)/torchvision: $(wildcard $(VENV)/lib/python3*/site-packages/torch/versi
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/package $(STAMPS)/torchvision
-	@rm -f $(TWICE)
 	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
 	@$(STEP) "Installing anywidget beside it" $(PIP) --upgrade --no-deps --target $(VENV)/anywidget anywidget psygnal
 	@touch $@
 
 $(STAMPS)/docs: $(STAMPS)/package $(STAMPS)/torchvision
-	@rm -f $(TWICE)
 	@$(STEP) "Installing what the site needs" $(PIP) -e '.[docs]'
 	@touch $@
 
