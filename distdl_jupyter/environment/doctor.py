@@ -15,7 +15,7 @@ from distdl_jupyter.core import tracking
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.machine import has_java, installed_version, requirement
-from distdl_jupyter.environment.console import ConsoleProgress
+from distdl_jupyter.environment.horovod import ConsoleProgress
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES
 from distdl_jupyter.environment.probe import Environment, probe
 from distdl_jupyter.stager import packages

@@ -19,19 +19,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 from urllib.parse import unquote
 
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import duration, listing
 from distdl_jupyter.environment import toolchain
-from distdl_jupyter.environment.build import HOROVOD_VERSION, Recipe, build_wheel, pip
-from distdl_jupyter.environment.build_steps import BuildFailed
-from distdl_jupyter.environment.cache import BuildKey, WheelCache
-from distdl_jupyter.environment.console import ConsoleProgress
-from distdl_jupyter.environment.cuda import Cuda, find_cuda
+from distdl_jupyter.environment.build import (
+    HOROVOD_VERSION,
+    BuildFailed,
+    BuildKey,
+    Recipe,
+    WheelCache,
+    build_wheel,
+    pip,
+)
 from distdl_jupyter.environment.inspection import CONTROLLER_NAMES, Inspection, inspect_environment
-from distdl_jupyter.environment.mpi import Mpi, compiles, find_mpi
+from distdl_jupyter.environment.toolchain import Cuda, Mpi, compiles, find_cuda, find_mpi
 
 Progress = Callable[[str], None]
 #: What Horovod can be built for.
@@ -285,6 +289,44 @@ def _result(seen: Inspection, how: Literal["kept", "cached", "built"], started: 
         nccl=seen.nccl,
         note=" ".join(notes),
     )
+
+
+class ConsoleProgress:
+    """A progress callback: call it with a short text, and call ``end()`` before printing anything else.
+
+    Texts that share what stands before their first colon belong to one step. On a terminal each text replaces the
+    one before; elsewhere a step's texts are printed at most once in ``every_seconds``, so a log stays short.
+    """
+
+    def __init__(self, stream: TextIO | None = None, every_seconds: float = 30.0) -> None:
+        self._stream = stream or sys.stderr
+        self._every_seconds = every_seconds
+        self._rewrites = self._stream.isatty()
+        self._step = ""
+        self._printed_at = 0.0
+
+    def __call__(self, text: str) -> None:
+        """Show ``text``."""
+        if self._rewrites:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[K{text[:width]}")
+            self._stream.flush()
+        elif self._is_due(text):
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
+    def end(self) -> None:
+        """Clear the rewritten line."""
+        if self._rewrites:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def _is_due(self, text: str) -> bool:
+        step, now = text.partition(":")[0], time.monotonic()
+        due = step != self._step or now - self._printed_at >= self._every_seconds
+        if due:
+            self._step, self._printed_at = step, now
+        return due
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

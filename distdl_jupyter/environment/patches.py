@@ -1,14 +1,11 @@
 """The edits with which Horovod's last source compiles on current compilers, against current torch and TensorFlow.
 
-Each edit replaces a text that must be there, so an edit that no longer fits fails loudly. Does not run anything.
+Data only: ``build`` applies them, and fails when a text to replace is not there exactly once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-
-from distdl_jupyter.environment.build_steps import BuildFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +92,3 @@ PATCHES = (
 
 SYSTEM_MPI = Patch("a system MPI may be in any folder", "CMakeLists.txt", _MPI_LIBRARIES, _MPI_LIBRARY_PATHS)
 """For an MPI outside the Python environment; its libraries stay where they are."""
-
-
-def apply(source: Path, *, system_mpi: bool) -> None:
-    """Edit the unpacked ``source``. Raises ``BuildFailed`` when a text to replace is not there exactly once."""
-    for patch in (*PATCHES, *((SYSTEM_MPI,) if system_mpi else ())):
-        file = source / patch.path
-        text = file.read_text(encoding="utf-8")
-        if text.count(patch.before) != 1:
-            raise BuildFailed(
-                f"Horovod's source is not the expected version: {patch.path} cannot be patched ({patch.why}).",
-                code="horovod-source-changed",
-                hint="Run `pip cache purge`, then `distdl install horovod` again.",
-            )
-        file.write_text(text.replace(patch.before, patch.after), encoding="utf-8")

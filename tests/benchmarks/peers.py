@@ -23,10 +23,10 @@ from importlib import metadata
 from pathlib import Path
 
 from distdl_jupyter.core.caches import cache_directory
-from distdl_jupyter.environment.cache import WheelCache
+from distdl_jupyter.environment.build import WheelCache
 from distdl_jupyter.environment.horovod import build_key
 from distdl_jupyter.environment.inspection import inspect_environment
-from distdl_jupyter.environment.mpi import find_mpi
+from distdl_jupyter.environment.toolchain import find_mpi
 
 #: What each peer needs; torch comes first and alone, because an index's newest one brings several GB of CUDA.
 PEERS = {

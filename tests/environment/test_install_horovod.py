@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.cache import WheelCache
+from distdl_jupyter.environment.build import WheelCache
 from distdl_jupyter.environment.horovod import build_key, install
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
-from distdl_jupyter.environment.mpi import find_mpi
+from distdl_jupyter.environment.toolchain import find_mpi
 
 REPOSITORY = Path(__file__).parents[2]
 

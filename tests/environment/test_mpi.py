@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.mpi import Mpi, compiles, find_mpi, identify
+from distdl_jupyter.environment.toolchain import Mpi, compiles, find_mpi, identify
 
 PRINTED = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n": ("openmpi", "5.0.11"),
@@ -44,9 +44,7 @@ def system_mpi(folder: Path, *names: str) -> None:
         script.chmod(0o755)
 
 
-FIND = (
-    "import sys; from importlib import metadata\nimport distdl_jupyter.environment.mpi as mpi\nprint(mpi._from_path())"
-)
+FIND = "from distdl_jupyter.environment import toolchain\nprint(toolchain._from_path())"
 
 
 @pytest.mark.parametrize(

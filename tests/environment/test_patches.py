@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.environment import patches
-from distdl_jupyter.environment.build_steps import BuildFailed
+from distdl_jupyter.environment.build import BuildFailed, apply_patches
 
 
 def source(folder: Path, *names: patches.Patch) -> Path:
@@ -21,7 +21,7 @@ def source(folder: Path, *names: patches.Patch) -> Path:
 @pytest.mark.parametrize("system_mpi", [False, True])
 def test_each_text_is_replaced_once(tmp_path: Path, system_mpi: bool) -> None:
     folder = source(tmp_path, *patches.PATCHES, patches.SYSTEM_MPI)
-    patches.apply(folder, system_mpi=system_mpi)
+    apply_patches(folder, system_mpi=system_mpi)
     text = (folder / "CMakeLists.txt").read_text()
     assert "CXX_STANDARD 17)" in text
     assert " -include string -include cstdint" in text
@@ -34,6 +34,6 @@ def test_a_source_that_is_another_one_is_refused(tmp_path: Path) -> None:
     folder = source(tmp_path, *patches.PATCHES[1:])
     (folder / "CMakeLists.txt").write_text("project(other)\n")
     with pytest.raises(BuildFailed) as raised:
-        patches.apply(folder, system_mpi=False)
+        apply_patches(folder, system_mpi=False)
     assert raised.value.code == "horovod-source-changed"
     assert "CMakeLists.txt" in raised.value.message
