@@ -115,30 +115,35 @@ def checkout(tmp_path):
         (copied / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copied / name)
     subprocess.run([sys.executable, "-m", "venv", copied / ".venv"], check=True)
+    pip(copied, "install", "hatchling", "hatch-jupyter-builder", "editables")
     return copied
 
 
+HERE = ("--no-deps", "--no-build-isolation")
+
+
 def pip(checkout, *arguments):
-    command = [".venv/bin/python", "-m", "pip", *arguments, "--no-deps", "--disable-pip-version-check"]
+    command = [".venv/bin/python", "-m", "pip", "--disable-pip-version-check", *arguments]
     environment = {**plain_environment(), "HATCH_JUPYTER_BUILDER_SKIP_NPM": "1"}
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_pip_builds_and_installs_a_checkout_that_was_installed_as_editable(checkout, tmp_path, names):
     """``make demo`` and ``make test`` install it so, and show JupyterLab the checkout's own files by a link."""
     extension = checkout / "distdl_jupyter" / "labextension"
     built = {str(file.relative_to(extension)) for file in extension.rglob("*") if file.is_file()} - {"install.json"}
     for _ in range(2):
-        pip(checkout, "install", "-e", ".")
+        pip(checkout, "install", "-e", ".", *HERE)
         subprocess.run([".ci/develop", ".venv"], cwd=checkout, check=True)
     (extension / "install.json").touch()
-    pip(checkout, "wheel", "--wheel-dir", str(tmp_path), ".")
+    pip(checkout, "wheel", "--wheel-dir", str(tmp_path), ".", *HERE)
     with ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         assert sorted(archive.namelist()) == sorted(names)
     for _ in range(2):
-        pip(checkout, "install", "--force-reinstall", ".")
+        pip(checkout, "install", "--force-reinstall", ".", *HERE)
         found = checkout / ".venv/share/jupyter/labextensions/distdl-jupyter"
         assert {str(file.relative_to(found)) for file in found.rglob("*") if file.is_file()} >= {*built, "install.json"}
     here = subprocess.run(
