@@ -42,6 +42,9 @@ Progress = Callable[[str], None]
 FRAMEWORKS = ("torch", "torch,tensorflow")
 FRAMEWORK_HELP = "what to build it for (default: torch and the frameworks of the installed Horovod)"
 
+_IMPORT_SECONDS = 600.0
+"""The first import of a fresh torch reads gigabytes and compiles thousands of files, on a busy machine in minutes."""
+
 _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 
 
@@ -93,7 +96,7 @@ def install(
     toolchain.require(toolchain.missing_to_install())
     parts = _choose_mpi(wanted=mpi)
     say("checking torch and Horovod")
-    before = inspect_environment()
+    before = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
     if before.torch_error:
         raise BuildFailed(
             f"The installed torch cannot be imported: {before.torch_error}.",
@@ -255,7 +258,7 @@ def _put_in(order: _Order, wheel: Path) -> Inspection:
     _pip_install([*_RUNTIME_REQUIREMENTS])
     _pip_install(["--no-deps", "--force-reinstall", str(wheel)])
     order.say("importing horovod.torch")
-    return inspect_environment()
+    return inspect_environment(timeout_seconds=_IMPORT_SECONDS)
 
 
 def _pip_install(arguments: list[str]) -> None:
