@@ -104,7 +104,7 @@ class ResourceSample:
 
 @dataclass(frozen=True, slots=True)
 class ResourceMark:
-    """Something that goes wrong now: ``kind`` is memory or gpu."""
+    """Something that goes wrong now: ``kind`` is memory, gpu-memory or gpu."""
 
     kind: str
     rank: int
@@ -296,6 +296,7 @@ class ResourceBook:
         """Return what goes wrong now, the worst first: memory that ends the job, then GPUs that cost for nothing."""
         recent = [(self.about.get(node, About()), [*samples]) for node, samples in self._recent.items() if samples]
         memory = [mark for known, samples in recent if (mark := memory_mark(samples, known)) is not None]
+        memory += [mark for known, samples in recent for mark in gpu_memory_marks(samples, known)]
         return memory + [mark for known, samples in recent for mark in idle_marks(samples, known)]
 
 
@@ -352,6 +353,30 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
             f"{size(rate)} per second ({size(left)} of {size(limit)} free)."
         )
     return ResourceMark("memory", rank, about.host, text)
+
+
+def gpu_memory_marks(samples: Sequence[ResourceSample], about: About) -> list[ResourceMark]:
+    """Return a mark for each rank whose GPU memory has grown in each quarter of the last minute."""
+    last = samples[-1]
+    if last.t - samples[0].t < _WINDOW - 1:
+        return []
+    where = f" on {about.host}" if about.host else ""
+    marks = []
+    for rank, use in last.ranks.items():
+        points = [(one.t, found.gpu_memory) for one in samples if (found := one.ranks.get(rank)) is not None]
+        borders = [points[len(points) * quarter // 4] for quarter in range(4)] + points[-1:]
+        values = [value for _, value in borders if value is not None]
+        grown = values[-1] - values[0] if len(values) == len(borders) else 0.0
+        if not use.gpu_limit or grown < _GROWTH * use.gpu_limit or sorted(set(values)) != values:
+            continue
+        rate = grown / (borders[-1][0] - borders[0][0])
+        full = duration(max(0.0, use.gpu_limit - values[-1]) / rate)
+        text = (
+            f"The GPU memory of rank {rank}{where} grows by {size(rate)} per second and will be full in about {full}. "
+            "Keep numbers between steps instead of tensors: loss.item()"
+        )
+        marks.append(ResourceMark("gpu-memory", rank, about.host, text))
+    return marks
 
 
 def _steady_rate(points: Sequence[tuple[float, float | None]]) -> float | None:

@@ -60,7 +60,8 @@ def is_in_log(rank: RankView) -> bool:
     """Say whether the log may tell more of a rank's end than is known."""
     if _has_crashed(rank):
         return True
-    return rank.ok is False and bool(rank.error) and (_exit_code(rank.error) or _is_device_assert(rank.error))
+    error = rank.error or {}
+    return rank.ok is False and bool(error) and (_exit_code(error) or _is_device_assert(error))
 
 
 def _has_crashed(rank: RankView) -> bool:

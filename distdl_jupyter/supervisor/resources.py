@@ -26,7 +26,7 @@ _RANKS, _DAY = 8, 86400.0
 #: Seconds between two looks for what goes wrong, which costs more than to keep a sample.
 _LOOK = 2.0
 #: Codes of the notes.
-CODES = {"memory": "memory-limit", "gpu": "gpu-idle"}
+CODES = {"memory": "memory-limit", "gpu-memory": "gpu-memory-grows", "gpu": "gpu-idle"}
 
 
 class ResourceRecorder:

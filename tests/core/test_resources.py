@@ -89,6 +89,23 @@ def test_memory_that_grows_for_a_moment_or_hardly_is_no_mark():
     assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t / 1000) * GB) for t in range(60)])[1] == []
 
 
+def test_gpu_memory_that_grows_steadily_names_the_rank():
+    def of(memory):
+        return fold([sample(t, {1: [99.0, GB]}, {1: [90, memory(t) * GB, 60]}) for t in range(70)])[1]
+
+    (mark,) = of(lambda t: 2 + t / 20)
+    assert (mark.kind, mark.rank, mark.host) == ("gpu-memory", 1, "gpu2")
+    assert "50 MB per second" in mark.text
+    assert of(lambda t: 8) == []
+    assert of(lambda t: 2 + t / 10_000) == [], "hardly"
+    assert of(lambda t: min(20, 1 + t)) == [], "the first steps"
+    assert of(lambda t: 4 + t % 20) == [], "it comes and goes"
+    grows = [sample(t, {1: [99.0, GB]}, {1: [90, (1 + t) * GB, 60]}) for t in range(20)]
+    assert fold(grows)[1] == [], "too short to tell"
+    none = [sample(t, {1: [99.0, GB]}, {1: [90, None, 60]}) for t in range(70)]
+    assert fold(none)[1] == []
+
+
 def test_a_gpu_that_idles_for_a_minute_is_named_and_one_that_was_busy_once_is_not():
     def of(busy):
         return [sample(t, {1: [99.0, GB]}, {1: [next(busy), GB, 60]}) for t in range(70)]
