@@ -34,7 +34,7 @@ from distdl_jupyter.environment.build import (
     build_wheel,
     pip,
 )
-from distdl_jupyter.environment.inspection import CONTROLLER_NAMES, Inspection, inspect_environment
+from distdl_jupyter.environment.inspection import CONTROLLER_NAMES, SLOW, Inspection, inspect_environment
 from distdl_jupyter.environment.toolchain import Cuda, Mpi, compiles, find_cuda, find_mpi
 
 Progress = Callable[[str], None]
@@ -101,7 +101,9 @@ def install(
         raise BuildFailed(
             f"The installed torch cannot be imported: {before.torch_error}.",
             code="torch-not-importable",
-            hint="Reinstall it with `pip install --force-reinstall torch`.",
+            hint="Run the command again when the machine is less busy."
+            if before.torch_error.startswith(SLOW)
+            else "Reinstall it with `pip install --force-reinstall torch`.",
         )
     parts = _add_cuda(parts, before)
     tensorflow = before.tensorflow if tensorflow is None else tensorflow

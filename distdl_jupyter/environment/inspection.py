@@ -123,6 +123,10 @@ def inspect_environment(python: str = sys.executable, timeout_seconds: float = 1
     return Inspection(**facts)
 
 
+#: How the error of an import begins that was given up.
+SLOW = "the import took longer than"
+
+
 class _Silent(Exception):
     """An interpreter that has not said what it was asked; the message says why."""
 
@@ -135,7 +139,7 @@ def _said(python: str, script: str, timeout_seconds: float) -> dict[str, Any]:
             [python, "-P", "-c", script], capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        raise _Silent(f"the import took longer than {timeout_seconds:.0f} s") from None
+        raise _Silent(f"{SLOW} {timeout_seconds:.0f} s") from None
     for line in done.stdout.splitlines():
         if line.startswith(_MARK):
             found: dict[str, Any] = json.loads(line.removeprefix(_MARK))

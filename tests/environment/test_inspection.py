@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from distdl_jupyter.environment import horovod
+from distdl_jupyter.environment.build import BuildFailed
 from distdl_jupyter.environment.inspection import inspect_environment
 
 
@@ -55,6 +57,22 @@ def test_silence_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert "longer than 1 s" in inspect_environment(timeout_seconds=1.0).torch_error
+
+
+@pytest.mark.parametrize(
+    ("torch", "remedy"),
+    [("import time\ntime.sleep(600)\n", "less busy"), ("import os\nos._exit(9)\n", "--force-reinstall torch")],
+)
+def test_an_import_of_torch_that_fails_has_its_remedy(
+    torch: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text(torch)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(horovod, "_IMPORT_SECONDS", 1.0)
+    with pytest.raises(BuildFailed) as failed:
+        horovod.install()
+    assert failed.value.code == "torch-not-importable"
+    assert remedy in failed.value.hint
 
 
 def test_a_torch_in_the_current_folder_is_not_the_installed_one(
