@@ -155,6 +155,23 @@ def fits(devices=None):
     trainer.fit(Model(), torch.utils.data.DataLoader(samples(0), batch_size=8, shuffle=True))
 
 
+def fits_with_fabric(devices=None):
+    """Train with Lightning's Fabric, on as many processes as it chooses itself or on ``devices``."""
+    import torch
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", **({"devices": devices, "strategy": "ddp"} if devices else {}))
+    fabric.launch()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 1)
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    loader = fabric.setup_dataloaders(torch.utils.data.DataLoader(samples(0), batch_size=8, shuffle=True))
+    for batch in loader:
+        optimizer.zero_grad()
+        fabric.backward(model(batch).pow(2).mean())
+        optimizer.step()
+
+
 def local_sgd():
     import torch
     from accelerate import Accelerator

@@ -153,6 +153,15 @@ def test_a_trainer_of_lightning_on_one_process_is_found_and_its_remedy_is_right(
 
 
 @pytest.mark.full
+def test_a_fabric_of_lightning_on_one_process_is_found_and_its_remedy_is_right(distdl_home):
+    pytest.importorskip("lightning")
+    (found,) = check(checked_data.fits_with_fabric).findings
+    assert found.code == "trainer-alone"
+    assert found.example == 'Fabric(accelerator="cpu", devices=2, strategy="ddp")'
+    assert important(check(checked_data.fits_with_fabric, (2,))) == []
+
+
+@pytest.mark.full
 def test_local_sgd_is_no_mistake(distdl_home):
     pytest.importorskip("accelerate")
     assert important(check(checked_data.local_sgd)) == []
