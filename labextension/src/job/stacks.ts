@@ -156,7 +156,7 @@ export class StacksView {
 
   #columns({ groups, missing, explanation, collectives }: Stacks): Child[] {
     const gone = missing.length ? h('section', { class: 'dd-stackcol' }, h('div', { class: 'dd-stackhead' }, h('b', {}, __('No stack'))), ...missing.map(missingLine)) : null;
-    const sentence = explanation ? h('p', { class: 'dd-s12' }, ...quoted(explanation)) : null;
+    const sentence = explanation ? h('p', { class: 'dd-stacknote dd-s12' }, ...quoted(explanation)) : null;
     return [sentence, collectivesTable(collectives), h('div', { class: 'dd-stackcols' }, ...groups.map((group) => this.#column(group)), gone)];
   }
 
