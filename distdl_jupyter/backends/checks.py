@@ -15,7 +15,7 @@ from typing import Any
 
 from distdl_jupyter.backends.base import TENSORFLOW, Package
 from distdl_jupyter.backends.tensorflow import STRATEGY
-from distdl_jupyter.backends.torch import SHARED_GPUS
+from distdl_jupyter.backends.torch import may_share_gpus
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.spec import JobSpec
@@ -89,22 +89,24 @@ def nccl(
     """
     calls = [(call, _transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
     first = next((call for call, transport in calls if transport == "nccl"), None)
-    if spec.cluster != "local" or first is None or _variables(spec, environment).get(SHARED_GPUS, "0") != "0":
+    if spec.cluster != "local" or first is None or may_share_gpus(_variables(spec, environment)):
         return None
     count = len(gpus.visible() if devices is None else devices)
+    processes = plural(spec.process_count, "process")
+    says = f"{plural(count, 'GPU')} for {processes}"
     if count >= spec.process_count:
-        return Check("NCCL", f"{plural(count, 'GPU')} for {plural(spec.process_count, 'process')}")
+        return Check("NCCL", says)
     is_certain = all(transport == "nccl" for _, transport in calls)
     if not count and not is_certain:
         return None  # the code has another transport for machines without GPUs
     finding = Finding(
         "error" if is_certain else "warning",
         "nccl-call-needs-gpus",
-        f"NCCL in {first.place} needs a GPU for each of {plural(spec.process_count, 'process')}, but this machine has "
+        f"NCCL in {first.place} needs a GPU for each of {processes}, but this machine has "
         f"{plural(count, 'GPU') if count else 'none'}.",
         f'{f"Type -p {count}, or use Gloo" if count else "Use Gloo"}: init_process_group("gloo").',
     )
-    return Check("NCCL", f"{plural(count, 'GPU')} for {plural(spec.process_count, 'process')}", (finding,))
+    return Check("NCCL", says, (finding,))
 
 
 def _transport(call: Call) -> str:

@@ -17,10 +17,12 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from distdl_jupyter.core.spec import JobSpec
 
 #: Lets NCCL 2.32 run several ranks on one GPU.
-SHARED_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
+_SHARED_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class TorchBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Rank 0 hosts the store at the reserved port of the first node."""
-        if options.transport == "nccl" and spec.environment_variables.get(SHARED_GPUS, "0") == "0":
+        if options.transport == "nccl" and not may_share_gpus(spec.environment_variables):
             _check_gpus(placement)
         rendezvous_variables = {
             "MASTER_ADDR": placement.address,
@@ -116,6 +118,11 @@ def _role(placement: Placement, place: RankSlot) -> dict[str, str]:
 
 def _interface(name: str) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+
+
+def may_share_gpus(variables: Mapping[str, str]) -> bool:
+    """Say whether these variables let NCCL run several ranks on one GPU."""
+    return variables.get(_SHARED_GPUS, "0") != "0"
 
 
 def _check_gpus(placement: Placement) -> None:

@@ -269,4 +269,9 @@ def cells(row: Collective) -> tuple[str, str, str, str, str, str]:
     )
 
 
+def texts(table: Sequence[Collective]) -> list[tuple[str, ...]]:
+    """Return the rows as texts, behind a row with the titles of their columns."""
+    return [COLUMNS, *map(cells, table)]
+
+
 COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")

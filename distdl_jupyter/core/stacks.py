@@ -187,14 +187,13 @@ def read(folder: JobFolder, number: int | None = None) -> Taken | None:
 def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Taken:
     """Return the content of a file of stacks. Raises LookupError, TypeError, ValueError, AttributeError."""
     lines = data.get("sources") or {}
-    read = {int(rank): collectives.read(one) for rank, one in (data.get("collectives") or {}).items()}
-    reports = {rank: operations for rank, (operations, _) in read.items()}
-    abouts = {rank: about for rank, (_, about) in read.items()}
+    found = {int(rank): collectives.read(one) for rank, one in (data.get("collectives") or {}).items()}
+    reports = {rank: operations for rank, (operations, _) in found.items()}
     ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
     ranks = {int(rank): _rank(int(rank), one, code, lines) for rank, one in data["ranks"].items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
     states = {rank: ended.get(rank, "") for rank in sorted({*ranks, *missing, *reports, *ended})}
-    places = {rank: _place_in(Names(code, about, lines)) for rank, about in abouts.items()}
+    places = {rank: _place_in(Names(code, about, lines)) for rank, (_, about) in found.items()}
     table = collectives.rows(reports, states, places)
     for row in table:
         for rank in row.ranks:

@@ -274,13 +274,16 @@ def _from_path() -> Mpi | None:
     launcher, compiler = shutil.which("mpirun"), shutil.which("mpicxx")
     if launcher is None or compiler is None:
         return None
-    kind, version = identify(_version_text(launcher))
+    kind, version = identify(_version_text(launcher, 30))
     return Mpi(kind, version, Path(launcher).parent)
 
 
-def _version_text(launcher: str) -> str:
+def _version_text(program: str, timeout_seconds: float) -> str:
+    """Return what a program prints about its version, "" where it cannot be run."""
     try:
-        done = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=timeout_seconds, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout + done.stderr
@@ -337,22 +340,19 @@ def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
     """
     if not (inspection.torch_cuda and inspection.gpu_names):
         return None
-    home = _toolkit()
+    home, major = _toolkit(), inspection.torch_cuda.partition(".")[0]
+    remedy = f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`."
     if home is None:
-        return Missing(
-            "Horovod is built without NCCL because nvcc was not found.",
-            f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`.",
-        )
+        return Missing("Horovod is built without NCCL because nvcc was not found.", remedy)
     version = _nvcc_version(home)
-    if version.partition(".")[0] != inspection.torch_cuda.partition(".")[0]:
+    if version.partition(".")[0] != major:
         return Missing(
             f"Horovod is built without NCCL because nvcc {version or '(unknown version)'} in {home} does not match "
             f"torch's CUDA {inspection.torch_cuda}.",
-            f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`.",
+            remedy,
         )
     for header, library in (*_nccl_wheels(), *_nccl_system(home)):
         return Cuda(home, header, library, inspection.gpu_capabilities)
-    major = inspection.torch_cuda.partition(".")[0]
     return Missing(
         "Horovod is built without NCCL because nccl.h and libnccl were not found.",
         f"Run `pip install nvidia-nccl-cu{major}`, then `distdl install horovod`.",
@@ -373,13 +373,7 @@ def _is_toolkit(home: Path) -> bool:
 
 
 def _nvcc_version(home: Path) -> str:
-    try:
-        result = subprocess.run(
-            [str(home / "bin" / "nvcc"), "--version"], capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    match = re.search(r"release (\d+\.\d+)", result.stdout)
+    match = re.search(r"release (\d+\.\d+)", _version_text(str(home / "bin" / "nvcc"), 60))
     return match[1] if match else ""
 
 

@@ -55,17 +55,18 @@ def table() -> dict[int, Process]:
 def users() -> set[int] | None:
     """Return the users who run a process on this machine, None where this process may not see all processes."""
     try:
-        sees_all = (_PROC / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE and (_PROC / "1").exists()
-        found = set[int]()
-        for name in os.listdir(_PROC) if sees_all else ():  # noqa: PTH208
-            if name.isdigit():
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    # The kernel shows a process whose memory nobody may read as one of root's.
-                    uid = (_PROC / name).stat().st_uid
-                    found.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
+        if (_PROC / "self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE or not (_PROC / "1").exists():
+            return None
+        names = os.listdir(_PROC)  # noqa: PTH208
     except OSError:
         return None
-    return found if sees_all else None
+    found = set[int]()
+    for name in filter(str.isdigit, names):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The kernel shows a process whose memory nobody may read as one of root's.
+            uid = (_PROC / name).stat().st_uid
+            found.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
+    return found
 
 
 def _table_of_psutil() -> dict[int, Process]:

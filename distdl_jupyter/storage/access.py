@@ -68,8 +68,7 @@ def account(name: str) -> Account:
             raise
     warning = (
         f"Not signed in to Azure, so the account key in {variable} is used for {name}. The key gives access to the "
-        "whole account. Sign in to Azure, and remove the key from the "
-        "environment."
+        "whole account. Sign in to Azure, and remove the key from the environment."
     )
     credential = {"account_name": name, "account_key": key}
     return Account(name, endpoint, BlobServiceClient(endpoint, credential=credential, **settings), key, warning)

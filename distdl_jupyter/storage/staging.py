@@ -87,13 +87,13 @@ class JobStaging:
         _limit()  # before anything is listed
         for source in self._sources.values():
             if source.stored:
-                warnings |= {text: code for code, text in self._list(source)}
+                warnings.update(self._list(source))
             else:
                 self._prints[source.name] = paths.expected(source)
         return warnings
 
     def _list(self, source: DataSource) -> Iterator[tuple[str, str]]:
-        """List a source; yield the code and the text of each warning."""
+        """List a source; yield the text and the code of each warning."""
         if source.scheme == "blob":
             account = access.account(source.account)
             found = manifest.listed(account, source)
@@ -101,7 +101,7 @@ class JobStaging:
             self._listed[source.name] = _Listed(found, account, directory)
             self._sign(source)
             if account.warning:
-                yield "storage-account", account.warning
+                yield account.warning, "storage-account"
         else:
             found = manifest.found(source)
             self._listed[source.name] = _Listed(found)
@@ -110,7 +110,7 @@ class JobStaging:
                 f"{source.name} has {plural(len(found.items), 'file')} of {size(found.bytes / len(found.items))} on "
                 "average. Pack them into a few hundred archives (tar, TFRecord) for faster transfer and reading."
             )
-            yield "small-files", text
+            yield text, "small-files"
 
     @property
     def summary(self) -> str:

@@ -294,9 +294,11 @@ class StackCollector:
 
     def finish(self) -> Taken | None:
         """Keep and record what has come by now; None when nothing was asked for."""
+        if not self._why:
+            return None
         why, self._why = self._why, ""
-        self.last = self._keep(why) if why else self.last
-        return self.last if why else None
+        self.last = self._keep(why)
+        return self.last
 
     def _running(self) -> list[RankView]:
         return [rank for rank in self._recorder.view.ranks if rank.status != "ended"]

@@ -50,8 +50,10 @@ _ASSERT_REMEDY = (
     "kernel, rerun the job with --env CUDA_LAUNCH_BLOCKING=1"
 )
 #: Of the messages with which a process aborts: the code and the remedy.
-_CRASH_CODES = {_MISMATCH: "collective-mismatch", _DEVICE_ASSERT: "device-side-assert"}
-_CRASH_REMEDIES = {"collective-mismatch": _MISMATCH_REMEDY, "device-side-assert": _ASSERT_REMEDY}
+_CRASHES = {
+    _MISMATCH: ("collective-mismatch", _MISMATCH_REMEDY),
+    _DEVICE_ASSERT: ("device-side-assert", _ASSERT_REMEDY),
+}
 _STDLIB = re.compile(r".*/lib/python3\.\d+(?=/)")
 _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
 
@@ -73,7 +75,7 @@ def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     if _has_crashed(rank):
         return _crash(folder, rank)
     if rank.error and _is_device_assert(rank.error):
-        return _with_kernel_assert(rank.error, kernel_assert(folder, rank))
+        return _with_kernel_assert(rank.error, folder, rank)
     if rank.error and is_in_log(rank):
         return _with_last_lines(rank.error, _error_lines(folder, rank))
     return None
@@ -91,13 +93,10 @@ def _is_device_assert(error: Mapping[str, Any]) -> bool:
     return error.get("code") == "device-side-assert"
 
 
-def kernel_assert(folder: JobFolder, rank: RankView) -> re.Match[str] | None:
-    """Return the line that a GPU kernel of the rank printed about its failed check, the first of all its threads."""
+def _with_kernel_assert(error: Mapping[str, Any], folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
+    """Return the error with what a GPU kernel of the rank printed of its failed check, the first of all its threads."""
     lines, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
-    return next((match for line in lines if (match := _KERNEL_ASSERT.search(line.text)) is not None), None)
-
-
-def _with_kernel_assert(error: Mapping[str, Any], line: re.Match[str] | None) -> dict[str, Any] | None:
+    line = next((match for line in lines if (match := _KERNEL_ASSERT.search(line.text)) is not None), None)
     if line is None:
         return None
     trace = str(error.get("traceback", "")).rstrip()
@@ -148,15 +147,15 @@ def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     message = _abort_message(lines[max(0, begin - 5) : begin])
     crash = f"{what}{f' in {_place(at)}' if at else ''}{f' ({message})' if message else ''}"
     cells = stacks.payload(folder).get("sources") or {}
-    code = next((code for text, code in _CRASH_CODES.items() if text in message), "")
+    code, remedy = next((about for text, about in _CRASHES.items() if text in message), ("", ""))
     error = {
         "type": what, "message": message, "crash": crash, "time": rank.ended, "values": [], "values_at": None,
-        "code": code, "hint": _CRASH_REMEDIES.get(code, ""), "causes": [],
+        "code": code, "hint": remedy, "causes": [],
         "frames": [_data(frame, cells) for frame in frames],
         "traceback": _traceback(f"{what}{f': {message}' if message else ''}", frames),
     }  # fmt: skip
     if code == "device-side-assert":
-        return _with_kernel_assert(error, kernel_assert(folder, rank)) or error
+        return _with_kernel_assert(error, folder, rank) or error
     return error
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import collectives
 from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Taken
+from distdl_jupyter.views import table
 from distdl_jupyter.views.card import stacks_why
 from distdl_jupyter.views.schema import StackFrame, StackGroup, StackMissing, StackPlace, Stacks, StackThread
 from distdl_jupyter.views.wire import finite
@@ -23,7 +24,6 @@ from distdl_jupyter.views.wire import finite
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distdl_jupyter.core.collectives import Collective
     from distdl_jupyter.core.stacks import Group, RankStacks
     from distdl_jupyter.core.threads import Frame, Thread
 
@@ -31,9 +31,13 @@ if TYPE_CHECKING:
 _COUNT = re.compile(r"\[(\d+)\]")
 #: Threads and frames beyond these say nothing more: a recursion, a pool.
 _MOST_THREADS, _MOST_FRAMES = 40, 60
-_WHY = {"asked": "", "stall": ", captured because of no progress", "hang": ", captured before the job was stopped as "
-"hung",
-        "time": ", captured at the time limit of the job", "failure": ", captured when a rank failed"}  # fmt: skip
+_WHY = {
+    "asked": "",
+    "stall": ", captured because of no progress",
+    "hang": ", captured before the job was stopped as hung",
+    "time": ", captured at the time limit of the job",
+    "failure": ", captured when a rank failed",
+}
 #: Columns of characters: the least that one needs, and what is between two.
 _NARROWEST, _BETWEEN = 44, 3
 #: Threads beside the main one that text and HTML show of a rank.
@@ -110,7 +114,9 @@ def text(taken: Taken, width: int = 120) -> str:
     blocks = [_block(taken, group) for group in taken.groups()]
     across = max(1, min(len(blocks), (width + _BETWEEN) // (_NARROWEST + _BETWEEN)))
     column = (width + _BETWEEN) // across - _BETWEEN
-    lines = [*_head(taken), "", *table_text(taken.collectives)]
+    lines = [*_head(taken), ""]
+    if taken.collectives:
+        lines += [table.whole_text(collectives.texts(taken.collectives)), ""]
     for at in range(0, len(blocks), across):
         lines += [*_beside(blocks[at : at + across], column), ""]
     return "\n".join(lines).rstrip()
@@ -121,28 +127,8 @@ def html(taken: Taken) -> str:
     cells = "".join(f'<td style="text-align:left;vertical-align:top">{_html_block(taken, group)}</td>'
                     for group in taken.groups())  # fmt: skip
     head = "".join(f"<div>{escape(line)}</div>" for line in _head(taken))
-    return f"<div>{head}{_table_html(taken.collectives)}<table><tbody><tr>{cells}</tr></tbody></table></div>"
-
-
-def table_text(table: Sequence[Collective]) -> list[str]:
-    """Return the last collective operation of each rank as lines of text with an empty one behind them."""
-    if not table:
-        return []
-    lines = [collectives.COLUMNS, *(collectives.cells(row) for row in table)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(collectives.COLUMNS))]
-    texts = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return [*(text.rstrip() for text in texts), ""]
-
-
-def _table_html(table: Sequence[Collective]) -> str:
-    if not table:
-        return ""
-    style = 'style="text-align:left"'
-    head = "".join(f"<th {style}>{escape(title)}</th>" for title in collectives.COLUMNS)
-    rows = "".join(
-        f"<tr>{''.join(f'<td {style}>{escape(cell)}</td>' for cell in collectives.cells(row))}</tr>" for row in table
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    calls = table.whole_html(collectives.texts(taken.collectives)) if taken.collectives else ""
+    return f"<div>{head}{calls}<table><tbody><tr>{cells}</tr></tbody></table></div>"
 
 
 def _head(taken: Taken) -> list[str]:

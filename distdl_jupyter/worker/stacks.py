@@ -81,7 +81,12 @@ class _Follower:
 def last_operations(code: Path) -> dict[str, Any]:
     """Return the last collective operations of this process, with what names their frames; {} without any."""
     found = flight_recorder.last_operations()
-    return {"operations": found, "about": {"worker": str(_HERE), "code": str(code), "stdlib": _STDLIB}} if found else {}
+    return {"operations": found, "about": _folders(code)} if found else {}
+
+
+def _folders(code: Path) -> dict[str, str]:
+    """Return the folders by which the files of frames are named."""
+    return {"worker": str(_HERE), "code": str(code), "stdlib": _STDLIB}
 
 
 def _signal() -> int | None:
@@ -101,9 +106,7 @@ def _about(identity: Identity, fd: int, number: int) -> dict[str, Any]:
         "signal": number,
         "fd": fd,
         "main": f"{threading.get_ident():#018x}",
-        "worker": str(_HERE),
-        "code": str(identity.folder / "code"),
-        "stdlib": _STDLIB,
+        **_folders(identity.folder / "code"),
         "host": identity.host,
         "collectives": streams.is_attended(),
     }

@@ -74,8 +74,7 @@ class _Watcher:
         if (out := channel.current()) is not None:
             what = "a collective operation" if has_group else "a process group of several ranks"
             out.note("warning", f"The ranks do not communicate: after {self._steps} optimizer steps the code had not "
-                f"used {what}, so each rank trains its own model. "
-                f"{self._remedy}", CODE)  # fmt: skip
+                f"used {what}, so each rank trains its own model. {self._remedy}", CODE)  # fmt: skip
 
 
 def _groups() -> list[Any]:

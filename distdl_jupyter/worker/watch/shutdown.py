@@ -127,8 +127,7 @@ def _announce(ending: str) -> None:
         keeps = "keeps" if len(names) == 1 else "keep"
         out.note("warning", f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop "
             "what the code has started before it returns, or start it with daemon=True. The value is saved and "
-            "remains available "
-            "when the job is canceled.", KEPT_ALIVE)  # fmt: skip
+            "remains available when the job is canceled.", KEPT_ALIVE)  # fmt: skip
 
 
 def end(code: int) -> NoReturn:
