@@ -306,9 +306,10 @@ def test_a_stall_that_passes(monkeypatch):
     """).strip(), options={"process_count_per_node": 2, "distributed_backend": "torch"})  # fmt: skip
     stall = wait_for(lambda: job.view().stall, 120, "the stall")
     assert stall.ranks == [1]
-    assert stall.text.startswith("No progress: ")
-    assert "rank 1 is in" in stall.text
-    assert "while rank 0 waits for it in torch.distributed.all_reduce" in stall.text
+    assert stall.text.startswith("No progress. Rank 0 waits in all_reduce, operation 4 (Cell, line 11), ")
+    assert "which rank 1 has not called. Rank 1 is in Cell, line 10 (time.sleep(6))" in stall.text
+    assert [(row.ranks, row.operation, row.state) for row in stall.collectives] == [
+        ((0,), "all_reduce", "waiting"), ((1,), "all_reduce", "done")]  # fmt: skip
     assert [one.why for one in job.view().stacks] == ["stall"]
     job.wait(60)
     assert job.state is State.COMPLETED
