@@ -12,6 +12,7 @@ from distdl_jupyter.views.card import (
     elsewhere,
     failure_card,
     origin_text,
+    rank_status,
     staging_bars,
     staging_node,
     staging_text,
@@ -73,7 +74,7 @@ def ending(view: JobView, told: Collection[str] = ()) -> Iterator[str]:
 
 def _status(rank: RankView, view: JobView) -> str:
     if rank.status != "ended":
-        return "end not recorded" if view.state.ended else rank.status
+        return "end not recorded" if view.state.ended else rank_status(rank)
     if rank.signal:
         return f"ended by SIG{rank.signal}"
     return "ended" if rank.code is None else f"ended with code {rank.code}"

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from distdl_jupyter.core import caches
 from distdl_jupyter.core.redact import is_secret
 
 #: Settings of the libraries that ranks train with.
@@ -33,6 +34,7 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     environment = {n: value for n, value in submitters.items() if n in kept or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
         del environment["MPLBACKEND"]  # it has no notebook in a rank, which has a backend of its own
+    environment.setdefault(*caches.compiled_code())
     return environment | HASH_SEED
 
 

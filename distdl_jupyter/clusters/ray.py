@@ -19,6 +19,7 @@ import functools
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -370,6 +371,7 @@ def _connected(address: str) -> Any:
     """Return Ray's module, connected to a cluster. Raises LaunchFailed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # else a late call would start a cluster of its own here
+    _require_listener(address)
     import ray
     import ray.cloudpickle
     import ray.util.scheduling_strategies
@@ -386,13 +388,28 @@ def _connected(address: str) -> Any:
                 if _BUSY not in str(error) or not tries_left:
                     raise
     except Exception as error:
-        raise LaunchFailed(
-            f"Ray at {address} does not respond: {_first_line(error)}.",
-            code="ray-unreachable",
-            hint="Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
-            "machine, HOST:6379 and auto only on nodes of the cluster.",
-        ) from error
+        raise _unreachable(address, _first_line(error)) from error
     return ray
+
+
+def _require_listener(address: str) -> None:
+    """Raise LaunchFailed at once if nothing listens at the address; Ray itself tries for more than half a minute."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+    except OSError as error:
+        raise _unreachable(address, error.strerror or _first_line(error)) from error
+
+
+def _unreachable(address: str, why: str) -> LaunchFailed:
+    return LaunchFailed(
+        f"Ray at {address} does not respond: {why}.",
+        code="ray-unreachable",
+        hint="Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
+        "machine, HOST:6379 and auto only on nodes of the cluster.",
+    )
 
 
 def _leave(group: Any) -> None:

@@ -20,3 +20,11 @@ def cache_directory() -> Path:
     if platform.system() == "Darwin":
         return Path.home() / "Library" / "Caches" / "distdl"
     return Path.home() / ".cache" / "distdl"
+
+
+def compiled_code() -> tuple[str, str]:
+    """Return the variable of torch.compile, and the folder in which it keeps compiled code for the next job.
+
+    Its keys hold the versions of torch, CUDA and Triton and the GPU's model, so one folder serves all of them.
+    """
+    return "TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "torch-compile")

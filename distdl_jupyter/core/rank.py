@@ -18,6 +18,8 @@ class RankView:
     gpu: int | None = None
     #: waiting, started (process runs), ready (the ranks met), ended
     status: str = "waiting"
+    #: Whether torch.compile is at work, until which the rank reports nothing.
+    compiling: bool = False
     code: int | None = None
     signal: str | None = None
     evidence: str = ""
@@ -35,3 +37,8 @@ class RankView:
     problem: str = ""
     #: Its last collective operations when its code ended (worker.stacks.last_operations).
     collectives: dict[str, Any] | None = None
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether torch.compile is at work in its process, which has not ended."""
+        return self.compiling and self.status in ("started", "ready")

@@ -439,7 +439,7 @@ def _rank(view: JobView, event: Event) -> None:
         return
     if event.get("status") == "waiting":
         rank = view.ranks[rank.rank] = _anew(rank)
-    for name in ("node", "host", "local_rank", "pid", "gpu", "status", "code", "signal", "evidence"):
+    for name in ("node", "host", "local_rank", "pid", "gpu", "status", "compiling", "code", "signal", "evidence"):
         if event.get(name) is not None:
             setattr(rank, name, event[name])
     if rank.status == "ended":

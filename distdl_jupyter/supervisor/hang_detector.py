@@ -61,7 +61,7 @@ class HangDetector:
     def on_event(self, event: Event) -> None:
         """Take what a rank reports for a sign that it goes on."""
         if event["type"] in _SIGNS and event.get("rank") is not None and not _is_warning(event):
-            begins = event["type"] != "rank" or event.get("status") == "ready"
+            begins = event["type"] != "rank" or event.get("status") == "ready" or "compiling" in event
             self._timer.on_activity(time.monotonic(), event["rank"], begins=begins)
 
     def collect_stacks(self, why: str) -> None:
@@ -112,13 +112,14 @@ class HangDetector:
 
     @property
     def _is_expected(self) -> bool:
-        """Whether ranks have begun and have something to do: no queue, no stop, no wait for a user's next cell."""
+        """Whether ranks have begun and have something to report: no queue, stop, torch.compile or wait for a cell."""
         recorder = self._recorder
         return (
             bool(recorder.connected)
             and recorder.view.state in (State.STARTING, State.RUNNING)
             and recorder.view.stop is None
             and not recorder.waits_for_a_cell
+            and not any(rank.is_compiling for rank in recorder.view.ranks)
         )
 
     def _end_stall_on_activity(self, now: float) -> None:

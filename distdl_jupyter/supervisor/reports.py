@@ -229,6 +229,7 @@ _CHECKS: dict[str, Callable[[Fields], bool]] = {
     "mark": _valid_mark,
     "hello": _valid_hello,
     "environment": _valid_environment,
+    "compile": lambda report: type(report.get("compiling")) is bool,
     "result": _valid_result,
     "picture": _valid_picture,
     "shard": _valid_shard,
@@ -330,6 +331,10 @@ def _on_weights(recorder: EventRecorder, rank: int, report: Fields) -> None:
     recorder.weight_check.take(rank, report)
 
 
+def _on_compile(recorder: EventRecorder, rank: int, report: Fields) -> None:
+    recorder.write("rank", rank=rank, compiling=report["compiling"])
+
+
 def _on_exec(recorder: EventRecorder, rank: int, _report: Fields) -> None:
     recorder.replaced_programs.add(rank)
 
@@ -356,6 +361,7 @@ HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
     "shard": _on_shard,
     "steps": _on_steps,
     "weights": _on_weights,
+    "compile": _on_compile,
     "profile": lambda recorder, rank, report: recorder.on_profile(rank, report),
     "result": _on_result,
 }

@@ -139,7 +139,9 @@ def hosts(view: JobView) -> tuple[Host, ...]:
 
 
 def rank_status(rank: RankView) -> RankStatus:
-    """Return waiting, started, ready, ended or failed."""
+    """Return waiting, started, ready, compiling, ended or failed."""
+    if rank.is_compiling:
+        return "compiling"
     return "failed" if has_failed(rank) else rank.status  # type: ignore[return-value]  # one of those by its docstring
 
 

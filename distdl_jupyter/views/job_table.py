@@ -163,6 +163,8 @@ def _status_text(view: JobView) -> str:
         return text
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
         return _stalled_ranks(view)
+    if not view.state.ended and (compiling := [rank.rank for rank in view.ranks if rank.is_compiling]):
+        return f"torch.compile on {humanize.ranks(compiling)}"
     if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
         return view.phases[-1].detail
     return view.reason

@@ -18,7 +18,7 @@ from distdl_jupyter.core.step_times import RankTime, StepTime, Straggler
 from distdl_jupyter.core.view import Phase, Picture, Restart, Stall
 from distdl_jupyter.views.job_table import StateName
 
-RankStatus = Literal["waiting", "started", "ready", "ended", "failed"]
+RankStatus = Literal["waiting", "started", "ready", "compiling", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,19 @@
 """Real jobs on a real GPU: the step clock and its cost, warm starts, NCCL, NVML, errors. One GPU is enough."""
 
+import gzip
+import importlib.util
 import statistics
+import time
 
 import pytest
 import torch
 
 from distdl_jupyter import check, submit
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.state import State
+from distdl_jupyter.warm import template_client
 from tests.client import checked
+from tests.conftest import wait_for
 from tests.warm.conftest import assert_warm
 
 pytestmark = [
@@ -225,7 +232,15 @@ def test_device_side_assert_ends_its_job_alone():
 
 
 def train_compiled():
+    """Train a compiled model; return whether it learns, what inductor compiled and what it had kept, and its modules.
+
+    The modules are those that were imported before the code of the job began.
+    """
+    import sys
+
+    imported = "torch._inductor.compile_fx" in sys.modules and "triton" in sys.modules
     import torch
+    from torch._dynamo.utils import counters
 
     net = torch.nn.Linear(64, 64).cuda()
     compiled = torch.compile(net)
@@ -233,16 +248,161 @@ def train_compiled():
     losses = []
     for _ in range(20):
         optimizer.zero_grad()
-        loss = compiled(torch.ones(8, 64, device="cuda")).square().mean()
+        loss = compiled(torch.ones(8, 64, device="cuda")).relu().square().mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses[-1] < losses[0]
+    kept = counters["aot_autograd"]["autograd_cache_hit"]
+    missed = counters["aot_autograd"]["autograd_cache_miss"] + counters["inductor"]["fxgraph_cache_miss"]
+    return losses[-1] < losses[0], missed, kept, imported
 
 
-def test_compiled_training_runs_and_is_measured():
-    job = submit(train_compiled, process_count_per_node=1, distributed_backend="torch")
-    assert job.results(timeout=180) == [True]
+def test_second_compiled_job_compiles_nothing_and_imports_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    first = submit(train_compiled, process_count_per_node=1, distributed_backend="torch")
+    learns, missed, kept, _ = first.result(timeout=180)
+    assert learns
+    assert missed > 0
+    assert kept == 0
+    assert [note["text"] for note in first.view().notes if note.get("code") in ("hook-failed", "step-times-failed")] == []
+    assert len(first.time().rows) == 20
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        job = submit(train_compiled, process_count_per_node=1, distributed_backend="torch")
+        learns, missed, kept, imported = job.result(timeout=180)
+        assert (learns, missed, kept) == (True, 0, 1)
+        if imported:
+            break
+        time.sleep(5)
+    assert imported, template_client.status()
+    assert_warm(job)
+    seconds = [row.seconds for row in first.time().rows][:1], [row.seconds for row in job.time().rows][:1]
+    print("seconds of the first step of the first and of the last compiled job:", *seconds)
+
+
+def train_for_a_while():
+    """Train steps of some milliseconds until the job is canceled."""
+    import torch
+
+    from distdl_jupyter import log
+
+    net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    batch = torch.randn(512, 2048, device="cuda")
+    step = 0
+    while True:
+        optimizer.zero_grad()
+        loss = net(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step % 100 == 0:
+            log(step=step, loss=loss.item())
+
+
+def test_profile_shows_the_kernels_of_the_gpu():
+    job = submit(train_for_a_while, process_count_per_node=1, distributed_backend="torch")
+    wait_for(lambda: job.view().metrics, 100)
+    found = job.profile(4, timeout=100)
+    job.cancel()
+    assert found.uses_gpu
+    frame = found.to_pandas()
+    assert (frame["kind"] == "gpu").any(), frame.to_string()
+    trace = found.trace.read_bytes()
+    assert b'"kernel"' in (gzip.decompress(trace) if trace[:2] == b"\x1f\x8b" else trace)
+    assert job.wait(60).state == State.CANCELED
+
+
+def test_second_job_waits_for_the_one_gpu():
+    if torch.cuda.device_count() != 1:
+        pytest.skip("more than one GPU")
+    first = submit(use_gpu, (8.0,), process_count_per_node=1, distributed_backend="torch", gpus=1)
+    wait_for(lambda: first.view().state == State.RUNNING, 100)
+    second = submit(use_gpu, process_count_per_node=1, distributed_backend="torch", gpus=1)
+    waiting = wait_for(lambda: second.view().queue, 60)
+    assert waiting.place == 1
+    assert second.results(timeout=150) == first.results(timeout=10) == [(1.0, "cuda:0")]
+    assert second.view().phases[0].begun is not None
+
+
+def sleep_after_an_all_reduce():
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    from distdl_jupyter import log
+
+    dist.init_process_group("nccl")
+    dist.all_reduce(torch.ones(2, 3, device="cuda"))
+    torch.cuda.synchronize()
+    log(step=0, loss=1.0)
+    time.sleep(600)
+
+
+def test_last_operation_over_nccl_is_shown_with_its_line():
+    job = submit(sleep_after_an_all_reduce, process_count_per_node=1, distributed_backend="torch")
+    wait_for(lambda: job.view().metrics, 100)
+    shown = job.stacks()
+    job.cancel()
+    (row,) = shown.collectives
+    assert row.operation == "all_reduce", row
+    assert [list(size) for size in row.sizes] == [[2, 3]], row
+    assert row.line, row
+    assert job.wait(60).state == State.CANCELED
+
+
+def reduce_over_nccl():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl")
+    one = torch.ones(1, device="cuda")
+    dist.all_reduce(one)
+    return one.item()
+
+
+def test_more_ranks_than_gpus_are_refused_over_nccl():
+    with pytest.raises(DistDLError) as raised:
+        submit(reduce_over_nccl, process_count_per_node=torch.cuda.device_count() + 1, distributed_backend="torch")
+    assert raised.value.code == "nccl-call-needs-gpus"
+
+
+def test_ranks_that_share_a_gpu_train_over_nccl_where_it_can():
+    count = torch.cuda.device_count() + 1
+    job = submit(reduce_over_nccl, process_count_per_node=count, distributed_backend="torch",
+                 environment_variables={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, oversubscribe=True)  # fmt: skip
+    job.wait(150)
+    print("NCCL", torch.cuda.nccl.version(), job.state, job.view().failure)
+    if torch.cuda.nccl.version() >= (2, 32):
+        assert job.results(timeout=10) == [float(count)] * count
+    else:
+        assert job.view().failure.code == "nccl-duplicate-gpu"
+
+
+def train_with_horovod(steps):
+    """Train on a GPU with Horovod; return whether it was built with NCCL, and the device of the gradients."""
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    torch.cuda.set_device(hvd.local_rank())
+    net = torch.nn.Linear(256, 256).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(8, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+    total = hvd.allreduce(torch.ones(3, device="cuda"), op=hvd.Sum)
+    return bool(hvd.nccl_built()), total.tolist(), str(total.device)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
+def test_horovod_trains_over_nccl():
+    job = submit(train_with_horovod, (20,), process_count_per_node=1, distributed_backend="horovod")
+    assert job.results(timeout=180) == [(True, [1.0, 1.0, 1.0], "cuda:0")]
     assert [note["text"] for note in job.view().notes if note.get("code") in ("hook-failed", "step-times-failed")] == []
     assert len(job.time().rows) == 20
 

@@ -9,6 +9,7 @@ from distdl_jupyter.worker.watch import (
     check_torch,
     child_processes,
     communication,
+    compiling,
     deepspeed,
     device,
     display,
@@ -47,6 +48,7 @@ _PARTS = (
     tensorflow_steps,
     weight_check,
     communication,
+    compiling,
 )
 
 

@@ -3,7 +3,7 @@ import { fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import type { RankRow, Used } from './jobview';
 import { amount, type Resources } from './resources';
 import { __, _n } from '../ui/trans';
-import { bytes, count, number, percent } from '../ui/format';
+import { bytes, count, number, percent, rankWord } from '../ui/format';
 
 /** Up to so many ranks are all shown; of more, the first `SOME` that matter until all are asked for. */
 const ALL = 16;
@@ -66,6 +66,7 @@ function counts(ranks: RankRow[]): string {
   const words: [number, string][] = [
     [many('failed'), __('failed')],
     [many('ready'), __('running')],
+    [many('compiling'), __('compiling')],
     [many('started'), __('started')],
     [many('waiting'), __('waiting')],
     [many('ended'), __('ended')],
@@ -157,11 +158,10 @@ function rankCell({ rank }: RankRow): HTMLElement {
 }
 
 function stateCell({ status, how }: RankRow, odd: boolean, slow: boolean): HTMLElement {
-  const words = { waiting: __('waiting'), started: __('started'), ready: __('running'), ended: __('ended'), failed: __('failed') };
   const mark = h('i', { class: odd ? 'dd-dot dd-odd' : 'dd-dot', 'data-status': status });
   if (odd) return h('span', { class: 'dd-row dd-ink-warn' }, mark, __('differs from the others'));
   const tag = slow ? h('span', { class: 'dd-tag dd-tag-warn' }, __('slow')) : null;
-  return h('span', { class: `dd-row ${status === 'failed' ? 'dd-ink-err' : ''}` }, mark, how ? `${words[status]}, ${how}` : words[status], tag);
+  return h('span', { class: `dd-row ${status === 'failed' ? 'dd-ink-err' : ''}` }, mark, how ? `${rankWord(status)}, ${how}` : rankWord(status), tag);
 }
 
 function table(rows: RankRow[], odd: number[], used: Map<number, Use>): HTMLElement {

@@ -63,7 +63,7 @@ export function phaseWord(phase: (typeof PHASES)[number]): string {
 /** Return the word of a rank's activity as part of a line. */
 export function rankWord(status: string): string {
   const words: Record<string, string> = {
-    waiting: __('waiting'), started: __('started'), ready: __('running'), ended: __('ended'), failed: __('failed'),
+    waiting: __('waiting'), started: __('started'), ready: __('running'), compiling: __('compiling'), ended: __('ended'), failed: __('failed'),
   };
   return words[status] ?? status;
 }
