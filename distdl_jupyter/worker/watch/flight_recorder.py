@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import pickle
 import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import execute
@@ -45,9 +47,27 @@ def _entries() -> list[dict[str, Any]]:
     for name in ("_dump_fr_trace", "_dump_nccl_trace"):
         dump = getattr(module, name, None)
         if dump is not None:
-            with contextlib.suppress(Exception):  # a torch that was built otherwise
+            with contextlib.suppress(Exception), _inductor_left_out():  # a torch that was built otherwise
                 found += pickle.loads(dump(*_WHAT)).get("entries") or []
     return found
+
+
+@contextlib.contextmanager
+def _inductor_left_out() -> Iterator[None]:
+    """Keep torch from importing its compiler, which takes seconds, only to learn that it has compiled nothing.
+
+    To name frames torch asks ``hasattr(torch, "_inductor")``, and that attribute is a lazy import.
+    """
+    torch = vars(sys.modules["torch"])
+    if "torch._inductor" in sys.modules or "_inductor" in torch:
+        yield
+        return
+    torch["_inductor"] = stand_in = ModuleType("torch._inductor")
+    try:
+        yield
+    finally:
+        if torch.get("_inductor") is stand_in:
+            del torch["_inductor"]
 
 
 def _operation(entry: dict[str, Any]) -> dict[str, Any]:
