@@ -14,6 +14,7 @@ from distdl_jupyter.core import caches
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch.hooks import PostImport
 
+
 def watch(finder: PostImport) -> None:
     """Report each compilation, and keep compiled code, on machines whose ranks have no such folder yet."""
     os.environ.setdefault(*caches.compiled_code())
