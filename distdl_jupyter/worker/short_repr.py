@@ -53,7 +53,7 @@ def _describe(value: Any, depth: int) -> str:
     if "__dataclass_fields__" in type(value).__dict__:
         own = {field: vars(value)[field] for field in type(value).__dataclass_fields__ if field in vars(value)}
         return _fields(name, own, depth)
-    if module in _HARMLESS or isinstance(value, range | slice):
+    if module.partition(".")[0] in _HARMLESS or isinstance(value, range | slice):
         return repr(value)
     return name
 

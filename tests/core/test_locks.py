@@ -182,6 +182,6 @@ def test_locks_that_keep_nobody_out_are_found(path, monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="Linux")
-def test_a_file_system_is_named_with_its_place(tmp_path):
+def test_a_file_system_is_named_with_its_place():
     assert disk.file_system(Path("/proc/self/stat")) == "proc at /proc"
-    assert " at /" in disk.file_system(tmp_path)
+    assert disk.file_system(Path("/dev/null")).endswith(" at /dev")  # the root of a chroot is no mount
