@@ -309,10 +309,12 @@ def _check_room(spec: JobSpec) -> None:
     for name, amount in each.items():
         most = there[name]
         if amount and most is not None and amount * spec.process_count > most:
-            words = (plural(amount, "core"), plural(most, "core")) if name == "cores" else (size(amount), size(most))
+            amounts = (amount, amount * spec.process_count, most)
+            each, total, here = (plural(one, "core") if name == "cores" else size(one) for one in amounts)
+            need = f"{plural(spec.process_count, 'process')} with {each} each need {total}"
             raise InvalidSpec(
-                f"{name} needs {words[0]} for each of {plural(spec.process_count, 'process')}, but this machine has "
-                f"{words[1]}.",
+                f"{need if spec.process_count > 1 else f'The job needs {total}'}"
+                f"{' of memory' if name == 'memory' else ''}, but this machine has {here}.",
                 code="local-too-few-resources",
                 field=name,
                 hint=_less(name, most, spec.process_count),

@@ -14,6 +14,7 @@ from typing import Any
 from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.threads import Frame
+from distdl_jupyter.worker.watch.frameworks import JOINS
 
 #: Returns where the user's code called an operation, given its frames from the newest: "In [7], line 12"; "" for none.
 Place = Callable[[Sequence[Frame]], str]
@@ -38,7 +39,10 @@ _SHAPES_REMEDY = (
     "All ranks must pass tensors of the same shape and type: check for uneven data (drop_last=True) and for sizes that "
     "depend on the rank."
 )
-_UNEVEN_REMEDY = "Give every rank the same number of batches (drop_last=True, a DistributedSampler)."
+UNEVEN_REMEDY = (
+    "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let finished ranks wait for "
+    f"the others: {JOINS}."
+)
 #: Operations to which all ranks pass tensors of the same sizes.
 _ALIKE = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
 _NAMED = 4
@@ -225,7 +229,7 @@ def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mappi
     if awaited.caller == _BUFFERS:
         return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
     uneven = awaited.caller == _BACKWARD or awaited.caller.startswith("DDP")
-    return Finding(text, _UNEVEN_REMEDY if uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
+    return Finding(text, UNEVEN_REMEDY if uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
 
 
 def _stand(row: Collective, stands: Mapping[int, str], state: str) -> str:

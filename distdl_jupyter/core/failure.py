@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core.collectives import UNEVEN_REMEDY
 from distdl_jupyter.core.humanize import count, seconds_taken
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
-from distdl_jupyter.worker.watch.frameworks import JOINS
 from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
 
 if TYPE_CHECKING:
@@ -41,13 +41,9 @@ _ENDED_EARLY = "ended with code 0 before its code was finished"
 _ENDED_EARLY_REMEDY = (
     "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
-_UNEVEN_REMEDY = (
-    "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let finished ranks wait for "
-    f"the others: {JOINS}."
-)
 _UNEQUAL_REMEDY = (
     "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "
-    f"ranks make, and for uneven data. {_UNEVEN_REMEDY}"
+    f"ranks make, and for uneven data. {UNEVEN_REMEDY}"
 )
 
 
@@ -111,8 +107,7 @@ def with_collectives(failure: Failure, table: Sequence[Collective], finding: str
     """Return the failure with the table of the ranks' last collective operations and what it tells."""
     if not finding:
         return replace(failure, collectives=list(table))
-    if failure.kind == "unequal":  # which has its remedy
-        return replace(failure, collectives=list(table), evidence=f"{finding} {failure.evidence}")
+    code = failure.code if failure.kind == "unequal" else code
     return replace(failure, collectives=list(table), evidence=f"{finding} {remedy}", code=code)
 
 
@@ -164,7 +159,7 @@ def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) 
             "ranks "
         )
         what += "did not make the same steps or collective calls"
-    remedy = _UNEQUAL_REMEDY if at is None else _UNEVEN_REMEDY
+    remedy = _UNEQUAL_REMEDY if at is None else UNEVEN_REMEDY
     code = "unequal-calls" if at is None else "uneven-steps"
     return replace(failure, kind="unequal", what=what, evidence=remedy, code=code)
 

@@ -67,7 +67,7 @@ def _serve(own: template.Template, job: JobFolder | None, text: str) -> None:
 
 def _take_environment(environment: dict[str, str]) -> None:
     os.environ.clear()
-    os.environ.update({**environment, **modules.ONE_THREAD})
+    os.environ.update({**environment, **modules.NO_THREADS})
 
 
 def _let_begin(job: JobFolder) -> None:

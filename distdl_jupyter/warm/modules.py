@@ -31,8 +31,9 @@ _OWN = (
     "runpy",
     "threadpoolctl",
 )
-#: Variables that keep numerical libraries from starting threads at their import; each job gets its own afterwards.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+#: Variables that keep libraries from starting threads at their import, as torch's compiler does in some
+#: versions where Triton is installed; each job gets its own afterwards.
+NO_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCH_WARM_POOL": "0"}
 
 
 def own() -> tuple[str, ...]:

@@ -49,6 +49,12 @@ _FLAGS = [
 expect.set_options(timeout=TIMEOUT * 1000)
 
 
+def _removed(path: Path) -> bool:
+    """Remove a folder as far as possible, and say whether it is gone: a killed process may still write to it."""
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
+
+
 class Lab:
     """The JupyterLab of an installation: where it listens, which directories it uses, how it is started and stopped."""
 
@@ -125,7 +131,7 @@ class Lab:
         """End and remove all jobs."""
         for folder in JobStore(self.home / "distdl").folders():
             processes.kill_job(folder.id)
-            shutil.rmtree(folder.path)
+            wait_for(lambda path=folder.path: _removed(path), what=f"{folder.id} removed")
 
     @property
     def variables(self) -> dict[str, str]:

@@ -55,7 +55,7 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book
     page = book.page
     book.run(0)
     panel = book.cell(0).locator(".dd-azure-panel")
-    expect(head(panel)).to_have_text("Not signed in to Azure")
+    expect(head(panel)).to_have_text("Not signed in")
     expect(panel.get_by_role("radio", name=re.compile("Device code"))).to_be_checked()
     book.picture("azure-panel-choices", panel)
 
@@ -80,12 +80,12 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book
     azure.login.decline()
     for view in (panel, side):
         expect(view.locator(".dd-azure-line[data-level=error]")).to_contain_text("The sign-in was declined")
-        expect(head(view)).to_have_text("Not signed in to Azure")
+        expect(head(view)).to_have_text("Not signed in")
 
     # Cancelled in the sidebar, then signed in from there.
     choose(side, "Device code")
     side.get_by_role("button", name="Cancel").click()
-    expect(head(side)).to_have_text("Not signed in to Azure")
+    expect(head(side)).to_have_text("Not signed in")
     choose(side, "Device code")
     expect(side.locator(".dd-azure-code")).to_be_visible()
     azure.login.approve()
@@ -119,7 +119,7 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book
     expect(head(side)).to_have_text(f"Signed in as {USER}")
     book.picture("azure-dark")
     panel.get_by_role("button", name="Sign out").click()
-    expect(head(panel)).to_have_text("Not signed in to Azure")
+    expect(head(panel)).to_have_text("Not signed in")
     book.run(1)
     expect(book.cell(1)).to_contain_text("here None")
     choose(panel, "Azure command line")

@@ -163,7 +163,7 @@ def test_the_launch_form(opened: Callable[..., Book]) -> None:
         book.run(number)
     form = pages.form(book.output(1))
     expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
-    expect(form.locator(".dd-form-head")).to_contain_text("warning")
+    expect(form.locator(".dd-form-head")).to_contain_text("checks passed")
     both(book, "launcher", form)
 
 

@@ -194,7 +194,7 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
         ({"cores": 0}, "cores must be an integer from 1 to"),
         ({"cores": True}, "cores must be an integer from 1 to"),
         ({"memory": "much"}, "memory must be a size, not 'much'"),
-        ({"memory": "90000 TB"}, "memory needs"),
+        ({"memory": "90000 TB"}, "of memory, but this machine has"),
         ({"priority": 0.5}, "priority must be an integer"),
         ({"after": "nothing"}, "after: "),
     ],
