@@ -103,9 +103,9 @@ def test_cancel_frees_slots_for_the_job_that_waits(on_spark):
     first = submit(waits, **options)
     begun(first)
     second = submit(sums, **options)
-    wait_for(lambda: "no executor is up" in detail(second), 120, "the reason")
+    wait_for(lambda: "none is up" in detail(second), 120, "the reason")
     assert detail(second) == (
-        "waiting for 2 executors of Spark with 4 cores each; no executor is up; 2 applications share 2 workers with 8 "
+        "waiting for 2 executors of Spark with 4 cores each; none is up; 2 applications share 2 workers with 8 "
         "cores"
     )
     assert second.view().state is State.QUEUED
@@ -131,7 +131,7 @@ def test_cancel_frees_slots_within_five_seconds(on_spark):
 def test_cancel_of_a_waiting_job_leaves_nothing(on_spark):
     cluster_configs.add("large", "spark", {**on_spark.options, "cpus_per_process": CORES + 1})
     job = submit(waits, **{**TWO, "compute_target": "large"})
-    wait_for(lambda: "no executor is up; this job may use 2 workers with 8 cores" in detail(job), 120, "the reason")
+    wait_for(lambda: "none is up; this job may use 2 workers with 8 cores" in detail(job), 120, "the reason")
     job.cancel()
     assert job.wait(30).state is State.CANCELED
     assert not drivers(job)
