@@ -55,7 +55,7 @@ def test_four_ranks_on_two_emulated_nodes_while_they_train(notebook, dark):
     output = book.output(1)
     bar = output.get_by_role("progressbar").first
     expect(output.get_by_text("Running", exact=True)).to_be_visible(timeout=120_000)
-    expect(output.get_by_text("node-1")).to_be_visible()
+    expect(output.get_by_text("node-1").first).to_be_visible()
     expect(pages.curves(output).first).to_be_attached(timeout=60_000)
     book.page.wait_for_function(
         "bar => Number(bar.getAttribute('aria-valuenow')) >= 45", arg=bar.element_handle(), timeout=120_000

@@ -210,7 +210,8 @@ export class Header {
     const mode = this.#mode(card);
     show(this.#metaRow, mode === 'running' || mode === 'ended');
     const more = mode === 'ended' ? endWords(card, this.clock.now()) : this.#hasWork(card) ? [] : [this.#elapsedText(card)];
-    const words = [...places(card), ...more];
+    const compiling = mode === 'running' ? card.hosts.reduce((sum, host) => sum + (host.counts.compiling ?? 0), 0) : 0;
+    const words = [...places(card), ...more, ...(compiling ? [`${count(compiling)} ${rankWord('compiling')}`] : [])];
     const { origin = [] } = this.extras;
     const cost = card.cost ? costWords(card.cost, card.ended, this.clock.now()) : '';
     const earlier = card.resumed_from ? this.#continues(card.resumed_from, card.forked_at) : null;
