@@ -27,7 +27,7 @@ from distdl_jupyter.azure.errors import _TEXTS, AADSTS, code_of
 from distdl_jupyter.clusters.slurm.accounting import Allowed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.ssh import command
-from distdl_jupyter.core import disk, failure, limits
+from distdl_jupyter.core import collectives, disk, failure, limits
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
@@ -433,7 +433,7 @@ def failures() -> Iterator[codes.Entry]:
          failure._ENDED_EARLY_REMEDY),
         ("uneven-steps", failure, "the ranks made different numbers of steps",
          "Rank… had finished … while rank … was in step …: the ranks made different numbers of steps",
-         failure._UNEVEN_REMEDY),
+         collectives.UNEVEN_REMEDY),
         ("unequal-calls", failure, "did not make the same steps or collective calls",
          "Rank… had finished … while rank … was still waiting for …: the ranks did not make the same steps or "
          "collective calls",

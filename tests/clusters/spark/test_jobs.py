@@ -105,8 +105,7 @@ def test_cancel_frees_slots_for_the_job_that_waits(on_spark):
     second = submit(sums, **options)
     wait_for(lambda: "none is up" in detail(second), 120, "the reason")
     assert detail(second) == (
-        "waiting for 2 executors of Spark with 4 cores each; none is up; 2 applications share 2 workers with 8 "
-        "cores"
+        "waiting for 2 executors of Spark with 4 cores each; none is up; 2 applications share 2 workers with 8 cores"
     )
     assert second.view().state is State.QUEUED
     first.cancel()
