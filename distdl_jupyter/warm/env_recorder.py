@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.worker.identity import LAUNCHERS
 
-#: Modules that look through the whole environment at their import, and the prefix that they look for.
+#: Modules that look through the whole environment at their import, and the prefix of what they look for.
 KNOWN_READERS = {"tqdm.utils": "TQDM_", "networkx.utils.backends": "NETWORKX_"}
 _BETWEEN = ("os", "_collections_abc", "collections.abc")
 #: Variables that launchers set for each rank: no template can have their values.

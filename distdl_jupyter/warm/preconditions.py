@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
+from distdl_jupyter.warm.env_recorder import KNOWN_READERS
+
 #: What Python itself and C libraries read when they are loaded, where no recorder sees it.
 AT_LOAD = (
     "LD_", "DYLD_", "MALLOC_", "GLIBC_", "PYTHON", "LC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_",
@@ -32,7 +34,7 @@ def is_watched(name: str, read: Iterable[str]) -> bool:
         return True
     if name in SETTLED_LATER:
         return False
-    return name in _AT_LOAD_NAMES or name.startswith(AT_LOAD)
+    return name in _AT_LOAD_NAMES or name.startswith((*AT_LOAD, *KNOWN_READERS.values()))
 
 
 def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str]) -> str:

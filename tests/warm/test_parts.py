@@ -89,6 +89,7 @@ def test_torchs_own_settings_are_no_variables_of_ranks():
         ({}, {"LD_PRELOAD": "x"}, set(), "LD_PRELOAD"),
         ({}, {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "1", "PYTHONUNBUFFERED": "1"}, set(), ""),
         ({}, {"OMP_NUM_THREADS": "4"}, {"OMP_NUM_THREADS"}, "OMP_NUM_THREADS"),
+        ({}, {"NETWORKX_BACKEND_PRIORITY": "cugraph"}, set(), "NETWORKX_BACKEND_PRIORITY"),
         ({"LANG": "C"}, {"LANG": "ja_JP.UTF-8"}, set(), "LANG"),
         ({}, {"PYTHONHASHSEED": "0"}, set(), "PYTHONHASHSEED"),
         ({"TERM": "dumb"}, {"TERM": "xterm-color", "COLUMNS": "80"}, {"TERM", "COLUMNS"}, ""),
