@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import tests
+from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.node.spawn import WARM
 from distdl_jupyter.warm import import_history, preconditions, template_client, template_files
 from distdl_jupyter.warm.start import COLD
@@ -114,7 +115,7 @@ def revive():
     if said is not None and said["pid"] != _own.get(where.key):
         template_client.stop(where)
     said = _made(where)
-    if preconditions.differing(psutil.Process(said["pid"]).environ(), os.environ, {"TMPDIR"}):
+    if preconditions.differing(psutil.Process(said["pid"]).environ(), for_ranks_here(os.environ), {"TMPDIR"}):
         # A job of an earlier test was still having it made.
         template_client.stop(where)
         said = _made(where)

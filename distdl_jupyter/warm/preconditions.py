@@ -21,7 +21,10 @@ AT_LOAD = (
 _AT_LOAD_NAMES = ("LANG", "LANGUAGE", "TZ")
 #: Variables with a prefix of those that may differ: they are set right after the fork, or are read only when a GPU, or
 #: a strategy of TensorFlow, is first used.
-SETTLED_LATER = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TF_CONFIG", "PYTHONUNBUFFERED")
+SETTLED_LATER = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_WARM_POOL", "CUDA_VISIBLE_DEVICES", "TF_CONFIG",
+    "PYTHONUNBUFFERED",
+)  # fmt: skip
 #: Variables of a terminal, which no rank has: an import that reads them does the same for its output.
 _OF_TERMINALS = ("TERM", "COLUMNS", "LINES", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
 
