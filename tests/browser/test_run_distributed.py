@@ -88,7 +88,7 @@ def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_
     page.keyboard.press("Tab")
     assert page.locator(".jp-Notebook .jp-Cell").count() == 2
     form.get_by_role("button", name="More processes").click()
-    expect(form.locator(".dd-place [role=alert]").first).to_contain_text("plain runs one process, but 2 are asked for")
+    expect(form.locator(".dd-place [role=alert]").first).to_contain_text("plain runs one process, but the job has 2")
     form.get_by_role("button", name="Fewer processes").click()
     expect(form.locator(".dd-place [role=alert]").first).to_be_hidden()
     form.get_by_text("More options").click()
