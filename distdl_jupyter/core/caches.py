@@ -6,6 +6,8 @@ import os
 import platform
 from pathlib import Path
 
+from distdl_jupyter.worker.watch import frameworks
+
 
 def cache_directory() -> Path:
     """Return the package's cache directory (it need not exist yet).
@@ -23,8 +25,8 @@ def cache_directory() -> Path:
 
 
 def compiled_code() -> tuple[str, str]:
-    """Return the variable of torch.compile, and the folder in which it keeps compiled code for the next job.
+    """Return the variable of the compiler of models, and the folder in which it keeps compiled code for the next job.
 
     Its keys hold the versions of torch, CUDA and Triton and the GPU's model, so one folder serves all of them.
     """
-    return "TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "torch-compile")
+    return frameworks.COMPILED_VARIABLE, str(cache_directory() / frameworks.COMPILED_FOLDER)

@@ -18,6 +18,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import SHORT_WAIT
 from distdl_jupyter.views import table
 from distdl_jupyter.views.wire import finite
+from distdl_jupyter.worker.watch import frameworks
 from distdl_jupyter.worker.watch.shutdown import KEPT_ALIVE
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _status_text(view: JobView) -> str:
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
         return _stalled_ranks(view)
     if not view.state.ended and (compiling := [rank.rank for rank in view.ranks if rank.is_compiling]):
-        return f"torch.compile on {humanize.ranks(compiling)}"
+        return f"{frameworks.COMPILER} on {humanize.ranks(compiling)}"
     if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
         return view.phases[-1].detail
     return view.reason

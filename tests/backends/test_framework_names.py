@@ -38,6 +38,7 @@ EXCEPTIONS = {
     "preflight/training.py": "calls of users' code that start processes",
     "preflight/reading.py": "names that users' code usually gives to modules",
     "registry.py": "the backend that is taken when none is chosen",
+    "warm/modules.py": "variables that keep libraries from starting threads when they are loaded",
     "warm/preconditions.py": "prefixes of variables that libraries read when they are loaded",
     "worker/gpu_steps.py": "events of the GPU that the loaded library offers",
     "worker/identity.py": "variables of launchers that say which rank this is",

@@ -16,6 +16,8 @@ NOT_FORKED = (
     "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
     "horovod.keras", "horovod._keras", "deepspeed", "antigravity", "this",
 )  # fmt: skip
+#: What compiles models while they train, the variable of the folder in which it keeps the result, and our folder's name.
+COMPILER, COMPILED_VARIABLE, COMPILED_FOLDER = "torch.compile", "TORCHINDUCTOR_CACHE_DIR", "torch-compile"
 #: Files in which ranks wait for each other, and how people call the module.
 COLLECTIVES = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
 #: Source that speaks of checkpoints, or that writes weights or a state, and a line that does so.
