@@ -1,4 +1,4 @@
-"""``torch.compile``: reports when this rank compiles, and keeps what is compiled for the next job.
+"""``torch.compile``: reports when this rank compiles.
 
 A rank that compiles reports nothing else, sometimes for many minutes. This is the only module that uses
 ``torch._dynamo.callback`` (in torch 2.4 and later); under a torch without it, nothing is reported.
@@ -6,18 +6,15 @@ A rank that compiles reports nothing else, sometimes for many minutes. This is t
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.core import caches
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch.hooks import PostImport
 
 
 def watch(finder: PostImport) -> None:
-    """Report each compilation, and keep compiled code, on machines whose ranks have no such folder yet."""
-    os.environ.setdefault(*caches.compiled_code())
+    """Report each compilation."""
     finder.after("torch._dynamo.callback", _listen)
 
 

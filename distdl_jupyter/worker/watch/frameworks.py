@@ -16,7 +16,7 @@ NOT_FORKED = (
     "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
     "horovod.keras", "horovod._keras", "deepspeed", "antigravity", "this",
 )  # fmt: skip
-#: What compiles models while they train, the variable of the folder in which it keeps the result, and our folder's name.
+#: What compiles models, the variable of the folder in which it keeps the result, and the name of our folder for it.
 COMPILER, COMPILED_VARIABLE, COMPILED_FOLDER = "torch.compile", "TORCHINDUCTOR_CACHE_DIR", "torch-compile"
 #: Files in which ranks wait for each other, and how people call the module.
 COLLECTIVES = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
