@@ -310,8 +310,8 @@ def _check_room(spec: JobSpec) -> None:
         most = there[name]
         if amount and most is not None and amount * spec.process_count > most:
             amounts = (amount, amount * spec.process_count, most)
-            each, total, here = (plural(one, "core") if name == "cores" else size(one) for one in amounts)
-            need = f"{plural(spec.process_count, 'process')} with {each} each need {total}"
+            single, total, here = (plural(one, "core") if name == "cores" else size(one) for one in amounts)
+            need = f"{plural(spec.process_count, 'process')} with {single} each need {total}"
             raise InvalidSpec(
                 f"{need if spec.process_count > 1 else f'The job needs {total}'}"
                 f"{' of memory' if name == 'memory' else ''}, but this machine has {here}.",

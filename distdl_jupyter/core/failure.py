@@ -41,6 +41,8 @@ _ENDED_EARLY = "ended with code 0 before its code was finished"
 _ENDED_EARLY_REMEDY = (
     "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
+#: The code where the ranks made different numbers of steps.
+_UNEVEN = "uneven-steps"
 _UNEQUAL_REMEDY = (
     "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "
     f"ranks make, and for uneven data. {UNEVEN_REMEDY}"
@@ -107,6 +109,8 @@ def with_collectives(failure: Failure, table: Sequence[Collective], finding: str
     """Return the failure with the table of the ranks' last collective operations and what it tells."""
     if not finding:
         return replace(failure, collectives=list(table))
+    if failure.code == _UNEVEN:  # how many steps each rank made says more than its last call
+        remedy = failure.evidence
     code = failure.code if failure.kind == "unequal" else code
     return replace(failure, collectives=list(table), evidence=f"{finding} {remedy}", code=code)
 
@@ -160,7 +164,7 @@ def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) 
         )
         what += "did not make the same steps or collective calls"
     remedy = _UNEQUAL_REMEDY if at is None else UNEVEN_REMEDY
-    code = "unequal-calls" if at is None else "uneven-steps"
+    code = "unequal-calls" if at is None else _UNEVEN
     return replace(failure, kind="unequal", what=what, evidence=remedy, code=code)
 
 

@@ -94,15 +94,18 @@ def end(job):
 
 
 def explained(job):
-    """Return the stacks of a job that hangs, as soon as they explain it."""
+    """Return the stacks of a job that hangs, as soon as they explain it twice: the first may be from before it hangs."""
+    last = None
 
     def look():
+        nonlocal last
         view = job.view()
         assert not view.state.ended, (view.reason, [line.text for line in job.logs()])
         if not all(rank.status == "ready" for rank in view.ranks):
             return None
         taken = job.stacks(30)
-        return taken if taken.finding is not None else time.sleep(0.5)
+        before, last = last, taken.finding
+        return taken if last is not None and last == before else time.sleep(0.5)
 
     return wait_for(look, 120, "an explanation")
 
