@@ -94,7 +94,7 @@ def end(job):
 
 
 def explained(job):
-    """Return the stacks of a job that hangs, as soon as they explain it twice: the first may be from before it hangs."""
+    """Return the stacks of a job that hangs, once they explain it twice: the first may be from before it hangs."""
     last = None
 
     def look():
