@@ -324,6 +324,7 @@ export class Header {
   #drawStacks(card: Card): void {
     const can = card.can_ask_stacks || card.stacks.length > 0;
     show(this.#stacks, can && !this.#detached && !this.#asking && card.stall === null);
+    this.#stall.showTable(!this.#stacksOpen);
     const word = this.#stacksOpen ? __('Hide stacks') : __('Show stacks');
     for (const each of [this.#stacks, this.#stallStacks]) {
       assign(each, { 'aria-expanded': String(this.#stacksOpen) });

@@ -29,4 +29,9 @@ export class StallLine {
     setText(this.#since, __('%1 without progress', duration(Math.max(0, this.clock.now() - stall.since))));
     assign(this.#since, { title: __('since %1', time(stall.since)) });
   }
+
+  /** Show the table of collective operations, or hide it while the stacks below show it. */
+  showTable(shown: boolean): void {
+    show(this.#table, shown);
+  }
 }
