@@ -165,7 +165,9 @@ def test_a_narrow_page_shows_the_job_s_name_and_no_metric_in_part(
         page.get_by_role("button", name="Table").click()
         values = page.get_by_role("region", name="Values as a table")
         expect(values).to_be_visible()
-        below = values.bounding_box()
+        # A click may have scrolled the page.
+        edge, below = tabs.bounding_box(), values.bounding_box()
+        assert edge is not None
         assert below is not None
         assert below["y"] >= edge["y"] + edge["height"] - 1
         book.picture(f"page-narrow-{width}", page)
