@@ -73,7 +73,7 @@ def _cannot(view: JobView, ranks: Sequence[int] | None = None) -> str:
         return f"has ended ({view.state.value}), so it has no step to record."
     if view.compute_target == "azureml":
         return "runs on Azure ML, which cannot send requests to the ranks."
-    running = {rank.rank for rank in view.ranks if rank.status in ("started", "ready")}
+    running = {rank.rank for rank in view.ranks if rank.is_running}
     if not running or (ranks is not None and not running.intersection(ranks)):
         which = ranks_in_words(list(ranks)) if ranks is not None else "none of its ranks"
         return f"is {view.state.value} and {which} {'does not run' if ranks is not None else 'runs'}."

@@ -39,7 +39,7 @@ def _nobody(view: JobView) -> str:
     """Return why no rank can be asked, the end of a sentence; "" when one can."""
     if view.state.ended:
         return f"has ended ({view.state.value})"
-    if any(rank.status in ("started", "ready") for rank in view.ranks):
+    if any(rank.is_running for rank in view.ranks):
         return ""
     if any(rank.status == "ended" for rank in view.ranks):
         return "is ending, and none of its ranks is running"

@@ -311,10 +311,11 @@ def _check_room(spec: JobSpec) -> None:
         if amount and most is not None and amount * spec.process_count > most:
             amounts = (amount, amount * spec.process_count, most)
             single, total, here = (plural(one, "core") if name == "cores" else size(one) for one in amounts)
-            need = f"{plural(spec.process_count, 'process')} with {single} each need {total}"
+            processes = plural(spec.process_count, "process")
+            need = f"{processes} with {single} each need" if spec.process_count > 1 else "The job needs"
+            of_memory = " of memory" if name == "memory" else ""
             raise InvalidSpec(
-                f"{need if spec.process_count > 1 else f'The job needs {total}'}"
-                f"{' of memory' if name == 'memory' else ''}, but this machine has {here}.",
+                f"{need} {total}{of_memory}, but this machine has {here}.",
                 code="local-too-few-resources",
                 field=name,
                 hint=_less(name, most, spec.process_count),

@@ -23,8 +23,8 @@ queue      while it waits for its turn: the fields of core.queue.QueueView
 handle     ``cluster``, ``data``, ``nonce``: what attaching needs after a supervisor died
 resume     a new supervisor was started because the one before had died; ``lines`` of the log until then
 rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,
-           ``pid``, ``gpu``; at the end ``code`` (exit code) or ``signal`` (a name such as "KILL"), ``evidence``; a rank
-           that is ``waiting`` again has no process now
+           ``pid``, ``gpu``, ``compiling`` (whether torch.compile is at work); at the end ``code`` (exit code) or
+           ``signal`` (a name such as "KILL"), ``evidence``; a rank that is ``waiting`` again has no process now
 metric     ``rank``, ``step``, ``values`` {name: number}; one that stands for several ``reports`` is the last of them,
            and has for each value, in their order, what a curve shows of all of them as ``folded`` (core.buckets:
            ``Series.folded``); with ``again`` it replaces what the rank reported of its step and of later ones

@@ -39,6 +39,11 @@ class RankView:
     collectives: dict[str, Any] | None = None
 
     @property
+    def is_running(self) -> bool:
+        """Whether its process has begun and not ended."""
+        return self.status in ("started", "ready")
+
+    @property
     def is_compiling(self) -> bool:
         """Whether torch.compile is at work in its process, which has not ended."""
-        return self.compiling and self.status in ("started", "ready")
+        return self.compiling and self.is_running

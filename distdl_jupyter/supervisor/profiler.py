@@ -84,7 +84,7 @@ class ProfileCollector:
         """Begin a profile of so many steps of some ranks, None for all, unless one is being made."""
         if self._now is not None or type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
             return
-        running = {rank.rank for rank in self._recorder.view.ranks if rank.status in ("started", "ready")}
+        running = {rank.rank for rank in self._recorder.view.ranks if rank.is_running}
         wanted = sorted(running if ranks is None else running & {one for one in ranks if type(one) is int})
         known = [*profiles.numbers(self._recorder.folder), *(one.number for one in self._recorder.view.profiles)]
         number, now = max(known, default=0) + 1, time.time()

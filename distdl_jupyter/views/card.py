@@ -147,7 +147,7 @@ def rank_status(rank: RankView) -> RankStatus:
 
 def can_ask_stacks(view: JobView) -> bool:
     """Say whether some rank has begun and not ended, so that it may be asked where it stands."""
-    return not view.state.ended and any(rank.status in ("started", "ready") for rank in view.ranks)
+    return not view.state.ended and any(rank.is_running for rank in view.ranks)
 
 
 def _profiles(view: JobView) -> tuple[ProfileTaken, ...]:

@@ -142,23 +142,15 @@ def test_the_last_micro_batch_under_no_sync_is_found_with_its_line(distdl_home, 
 
 
 @pytest.mark.full
-def test_a_trainer_of_lightning_on_one_process_is_found_and_its_remedy_is_right(distdl_home):
+@pytest.mark.parametrize(("code", "name"), [(checked_data.fits, "Trainer"), (checked_data.fits_with_fabric, "Fabric")])
+def test_a_trainer_of_lightning_on_one_process_is_found_and_its_remedy_is_right(distdl_home, code, name):
     pytest.importorskip("lightning")
-    (found,) = check(checked_data.fits).findings
+    (found,) = check(code).findings
     assert found.code == "trainer-alone"
-    assert found.example == 'Trainer(accelerator="cpu", devices=2, strategy="ddp")'
-    right = check(checked_data.fits, (2,))  # which cannot run on one process
+    assert found.example == f'{name}(accelerator="cpu", devices=2, strategy="ddp")'
+    right = check(code, (2,))  # which cannot run on one process
     assert important(right) == [], str(right)
     assert right.steps == 3
-
-
-@pytest.mark.full
-def test_a_fabric_of_lightning_on_one_process_is_found_and_its_remedy_is_right(distdl_home):
-    pytest.importorskip("lightning")
-    (found,) = check(checked_data.fits_with_fabric).findings
-    assert found.code == "trainer-alone"
-    assert found.example == 'Fabric(accelerator="cpu", devices=2, strategy="ddp")'
-    assert important(check(checked_data.fits_with_fabric, (2,))) == []
 
 
 @pytest.mark.full

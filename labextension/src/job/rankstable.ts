@@ -63,15 +63,8 @@ function first(ranks: RankRow[], odd: number[]): RankRow[] {
 
 function counts(ranks: RankRow[]): string {
   const many = (status: RankRow['status']): number => ranks.filter((row) => row.status === status).length;
-  const words: [number, string][] = [
-    [many('failed'), __('failed')],
-    [many('ready'), __('running')],
-    [many('compiling'), __('compiling')],
-    [many('started'), __('started')],
-    [many('waiting'), __('waiting')],
-    [many('ended'), __('ended')],
-  ];
-  return words.flatMap(([number, word]) => (number ? [`${count(number)} ${word}`] : [])).join(', ');
+  const found = (['failed', 'ready', 'compiling', 'started', 'waiting', 'ended'] as const).filter(many);
+  return found.map((status) => `${count(many(status))} ${rankWord(status)}`).join(', ');
 }
 
 interface Column {
