@@ -120,13 +120,11 @@ class Job:
 
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
-
-        In an elastic job whose rank 0 had no process at the end, the value is that of the first rank that had one.
         """
         from distdl_jupyter import results
 
         view = self._completed(timeout)
-        return results.value(self.folder, view.ranks[next((rank.rank for rank in view.ranks if rank.ok), 0)])
+        return results.value(self.folder, view.ranks[0])
 
     def results(self, timeout: float | None = None) -> list[Any]:
         """Wait until the job has ended and return the values of all ranks, in rank order.

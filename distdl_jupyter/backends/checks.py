@@ -143,37 +143,16 @@ def horovod_build(code: Code, spec: JobSpec, built_for: Collection[Package]) -> 
 
 
 def elastic(code: Code, spec: JobSpec) -> Check | None:
-    """Code with ``hvd.elastic.run`` runs as an elastic job, and an elastic job has such code; None without Horovod."""
-    asked = spec.backend_options.get("elastic") is True
-    written = code.needs("horovod") and code.uses("elastic")
-    if spec.process_count == 1 or not (asked or written):
+    """Code with ``hvd.elastic.run`` runs as an ordinary job; None for other code."""
+    if spec.process_count == 1 or not (code.needs("horovod") and code.uses("elastic")):
         return None
-    says = "processes that fail are replaced" if asked else "all processes end when one fails"
-    return Check("Elastic", says, tuple(_elastic_findings(code, spec, asked=asked, written=written)))
-
-
-def _elastic_findings(code: Code, spec: JobSpec, *, asked: bool, written: bool) -> Iterator[Finding]:
-    if written and not asked:
-        yield Finding(
-            "info",
-            "not-elastic-job",
-            "The code uses hvd.elastic, but the job is not elastic: when one process fails, all of them end.",
-            "Set elastic=True and max_restarts=3 on the backend horovod-gloo to replace processes that fail.",
-        )
-    if asked and code.read and not written:
-        yield Finding(
-            "warning",
-            "not-elastic-code",
-            "elastic=True is set, but the code does not use hvd.elastic.run, so all processes end when one fails.",
-            "Train in a function with @hvd.elastic.run and a state of hvd.elastic, or remove elastic.",
-        )
-    if asked and not spec.max_restarts:
-        yield Finding(
-            "warning",
-            "elastic-without-restarts",
-            "elastic=True replaces processes that fail up to max_restarts times, which is 0.",
-            "Set max_restarts, for example max_restarts=3.",
-        )
+    finding = Finding(
+        "info",
+        "not-elastic-job",
+        "The code uses hvd.elastic, but all processes end when one fails: lost processes are not replaced.",
+        "Save checkpoints in checkpoint_dir(), and set max_restarts and, for fewer nodes, min_node_count.",
+    )
+    return Check("Elastic", "all processes end when one fails", (finding,))
 
 
 def keras(code: Code, draft: CapturedCode, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:

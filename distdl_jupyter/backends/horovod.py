@@ -3,23 +3,20 @@
 ``gloo``: each rank is started directly with the variables that ``horovodrun`` would set, and meets the others at a
 server (``rendezvous``); ``horovodrun`` itself is not needed and its seconds of probing are saved. The variables
 are those of ``horovod.ray`` (horovod/ray/runner.py, release 0.28.1). ``mpi``: Open MPI's ``mpirun`` starts the ranks.
-An elastic job has a program of its own that starts them (``elastic``).
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends import elastic, mpirun, rendezvous
+from distdl_jupyter.backends import mpirun, rendezvous
 from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment, listed
 from distdl_jupyter.backends.torch import TRAINERS
 from distdl_jupyter.backends.usage import Usage
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankSlot, Service
 
 if TYPE_CHECKING:
@@ -29,10 +26,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.preflight.model import CapturedCode, Check
     from distdl_jupyter.preflight.reading import Code
 
-#: Clusters with elastic jobs.
-_ELASTIC_CLUSTERS = ("local", "ssh")
-#: Variables of a rank that change in an elastic job whenever processes come and go.
-_VARY = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 INSTALL = "The first build takes about 4 minutes. Run: distdl install horovod"
 
 
@@ -48,23 +41,6 @@ class HorovodOptions:
         default=None, metadata={"help": "size of the buffer that merges small all-reduces, in MB"}
     )
     cycle_time_ms: float | None = field(default=None, metadata={"help": "wait between all-reduce rounds, in ms"})
-    elastic: bool = field(
-        default=False,
-        metadata={"help": "run hvd.elastic.run code: processes that fail are replaced, up to max_restarts times, "
-                  "while the others keep their state"},
-    )  # fmt: skip
-    min_process_count: int | None = field(
-        default=None,
-        metadata={"help": "minimum number of processes with which an elastic job continues (default: all)"},
-    )
-    host_discovery: str = field(
-        default="",
-        metadata={"help": "a file with lines HOST:SLOTS, or a script that prints them: the current hosts of an elastic "
-                  "job"},
-    )  # fmt: skip
-    elastic_timeout_seconds: float = field(
-        default=600.0, metadata={"help": "timeout for the processes of an elastic job to connect, in seconds"}
-    )
 
 
 def _begin(imports: Collection[str]) -> str:
@@ -158,16 +134,13 @@ class HorovodBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""
-        if placement.rehearsed and (options.elastic or options.controller != "gloo"):
+        if placement.rehearsed and options.controller != "gloo":
             raise InvalidSpec(
-                f"A rehearsal does not support {'elastic jobs' if options.elastic else 'horovod-mpi'}, because the "
-                "program that starts the processes cannot reach the networks of the nodes.",
+                "A rehearsal does not support horovod-mpi, because mpirun cannot reach the networks of the nodes.",
                 code="rehearse-backend-unsupported",
                 field="rehearse",
                 hint="Use horovod-gloo or torch, or remove rehearse.",
             )
-        if options.elastic:
-            return _elastic_plan(spec, placement, options)
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
 
 
@@ -201,97 +174,6 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
         services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
         distribution="mpi",
     )
-
-
-def _elastic_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
-    """Return a plan whose ranks the program ``backends.elastic`` starts; it assigns Horovod's ranks while they run."""
-    _check_elastic(spec, options)
-    discovery = _host_discovery(spec, options)
-    arguments = (placement.address, str(placement.ports[0]), str(_min_size(spec, options)),
-                 f"{options.elastic_timeout_seconds:g}")  # fmt: skip
-    shared = {
-        "HOROVOD_ELASTIC": "1",
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        **_tuning(options),
-    }
-    own = [common_environment(placement, place) for place in placement.ranks]
-    return Plan(
-        environments=tuple(
-            {name: value for name, value in one.items() if name not in _VARY}
-            | shared
-            | {"HOROVOD_GLOO_IFACE": placement.interface_of(place)}
-            for one, place in zip(own, placement.ranks, strict=True)
-        ),
-        launcher=Launcher(
-            ("{python}", "-P", "-m", elastic.__name__, *arguments),
-            lambda _text: None,
-            reports_exits=True,
-            discovery=discovery,
-        ),
-        distribution="mpi",
-    )
-
-
-def _check_elastic(spec: JobSpec, options: HorovodOptions) -> None:
-    """Raise InvalidSpec when an elastic job cannot be as it is asked for."""
-    if options.controller != "gloo":
-        raise InvalidSpec(
-            "An elastic job needs horovod-gloo, because MPI stops all processes when one fails.",
-            code="elastic-needs-gloo",
-            field="distributed_backend",
-            hint="Set distributed_backend='horovod-gloo'.",
-        )
-    if spec.cluster not in _ELASTIC_CLUSTERS:
-        raise InvalidSpec(
-            f"{spec.compute_target} does not support elastic Horovod jobs. They run on this machine and on SSH hosts.",
-            code="elastic-unsupported",
-            field="elastic",
-            hint="Remove elastic, and set max_restarts and min_node_count. Then all processes restart from "
-            "checkpoint_dir() on the remaining nodes.",
-        )
-    if spec.kind == "ranks":
-        raise InvalidSpec(
-            "Ranks that are kept between cells cannot be elastic.",
-            code="elastic-kept-ranks",
-            field="elastic",
-            hint="Remove elastic.",
-        )
-    if not 1 <= _min_size(spec, options) <= spec.process_count:
-        raise InvalidSpec(
-            f"min_process_count is {options.min_process_count}, but the job has at most "
-            f"{plural(spec.process_count, 'process')}.",
-            code="min-process-count-invalid",
-            field="min_process_count",
-            hint=f"Set min_process_count to a number from 1 to {spec.process_count}.",
-        )
-    if not options.elastic_timeout_seconds > 0:
-        raise InvalidSpec(
-            "elastic_timeout_seconds must be greater than 0.",
-            code="elastic-timeout-invalid",
-            field="elastic_timeout_seconds",
-        )
-    discovery = _host_discovery(spec, options)
-    if discovery and not os.access(discovery, os.R_OK):
-        raise InvalidSpec(
-            f"Cannot read the file {discovery} of host_discovery.",
-            code="host-discovery-unreadable",
-            field="host_discovery",
-            hint="Set host_discovery to a file with lines HOST:SLOTS, or to a script that prints them.",
-        )
-
-
-def _min_size(spec: JobSpec, options: HorovodOptions) -> int:
-    """Return with how few processes the job goes on: as said, else those of ``min_node_count``, else all."""
-    if options.min_process_count is not None:
-        return options.min_process_count
-    return (spec.min_node_count or spec.node_count) * spec.process_count_per_node
-
-
-def _host_discovery(spec: JobSpec, options: HorovodOptions) -> str:
-    if not options.host_discovery:
-        return ""
-    return str(Path(spec.working_directory or ".") / Path(options.host_discovery).expanduser())
 
 
 def _slot(spec: JobSpec, place: RankSlot) -> dict[str, str]:

@@ -80,11 +80,6 @@ class Rendezvous:
             self._finished.pop(scope)
             self._values.pop(scope, None)
 
-    def clear(self) -> None:
-        """Forget all values."""
-        self._values.clear()
-        self._finished.clear()
-
 
 class _Connection(asyncio.Protocol):
     """One request and its answer."""

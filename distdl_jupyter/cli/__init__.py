@@ -241,7 +241,7 @@ def _add_script_flags(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
     arguments.add_job_flags(one)
     arguments.name_backends(one)
     one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE",
-                     help="an option of the backend or the cluster, such as elastic=true")  # fmt: skip
+                     help="an option of the backend or the cluster, such as cycle_time_ms=0.5")  # fmt: skip
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     _add_other_flags(one)
     batchai.add_flags(one)
@@ -258,7 +258,6 @@ def _add_other_flags(one: argparse.ArgumentParser) -> None:
     """Add what other launchers call our options, without listing it."""
     for flag, name in (OTHER_FLAGS | _ODD_FLAGS).items():
         one.add_argument(flag, dest=name, type=_value, help=argparse.SUPPRESS)
-    one.add_argument("--elastic", action="store_true", default=None, help=argparse.SUPPRESS)
     one.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
 
 
@@ -524,7 +523,7 @@ def _started(job: Job, chosen: argparse.Namespace) -> int:
 def _options(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given, those of backends and clusters too."""
     own = {name: _value(text) for name, text in _pairs(chosen.option).items()}
-    others = {name: getattr(chosen, name, None) for name in ("elastic", *OTHER_FLAGS.values())}
+    others = {name: getattr(chosen, name, None) for name in OTHER_FLAGS.values()}
     return {**own, **_given(chosen), **{name: value for name, value in others.items() if value is not None}}
 
 

@@ -61,15 +61,6 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """The end of a rank's process ``pid`` while the job goes on: in its place comes another one, or for now none."""
-
-    exit: Exit
-    pid: int
-    replaced: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Start:
     """One rank's process was started."""
 
@@ -227,13 +218,10 @@ class ClockOffset(NamedTuple):
 class Run(ABC):
     """A started job."""
 
-    #: Whether ranks that fail are replaced (see ``gone``), so that only an exit says that one has failed for good.
-    replaces: ClassVar[bool] = False
-
     @property
     @abstractmethod
     def streams(self) -> tuple[Stream, ...]:
-        """The descriptors to read, until each ends; one that ``replaces`` ranks may have more later."""
+        """The descriptors to read, until each ends."""
 
     @abstractmethod
     def started(self) -> list[Start]:
@@ -258,14 +246,6 @@ class Run(ABC):
     @abstractmethod
     def poll(self) -> list[Exit]:
         """Return the exits since the last call. Every rank exits exactly once, also when its launcher dies."""
-
-    def gone(self) -> Sequence[Gone]:
-        """Return the processes that ended since the last call without their ranks having ended for good."""
-        return ()
-
-    def gave_up(self) -> str:
-        """Return why the run itself has ended the job for good, one sentence; "" when it has not."""
-        return ""
 
     def interrupted(self) -> str:
         """Return why a queue took the machines from ranks that had not failed, one sentence; "" when it did not.

@@ -13,14 +13,8 @@ from typing import Any
 from distdl_jupyter.core import options
 from distdl_jupyter.core.errors import InvalidSpec
 
-#: Options of every job, and those of the elastic backend, by what others call them.
-ALIASES: dict[str, str] = {
-    **{alias: name for name, about in options.ABOUT.items() for alias in about.aliases},
-    "min_np": "min_process_count",
-    "min_num_proc": "min_process_count",
-    "host_discovery_script": "host_discovery",
-    "elastic_timeout": "elastic_timeout_seconds",
-}
+#: Options of every job by what others call them.
+ALIASES: dict[str, str] = {alias: name for name, about in options.ABOUT.items() for alias in about.aliases}
 
 #: Words that mean the total number of processes; divided by the nodes.
 TOTALS = ("np", "num_proc", "num_processes", "num_workers")
@@ -118,6 +112,9 @@ def _meaning(name: str) -> str:
 #: Names that an answer lists at most where none is near, and where some are.
 _LISTED = 10
 _NEAREST = 5
+#: Names of elastic Horovod's options.
+_ELASTIC = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
+            "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
 #: How alike two names are at least, and how much less alike than the nearest one.
 _ALIKE, _LESS_ALIKE = 0.7, 0.2
 #: From so many letters on the beginning of a name is compared with it.
@@ -138,6 +135,11 @@ def unknown(
     ``where`` follows the name, such as "of the cluster lab" or "for monitoring". Where none is near a short list is
     given whole; a long one hides what is wrong.
     """
+    if what == "option" and _letters(name) in _ELASTIC:
+        return (
+            f"Elastic Horovod is not supported, so {name} is not an option. Use max_restarts and min_node_count: all "
+            "processes restart from checkpoint_dir() on the remaining nodes."
+        )
     names = sorted(allowed)
     near = _nearest(name, names, frozenset(common), aliases)
     if near:

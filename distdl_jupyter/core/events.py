@@ -37,7 +37,7 @@ result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem
            ``collectives`` (worker.stacks.last_operations); a second one, of a rank that has ended, has what its log
            tells of its failure (supervisor.postmortem)
 world      ``node_count``, ``process_count``: on how many the ranks that begin now run, when it is not as before
-restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew, with ``ranks`` only these;
+restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew;
            ``requeued`` when none had failed, but a queue had taken the machines away
 stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``,
            ``collectives`` (the table of core.collectives)
@@ -85,7 +85,7 @@ from distdl_jupyter.core.state import State
 
 __all__ = [
     "LOG_TYPES", "MAX_LOG_TEXT", "VERSION", "Event", "EventWriter", "JobLock", "LineFile", "batches", "encode",
-    "is_full_restart", "last_file", "log_path", "number_from_json", "read", "read_all", "read_file", "size",
+    "last_file", "log_path", "number_from_json", "read", "read_all", "read_file", "size",
 ]  # fmt: skip
 
 VERSION = 1
@@ -114,11 +114,6 @@ def log_path(path: Path) -> Path:
     """Return where the log of a job stands, whose events stand at ``path``: for the first edition there too."""
     log = path.with_name("log.jsonl")
     return path if first_edition.is_one(path, log) else log
-
-
-def is_full_restart(event: Event) -> bool:
-    """Say whether all ranks begin anew with this event."""
-    return event["type"] == "restart" and event.get("ranks") is None
 
 
 def last_file(path: Path) -> Path:
@@ -301,7 +296,7 @@ class EventWriter:
 
 def _log_line(event: Event) -> Event | None:
     """Return what the log has of an event."""
-    if is_full_restart(event):
+    if event["type"] == "restart":
         return {"v": VERSION, "t": event["t"], "type": "attempt"}
     return event if event["type"] in LOG_TYPES else None
 

@@ -47,7 +47,7 @@ def _decoded(data: bytes) -> list[Event]:
     for event in found:  # the first edition wrote these otherwise
         if event["type"] == "part":
             event["type"] = "count"
-        elif event["type"] == "restart" and event.get("ranks") is None:
+        elif event["type"] == "restart":
             event["type"] = "attempt"
     return [event for event in found if event["type"] in events.LOG_TYPES]
 

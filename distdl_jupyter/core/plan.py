@@ -115,17 +115,11 @@ class Launcher:
 
     ``first_exit`` reads from what the launcher printed which rank ended first: (rank, exit code, signal number), None
     when it does not say. ``environment`` holds settings of the launcher itself; ranks may inherit them.
-
-    One that ``reports_exits`` replaces ranks and reports how each ended (``clusters.agents.elastic_run`` starts and
-    signals them for it). ``discovery`` is a file on the machine that submitted, or a script there, that says which
-    hosts it has, "" for all.
     """
 
     argv: tuple[str, ...]
     first_exit: Callable[[str], tuple[int, int | None, int | None] | None]
     environment: Mapping[str, str] = field(default_factory=dict)
-    reports_exits: bool = False
-    discovery: str = ""
 
 
 Distribution = Literal["mpi", "torch", "tensorflow", "ray"]

@@ -437,8 +437,6 @@ def _rank(view: JobView, event: Event) -> None:
     rank = view.rank(event.get("rank"))
     if rank is None:
         return
-    if event.get("status") == "waiting":
-        rank = view.ranks[rank.rank] = _anew(rank)
     for name in ("node", "host", "local_rank", "pid", "gpu", "status", "compiling", "code", "signal", "evidence"):
         if event.get(name) is not None:
             setattr(rank, name, event[name])
@@ -578,9 +576,6 @@ def _restart(view: JobView, event: Event) -> None:
                                  requeued=bool(event.get("requeued"))))  # fmt: skip
     for metric in view.metrics.values():
         metric.stale = True
-    if event.get("ranks") is not None:
-        view.ranks = [_anew(one) if one.rank in event["ranks"] else one for one in view.ranks]
-        return
     view.ranks = [_anew(one) for one in view.ranks]
     view.state, view.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
     _join_queue(view, event["t"])

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from distdl_jupyter.core.events import is_full_restart
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.redact import text as masked
@@ -70,7 +69,7 @@ class PointFold:
         """Take the next event."""
         if event["type"] == "world":
             self._count = int(event.get("process_count") or self._count)
-        elif is_full_restart(event):
+        elif event["type"] == "restart":
             rest = self.rest()
             self._newest.clear()
             return rest

@@ -122,9 +122,6 @@ class Attempt:
         while self._running:
             reader.run(_TICK)
             exits = run.poll()
-            if run.replaces:
-                reader.add(run.streams)
-            self._record_replaced()
             if exits:
                 reader.drain({exit_.rank for exit_ in exits})
                 with self._recorder.together():
@@ -151,23 +148,11 @@ class Attempt:
         self._hangs.finish()
         if self._profiles is not None:
             self._profiles.finish()
-        if (why := run.gave_up()) and self.stopped_by in ("", "failure"):
-            self.stopped_by, self.reason = "time", why
 
     def _keep_slots(self) -> None:
         if (now := time.monotonic()) - self._slots_kept_at >= _KEEP_SLOTS:
             self._slots_kept_at = now
             self._run.keep_slots()
-
-    def _record_replaced(self) -> None:
-        """Record processes that ended while the job goes on; one that is replaced is a restart of its rank."""
-        for gone in self._run.gone():
-            self._reader.drain()
-            rank = self._recorder.view.ranks[gone.exit.rank]
-            if gone.replaced:
-                self._recorder.replace(rank, gone.pid, messages.replaced(rank, gone.exit))
-            else:
-                self._recorder.write("rank", rank=rank.rank, status="waiting", evidence=gone.exit.evidence)
 
     def _record_exit(self, exit_: Exit) -> None:
         self._running.discard(exit_.rank)
@@ -289,9 +274,7 @@ class Attempt:
             self._stopper = stop.Stopper(stop.after_hang(), self._run.signal)
 
     def _notice_failure(self) -> None:
-        # A rank that may still be replaced has not failed for good before its exit is recorded.
-        final = (rank for rank in self._recorder.view.ranks if rank.status == "ended" or not self._run.replaces)
-        if self._stopper is None and any(map(has_failed, final)):
+        if self._stopper is None and any(map(has_failed, self._recorder.view.ranks)):
             self._stopper = stop.Stopper(stop.after_failure(), self._run.signal)
             self.stopped_by = "failure"
             self._hangs.explain_failure()

@@ -303,7 +303,6 @@ class Launch:
             "DISTDL_JOB_DIR": str(self._folder.path),
             "DISTDL_NONCE": self.nonce,
             "DISTDL_RESTART_COUNT": str(restart_count),
-            "DISTDL_MAX_RESTARTS": str(self._spec.max_restarts),
             "PYTHONUNBUFFERED": "1",
             "DISTDL_BACKEND": self.backend.name,
             "DISTDL_SUBMITTER": self._spec.submitter,

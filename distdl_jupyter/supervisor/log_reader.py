@@ -102,22 +102,13 @@ class LogReader:
         self._looked = time.monotonic()
         self._pace = flow.Pace()
         streams = tuple(streams)
-        self._nonce = nonce
-        self._safe_end = safe_end
         self._most = max(flow.LEAST, min(_READ, _ROUND // max(1, len(streams))))
-        self.add(streams)
-
-    def add(self, streams: Iterable[Stream]) -> None:
-        """Read these streams too; those that are known are left out."""
-        new = [stream for stream in streams if stream.fd not in self._splitters]
-        count = len(self._splitters) + len(new)
-        for stream in new:
+        for stream in streams:
             self._selector.register(stream.fd, selectors.EVENT_READ, stream)
             self._splitters[stream.fd] = LineSplitter(
-                self._nonce if stream.rank is not None else "", in_order=stream.start is not None,
-                safe_end=self._safe_end,
-            )  # fmt: skip
-            self._half[stream.fd] = flow.widen(stream.fd, count) // 2
+                nonce if stream.rank is not None else "", in_order=stream.start is not None, safe_end=safe_end
+            )
+            self._half[stream.fd] = flow.widen(stream.fd, len(streams)) // 2
 
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""

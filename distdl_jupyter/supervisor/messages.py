@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import registry
-from distdl_jupyter.core.failure import describe, is_lost
+from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import count, plural, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from distdl_jupyter.clusters.base import Exit
     from distdl_jupyter.core.failure import Failure
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
@@ -56,12 +54,6 @@ def shards(source: str, total: int, reports: Sequence[Mapping[str, Any]]) -> tup
     if end == total == sum(report["rows"] for report in reports):
         return f"{source}: {who} read {each} rows each, {count(total)} rows in total, each row once.", True
     return f"{source}: {who} read {each} rows each, which does not cover each of the {count(total)} rows once.", False
-
-
-def replaced(rank: RankView, end: Exit) -> str:
-    """Return how the process of a rank ended that another one replaces."""
-    ended = dataclasses.replace(rank, status="ended", code=end.code, signal=end.signal)
-    return " ".join(filter(None, (f"Rank {rank.rank} failed: {describe(ended)}.", end.evidence)))
 
 
 def world(spec: JobSpec, node_count: int) -> str:

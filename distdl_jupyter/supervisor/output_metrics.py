@@ -148,10 +148,9 @@ class OutputMetrics:
             if reading is not None:
                 yield reading
 
-    def forget(self, ranks: Iterable[int] | None) -> None:
-        """Let the steps of these ranks begin anew, None for all of them."""
-        for rank in list(self._axes) if ranks is None else ranks:
-            self._axes.pop(rank, None)
+    def forget(self) -> None:
+        """Let the steps of all ranks begin again."""
+        self._axes.clear()
 
     def _line(self, axis: _Axis, line: str) -> Reading | None:
         heading = _HEADING.match(line)

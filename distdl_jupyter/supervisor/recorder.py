@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.alerts import CODE, AlertWatch
-from distdl_jupyter.core.events import LOG_TYPES, Event, is_full_restart
+from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.packing import number_to_json
 from distdl_jupyter.core.redact import Redactor, hidden
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
     from distdl_jupyter.core.alerts import Alert
     from distdl_jupyter.core.buckets import Series
-    from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
@@ -206,30 +205,20 @@ class EventRecorder:
             self._report_count += event.get("reports", 1) if event["type"] == "metric" else 0
             self._reads_output = self._reads_output and self._is_from_output(event)
         elif event["type"] == "restart":
-            self._forget(event.get("ranks"))
-            if is_full_restart(event):
-                self._in_events = {}
-        elif event["type"] == "rank" and event.get("status") == "waiting":
-            self._forget([event["rank"]])
+            self._forget()
 
     def _is_from_output(self, event: Event) -> bool:
         return event["type"] == "progress" or all(name in self.view.output_metrics for name in event["values"])
 
-    def replace(self, rank: RankView, pid: int, reason: str) -> None:
-        """Write that another process takes the place of a rank's process ``pid``; it may have connected already."""
-        self.write("restart", rank=rank.rank, ranks=[rank.rank], reason=reason)
-        self.log(f"{reason} It is replaced by another process.")
-        if rank.pid not in (None, pid):
-            reports.on_hello(self, rank.rank, {"pid": rank.pid, "host": rank.host})
-
-    def _forget(self, ranks: list[int] | None) -> None:
-        """Expect ranks to connect and to meet anew, None for all of them."""
-        self.reported = self.reported and ranks is not None
+    def _forget(self) -> None:
+        """Expect all ranks to connect and to meet again."""
+        self._in_events = {}
+        self.reported = False
         self.shards.clear()
         if self._output_metrics is not None:
-            self._output_metrics.forget(ranks)
+            self._output_metrics.forget()
         for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
-            seen.difference_update(seen.copy() if ranks is None else ranks)
+            seen.clear()
 
     def state(self, state: State, reason: str = "", code: str = "") -> None:
         """Write a change of state, if it can follow; ``code`` is that of the error that is the reason."""

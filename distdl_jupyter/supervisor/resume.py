@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter import registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.events import LOG_TYPES, is_full_restart
+from distdl_jupyter.core.events import LOG_TYPES
 from distdl_jupyter.core.humanize import date_and_clock, plural, short_id
 from distdl_jupyter.core.state import State
 
@@ -71,7 +71,7 @@ class History:
             self.events[-1] = event
         else:
             self.events.append(event)
-        if is_full_restart(event):
+        if event["type"] == "restart":
             self.in_events.clear()  # the output of this attempt stands in files of its own
             self._attempts += 1
         _advance(self.in_events, event)
@@ -103,7 +103,7 @@ def _advance(positions: dict[Key, int], event: Event) -> None:
 
 def is_between_attempts(history: Sequence[Event]) -> bool:
     """Say whether all ranks were to begin anew and none has been started."""
-    last = next((event for event in reversed(history) if event["type"] == "handle" or is_full_restart(event)), None)
+    last = next((event for event in reversed(history) if event["type"] in ("handle", "restart")), None)
     return last is not None and last["type"] == "restart"
 
 

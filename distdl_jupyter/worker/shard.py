@@ -133,7 +133,7 @@ def shard(
     Each row is in exactly one batch of one rank, and all ranks have the same number of batches, so that no rank waits
     in the last step. A batch has at most ``batch_size`` rows (or two for a size of 1, if ranks differ by one row). With
     a ``seed``, for example the number of the epoch, row groups and the rows in each are shuffled. ``rank`` and ``size``
-    default to those of this process in the job (elastic Horovod: pass hvd.rank() and hvd.size()).
+    default to those of this process in the job.
 
     Raises LookupError like ``data_path``, ValueError if the data is not a DataFrame or has fewer rows than ranks, and
     ModuleNotFoundError without pyarrow.

@@ -10,8 +10,11 @@ from distdl_jupyter.backends import rendezvous
 from distdl_jupyter.backends.rendezvous import Rendezvous
 
 
-def exchange(*requests, wait_seconds=10.0, begin=0.0):
-    """Return the answers to requests, each sent when the one before was answered or after ``begin`` seconds."""
+def exchange(*requests, wait_seconds=10.0, begin=0.0, secret=""):
+    """Return the answers to requests, each sent when the one before was answered or after ``begin`` seconds.
+
+    PORT in a request becomes the port of the server.
+    """
 
     async def ask(port, request):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -27,12 +30,12 @@ def exchange(*requests, wait_seconds=10.0, begin=0.0):
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
-        server = Rendezvous("127.0.0.1", port, "")
+        server = Rendezvous("127.0.0.1", port, secret)
         server.wait_seconds = wait_seconds
         serving = asyncio.create_task(server.serve())
         answers = []
         for request in requests:
-            answers.append(asyncio.create_task(ask(port, request)))
+            answers.append(asyncio.create_task(ask(port, request.replace(b"PORT", str(port).encode()))))
             await asyncio.wait(answers[-1:], timeout=begin or None)
         found = [await answer for answer in answers]
         serving.cancel()
@@ -88,6 +91,20 @@ def test_what_is_no_request_is_refused_and_others_are_still_answered(request_):
     bad, good = exchange(request_, put("a", "b", b"c"))
     assert bad[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 501", b"")
     assert good.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.fault("entry", "requests without the job's secret get no response, and no file is shown")
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "POST"])
+@pytest.mark.parametrize("path", ["/", "/global/0", "/rank_and_size/node-0:0", "/../../etc/passwd", "/%00", "/x:1/a/b"])
+def test_others_are_turned_away(method, path):
+    inside = "x:PORT/global"
+    refused, stored, read, missing = exchange(
+        f"{method} {path} HTTP/1.1\r\nContent-Length: 1\r\n\r\nx".encode(), put(inside, "1", b"some bytes"),
+        get(inside, "1"), get(inside, "0"), secret="x", wait_seconds=0.01,
+    )  # fmt: skip
+    assert refused[:12] in (b"HTTP/1.1 403", b"HTTP/1.1 404", b"HTTP/1.1 501")
+    assert b"root:" not in refused
+    assert (stored[:12], read[-10:], missing[:12]) == (b"HTTP/1.1 200", b"some bytes", b"HTTP/1.1 404")
 
 
 def again():

@@ -142,7 +142,7 @@ def test_other_launchers_are_answered_with_what_to_write(words, says, capsys):
     [
         (["-np", "4"], {"np": 4}),
         (["--nproc_per_node", "2", "--nnodes", "1"], {"nproc_per_node": 2, "num_nodes": None, "nnodes": 1}),
-        (["--num-proc", "2", "--elastic"], {"num_proc": 2, "elastic": True}),
+        (["--num-proc", "2"], {"num_proc": 2}),
         (["--backend", "gloo", "--numGpus", "2"], {"backend": "gloo", "numGpus": 2}),
         (["-p", "2", "python3"], {"process_count_per_node": 2}),
     ],
@@ -218,7 +218,8 @@ def test_options_of_the_job_and_of_the_backend_are_taken(tmp_path):
         (["submit", "missing.py"], "missing.py"),
         (["submit", "-b", "horovdo", "-p", "2", "train.py"], "Did you mean horovod"),
         (["submit", "-p", "0", "train.py"], "must be an integer of at least 1, not"),
-        (["submit", "-o", "elastic=1", "-b", "horovod-gloo", "train.py"], "elastic"),
+        (["submit", "-o", "elastic=1", "-b", "horovod-gloo", "train.py"], "Use max_restarts and min_node_count"),
+        (["submit", "--elastic", "-b", "horovod-gloo", "train.py"], "Use max_restarts and min_node_count"),
         (["submit", "-o", "colour=red", "train.py"], "colour"),
         (["rm", "../../etc"], "Unknown job"),
     ],

@@ -25,7 +25,6 @@ BYTES = 4 * 1024 * 1024
     [
         ({"node_count": 1, "process_count_per_node": 2}, "needs at least 2 nodes"),
         ({"node_count": 2, "distributed_backend": "horovod-mpi"}, "does not support horovod-mpi"),
-        ({"node_count": 2, "distributed_backend": "horovod-gloo", "elastic": True}, "does not support elastic jobs"),
         ({"node_count": 2, "rehearse": "fast"}, "Unknown GPU size 'fast'"),
         ({"node_count": 2, "rehearse": "1gbit,soon"}, "is not a valid link"),
     ],

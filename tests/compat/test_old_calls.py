@@ -207,6 +207,7 @@ def test_mirrored_strategy_runner_gives_the_function_its_strategy(custom):
         (lambda: sparkdl.HorovodRunner(np=0), "np must not be 0.*Spark tasks"),
         (lambda: sparkdl.HorovodRunner(np=2, driver_log_verbosity="some"), "must be all or log_callback_only"),
         (lambda: horovod.run(trains, np=2, ssh_port=22), "The argument ssh_port of horovod.run is not supported."),
+        (lambda: horovod.run(trains, np=2, min_np=1), "The argument min_np of horovod.run.* min_node_count=1"),
         (lambda: horovod.run(trains, np=3, hosts="a:2,b:2"), "np is 3, which makes 2 on a, 1 on b.* Set np to 4"),
         (lambda: horovod.run(trains, np=5, hosts="a:2,b:2"), "np is 5, but the hosts have 4 slots."),
         (lambda: horovod_spark.run(trains, executable="x"), "executable of horovod.spark.run is not supported"),

@@ -9,7 +9,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 ALLOWED = {
     "node_count", "process_count_per_node", "distributed_backend", "compute_target", "vm_size", "use_gpu", "name",
     "environment_variables", "max_run_duration_seconds", "hang_timeout_seconds", "idle_timeout_seconds", "max_restarts",
-    "min_process_count", "host_discovery", "elastic_timeout_seconds", "pip_packages", "requirements",
+    "min_node_count", "pip_packages", "requirements",
 }  # fmt: skip
 
 
@@ -59,11 +59,11 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_allowed_ones():
 @pytest.mark.parametrize(
     ("name", "guess"),
     [("proces_count", "process_count_per_node"), ("nodes", "node_count"), ("instance_cuont", "node_count"),
-     ("minprocess_count", "min_process_count"), ("proc_count_per_node", "process_count_per_node"),
+     ("minnode_count", "min_node_count"), ("proc_count_per_node", "process_count_per_node"),
      ("proces", "process_count_per_node")],
 )  # fmt: skip
 def test_a_guess_is_accepted_when_it_is_followed(name, guess):
-    common = ALLOWED - {"min_process_count", "host_discovery"}
+    common = ALLOWED - {"min_node_count"}
     with pytest.raises(InvalidSpec, match=rf"Did you mean {guess}\b"):
         resolve({name: 2}, ALLOWED, common)
     assert resolve({guess: 2}, ALLOWED) == {guess: 2}
@@ -73,6 +73,12 @@ def test_no_name_is_guessed_that_is_not_allowed():
     with pytest.raises(InvalidSpec) as raised:
         resolve({"min_process_coumt": 2}, {"node_count"})
     assert "Did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["elastic", "min_np", "min_num_proc", "host_discovery_script"])
+def test_an_option_of_elastic_horovod_is_refused_with_what_to_use(name):
+    with pytest.raises(InvalidSpec, match="Use max_restarts and min_node_count"):
+        resolve({name: 2}, ALLOWED)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_the_command_line_takes_every_option(command, capsys):
 
 def test_what_is_as_by_default_is_left_out():
     assert checked({"max_restarts": None, "name": "", "outputs": "", "vm_size": "", "use_gpu": None}) == {}
-    assert checked({"max_restarts": 0, "use_gpu": False, "elastic": True}) == {"max_restarts": 0, "use_gpu": False}
+    assert checked({"max_restarts": 0, "use_gpu": False, "transport": "gloo"}) == {"max_restarts": 0, "use_gpu": False}
 
 
 @pytest.mark.parametrize(

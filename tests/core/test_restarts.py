@@ -166,9 +166,6 @@ def test_a_second_supervisor_reads_the_files_of_the_last_attempt_only():
     assert history.positions == {(0, "out"): 7}
     assert not resume.is_between_attempts(history.events)
     assert resume.last_handle(history.events).data == {"run": "slurm-1"}
-    history.add({**RESTART, "ranks": [1]})  # one rank was replaced, the others go on
-    assert history.positions == {(0, "out"): 7}
-    assert not resume.is_between_attempts(history.events)
 
 
 def test_output_of_the_attempt_before_is_not_taken_for_that_of_one_that_the_log_does_not_have_yet():

@@ -377,19 +377,9 @@ def test_findings_are_whole_sentences():
         assert finding.remedy.endswith(".")
 
 
-def elastic_findings(code, **options):
-    draft = capture_cell(code, {}, execution_count=7, first_line=1)
-    spec = JobSpec(id="", name="", distributed_backend="horovod-gloo", process_count_per_node=2,
-                   max_restarts=options.pop("max_restarts", 0), backend_options=options)  # fmt: skip
-    return {finding.code: finding for finding in preflight.check(draft, spec)}
-
-
-def test_elastic_code_and_elastic_options_belong_together():
-    assert not elastic_findings(ELASTIC, elastic=True, max_restarts=1)
-    assert elastic_findings(ELASTIC)["not-elastic-job"].level == "info"
-    assert elastic_findings(ELASTIC, elastic=True)["elastic-without-restarts"].level == "warning"
-    assert elastic_findings(GOOD_HOROVOD, elastic=True, max_restarts=1)["not-elastic-code"].level == "warning"
-    assert not {"not-elastic-job", "not-elastic-code"} & set(elastic_findings(GOOD_HOROVOD))
+def test_elastic_code_runs_as_an_ordinary_job():
+    assert found(ELASTIC)["not-elastic-job"].level == "info"
+    assert "not-elastic-job" not in found(GOOD_HOROVOD)
 
 
 USES_CUDA = (

@@ -325,10 +325,3 @@ def test_ranks_that_mpirun_starts_are_not_said_to_be_warm(distdl_home):
     assert job.result(timeout=120) == 3
     assert not is_warm(job)
     assert cold_reason(job) == "This job starts cold because mpirun starts them."
-
-
-@pytest.mark.full
-def test_ranks_of_an_elastic_job_start_warm(distdl_home):
-    job = submit(abs, (-3,), distributed_backend="horovod-gloo", elastic=True)
-    assert job.result(timeout=120) == 3
-    assert_warm(job)

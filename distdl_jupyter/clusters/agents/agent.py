@@ -246,15 +246,8 @@ class Nodes(ABC, Generic[N]):
     def handle(self) -> dict[str, Any]:
         """Return plain data by which ``Cluster.sweep`` finds what is left of the job."""
 
-    def collect(self, *, replaced: bool) -> None:
-        """Bring back what ranks have written elsewhere (see ``Run.collect``).
-
-        Where ranks are ``replaced`` the job may have ended well without a machine that was lost.
-        """
-        return
-
-    def await_return(self, node: N, found: Callable[[N], None]) -> None:
-        """Look for a machine that was lost, and call ``found``, in a thread, when it takes part again."""
+    def collect(self) -> None:
+        """Bring back what ranks have written elsewhere (see ``Run.collect``)."""
         return
 
     @abstractmethod

@@ -10,7 +10,6 @@ from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import Nodes
 from distdl_jupyter.clusters.agents.connection import end_all
 from distdl_jupyter.clusters.agents.staging import AgentNode
-from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 
@@ -39,10 +38,8 @@ class AgentNodes(Nodes[AgentNode]):
         node = self.of(place)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
 
-    def collect(self, *, replaced: bool) -> None:
+    def collect(self) -> None:
         """Bring back what ranks wrote on hosts with folders of their own, one host after the other."""
-        if replaced:
-            self._leave_lost()
         apart, missing = [node for node in self.nodes if not node.shared], list[str]()
         brought = staging.written_here(self._job) if len(apart) < len(self.nodes) else set()
         for node in apart:
@@ -64,16 +61,6 @@ class AgentNodes(Nodes[AgentNode]):
                 code="results-not-collected",
                 hint="The files that ranks wrote stay in that folder on the host. Copy them from there.",
             )
-
-    def _leave_lost(self) -> None:
-        """Go on without the hosts that are lost now; they keep what ranks wrote there."""
-        for node in self.nodes:
-            if node.connection.lost and not node.shared:
-                text = (
-                    f"The files in {node.folder} were not copied back because the connection to {node.host} was lost."
-                )
-                self.notices.append(Notice("warning", text, "files-left-on-lost-host"))
-        self.nodes = self.connected
 
     def close(self) -> None:
         """End the agents."""

@@ -1,7 +1,7 @@
 """A started job whose nodes have agents: services, streams, signals, the ends of ranks, whatever machine they are on.
 
 ``DirectRun`` lets the agents start the ranks, so that each end is known exactly; ``launcher_run`` leaves that to a
-program such as ``mpirun``, ``elastic_run`` replaces ranks. Nothing waits for a machine that is silent: it is lost after
+program such as ``mpirun``. Nothing waits for a machine that is silent: it is lost after
 some seconds, its ranks with it, and its agent ends them there by itself.
 """
 
@@ -189,14 +189,14 @@ class AgentRun(Run):
         variables = {**self._plan.environments[place.rank], **identity.variables(self._placement, place)}
         return self._nodes.of_rank(place, variables)
 
-    def rank_process(self, place: RankSlot, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def rank_process(self, place: RankSlot) -> dict[str, Any]:
         """Return the process of a rank, as agents start it."""
         node = self._nodes.of(place)
         return {
             "process": place.rank,
             "argv": WORKER,
             "python": node.python,
-            "environment": {**self._nodes.environment(node), **self.rank_environment(place), **(more or {})},
+            "environment": {**self._nodes.environment(node), **self.rank_environment(place)},
             "directory": node.directory or None,
             **self.channels(node, place.rank),
         }
@@ -413,7 +413,7 @@ class AgentRun(Run):
 
     def collect(self) -> None:
         """Bring back what ranks wrote on machines with folders of their own."""
-        self._nodes.collect(replaced=self.replaces)
+        self._nodes.collect()
 
     def close(self) -> None:
         """End the agents, with whatever they still run, and free the descriptors."""
@@ -507,10 +507,6 @@ def _reader_of(name: str) -> Callable[[str], tuple[int, int | None, int | None] 
 def _kind_of_run(plan: Plan) -> type[AgentRun]:
     if plan.launcher is None:
         return DirectRun
-    if plan.launcher.reports_exits:
-        from distdl_jupyter.clusters.agents.elastic_run import ElasticRun
-
-        return ElasticRun
     from distdl_jupyter.clusters.agents.launcher_run import LauncherRun
 
     return LauncherRun

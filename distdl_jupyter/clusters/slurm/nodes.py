@@ -273,7 +273,7 @@ class SlurmNodes(AgentNodes):
             "ranks": [[place.rank, place.node, place.local_rank] for place in self._placement.ranks],
         }
 
-    def collect(self, *, replaced: bool) -> None:
+    def collect(self) -> None:
         """Bring results and outputs home when the job had a folder of its own."""
         try:
             stayed = self._slurm.site.collect(self._context.folder, len(self._placement.ranks))

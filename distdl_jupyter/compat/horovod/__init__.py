@@ -49,25 +49,28 @@ def run(
 ) -> list[Any]:
     """Run ``func(*args, **kwargs)`` on ``np`` ranks of this machine, or of ``hosts``; return the values of all of them.
 
-    What a job does by itself here is taken and has no meaning: ``start_timeout``, ``disable_cache``, ``verbose``,
-    ``cooldown_range``, ``network_interface(s)``. Raises InvalidSpec for what is done in another way, JobFailed, and
-    what ``submit`` raises.
+    These arguments have no effect: ``start_timeout``, ``disable_cache``, ``verbose``, ``cooldown_range``,
+    ``network_interface(s)``, ``reset_limit``, ``max_np``, ``max_num_proc``. Raises InvalidSpec for arguments that are
+    not supported, JobFailed, and what ``submit`` raises.
     """
     _refuse(ssh_port=ssh_port, ssh_identity_file=ssh_identity_file, output_filename=output_filename,
-            mpi_args=mpi_args, executable=executable, slots=slots)  # fmt: skip
-    most, fewest = np or num_proc or 1, min_np or min_num_proc
+            mpi_args=mpi_args, executable=executable, slots=slots, min_np=min_np, min_num_proc=min_num_proc,
+            host_discovery_script=host_discovery_script)  # fmt: skip
+    most = np or num_proc or 1
     options: dict[str, Any] = {"distributed_backend": "horovod-mpi" if use_mpi else "horovod-gloo"}
     if hosts or hostfile:
         options |= _on_hosts(most, hosts, hostfile)
     else:
         options["process_count_per_node"] = most
-    if fewest or host_discovery_script:
-        options |= {"elastic": True, "min_process_count": fewest or 1, "max_restarts": reset_limit or 3}
-        options |= {"host_discovery": host_discovery_script} if host_discovery_script else {}
     return blocking.run(func, args, kwargs or {}, **options).results()
 
 
+_RESTART = ("Use submit(..., max_restarts=3, min_node_count=1): all processes restart from checkpoint_dir() on the "
+            "remaining nodes.")  # fmt: skip
 _INSTEAD = {
+    "min_np": _RESTART,
+    "min_num_proc": _RESTART,
+    "host_discovery_script": _RESTART,
     "ssh_port": "Set the port of the host in ~/.ssh/config.",
     "ssh_identity_file": "Set the key in ~/.ssh/config, or add it to your ssh agent.",
     "output_filename": "Read the output of each rank with job.logs(rank). It is stored in the folder of the job.",

@@ -150,19 +150,6 @@ def _not_initialised(error: BaseException, _views: Sequence[View]) -> str:
     return ""
 
 
-def _elastic(error: BaseException, _views: Sequence[View]) -> str:
-    """Horovod's two signals that others have gone or come, where nobody takes them up."""
-    name = type(error).__name__
-    if name == "HostsUpdatedInterrupt":
-        return (
-            "Hosts were added or removed. Call commit() only inside the function with @hvd.elastic.run, which "
-            "reconnects the ranks."
-        )
-    if name == "HorovodInternalError" and os.environ.get("HOROVOD_ELASTIC"):
-        return "In an elastic job, only code inside a function with @hvd.elastic.run continues after a process is lost."
-    return ""
-
-
 def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
@@ -332,7 +319,6 @@ RULES: dict[str, Rule] = {
     "key-missing": _missing_key,
     "index-out-of-range": _index,
     "not-initialized": _not_initialised,
-    "elastic-outside-run": _elastic,
     "module-not-installed": _missing_module,
     "name-not-defined": _missing_name,
     "file-not-found": _missing_file,

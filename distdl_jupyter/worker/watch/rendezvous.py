@@ -18,8 +18,6 @@ from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch import nearstore, store
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
-#: Set where the ranks of an elastic job run.
-_ELASTIC = "HOROVOD_ELASTIC"
 #: The process groups that were destroyed last; an older one has nothing to do any more and may go.
 _destroyed: deque[Any] = deque(maxlen=16)
 #: The modules that have taken torch's functions, where somebody has looked ahead.
@@ -46,10 +44,6 @@ def _has_any(module: ModuleType, taken: dict[str, Any]) -> bool:
 def watch(finder: PostImport) -> None:
     """Ask to be told of the modules in which the meeting happens."""
     finder.after("horovod.common.basics", _watch_horovod)
-    if os.environ.get(_ELASTIC):
-        from distdl_jupyter.worker.watch import elastic
-
-        finder.after("horovod.runner.common.util.network", elastic.listen_here_only)
     finder.after("torch.distributed.distributed_c10d", _watch_torch)
     finder.after("tensorflow.python.distribute.collective_all_reduce_strategy", _watch_tensorflow)
     for name in ("horovod.keras", "horovod.tensorflow.keras"):
@@ -58,12 +52,7 @@ def watch(finder: PostImport) -> None:
 
 def _watch_horovod(basics: ModuleType) -> None:
     owner = basics.HorovodBasics
-    init = owner.init
-    if os.environ.get(_ELASTIC):
-        from distdl_jupyter.worker.watch import elastic
-
-        init = elastic.asking_first(init)
-    owner.init = _reporting(init, lambda horovod: {"backend": _controller(horovod), "size": horovod.size()})
+    owner.init = _reporting(owner.init, lambda horovod: {"backend": _controller(horovod), "size": horovod.size()})
 
 
 def _controller(horovod: Any) -> str:
