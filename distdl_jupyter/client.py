@@ -447,7 +447,7 @@ class Job:
         return Job(_begin(*rerun.forked(self.folder, new_id(), choose(self.checkpoints(), step, path), options)))
 
     def remove(self) -> None:
-        """Delete the folder of the job with its log and values, and the DataFrames that were written for it.
+        """Delete the folder of the job with its log and values.
 
         For a check, the run on one process is deleted too. Raises JobStillRunning if the job has not ended, and
         DiskRefused.
@@ -455,9 +455,7 @@ class Job:
         self._check_ended("Cancel it before removing it.")
         if self.spec.check:
             self._remove_run_on_one_process()
-        store, spec = JobStore(self.folder.path.parent.parent), self.spec
-        store.remove(self.folder)
-        _release(store, spec)
+        JobStore(self.folder.path.parent.parent).remove(self.folder)
 
     def _remove_run_on_one_process(self) -> None:
         from distdl_jupyter.core import correctness  # few jobs are checks
@@ -608,12 +606,7 @@ def launch(
 
     with explain_interrupt(nothing_started):
         spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
-    spec = dataclasses.replace(spec, check=dict(check or {}))
-    try:
-        return Job(_begin(spec, secret_values, draft))
-    except BaseException:
-        _release(JobStore(), spec)
-        raise
+    return Job(_begin(dataclasses.replace(spec, check=dict(check or {})), secret_values, draft))
 
 
 def launch_again(
@@ -626,14 +619,6 @@ def launch_again(
     from distdl_jupyter import rerun
 
     return Job(_begin(*rerun.again(job.folder, new_id(), options, group=group, check=dict(check or {}))))
-
-
-def _release(store: JobStore, spec: JobSpec) -> None:
-    """Delete the DataFrames that were written for a job which is not there any more. Raises DiskRefused."""
-    if any(source.rows is not None for source in spec.data):
-        from distdl_jupyter.storage import dataframes
-
-        dataframes.release(store, spec.data)
 
 
 def launch_trial(sweep: JobFolder, number: int, parameters: Mapping[str, Any], secret_values: Mapping[str, str]) -> Job:
@@ -737,11 +722,6 @@ def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
         writer.write("phase", phase="capture", detail=code.heading(), seconds=round(spec.capture_seconds, 3))
         if spec.captured:
             writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.summary()}"))
-        for source in spec.data:
-            if source.rows is not None:
-                from distdl_jupyter.storage import dataframes
-
-                writer.write("log", rank=None, stream="sys", text=dataframes.summary(source))
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
                 text = in_words(finding)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import Group
-    from distdl_jupyter.storage.dataframes import Frame
 
 #: Seconds without a cell after which ranks that stay on other machines end, where nothing else was said.
 _IDLE_SECONDS = 7200.0
@@ -44,9 +43,7 @@ def build(
     """Return the spec of a draft and the values of its secret environment variables.
 
     ``group`` is what it is a run of, ``python`` the Python of its ranks, by default this one.
-    DataFrames among its data are written, after everything else was checked: ``dataframes.release`` deletes them where
-    no job comes of it. Raises InvalidSpec, PluginUnavailable or DataUnavailable with one sentence that says what to
-    change.
+    Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
     """
     found = resolved(options)
     given = checked(found)
@@ -90,7 +87,6 @@ def build(
             hint="Remove rehearse or compute_target.",
         )
     _refuse_more_than_all(given.get("min_node_count"), nodes)
-    frames, sources_given = _planned(given.pop("data", None))
     requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
@@ -110,7 +106,7 @@ def build(
         secret_variables=tuple(secret),
         python=python,
         working_directory=working_directory,
-        data=data_sources(sources_given, Path(working_directory), cluster),
+        data=data_sources(given.pop("data", None), Path(working_directory), cluster),
         requirements=requirements,
         script_arguments=draft.script_arguments,
         source=draft.source,
@@ -127,7 +123,7 @@ def build(
     dry_run(spec, cluster, cluster_options, backend, backend_options)
     redact.refuse({**cluster_given, **backend_given})
     known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
-    return _written(redact.spec(_with_findings(spec, draft), known), frames), secret
+    return redact.spec(_with_findings(spec, draft), known), secret
 
 
 def _with_ready_python(spec: JobSpec) -> JobSpec:
@@ -136,22 +132,6 @@ def _with_ready_python(spec: JobSpec) -> JobSpec:
 
     made = environments.ready(environments.of_job(spec))
     return dataclasses.replace(spec, python=made) if made else spec
-
-
-def _planned(given: Any) -> tuple[list[Frame], Any]:
-    if given is None:
-        return [], None
-    from distdl_jupyter.storage import dataframes  # few jobs have data
-
-    return dataframes.planned(given)
-
-
-def _written(spec: JobSpec, frames: list[Frame]) -> JobSpec:
-    if not frames:
-        return spec
-    from distdl_jupyter.storage import dataframes
-
-    return dataframes.written(spec, frames)
 
 
 def _refuse_missing_shards(spec: JobSpec) -> None:
@@ -250,7 +230,7 @@ def data_refusal(cluster: Cluster) -> InvalidSpec | None:
 
 
 def _absolute(source: DataSource, working_directory: Path) -> DataSource:
-    if source.scheme != "path" or source.rows is not None:
+    if source.scheme != "path":
         return source
     path = working_directory / Path(source.path).expanduser()
     if not path.exists():

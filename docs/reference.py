@@ -45,7 +45,6 @@ VARIABLES = {
     "DISTDL_HOME": "the data directory, where jobs are stored (default: `distdl` in Jupyter's data directory)",
     "DISTDL_CACHE": "the cache directory: built wheels, environments, data (default: `~/.cache/distdl`)",
     "DISTDL_DATA_CACHE_BYTES": "the maximum size of downloaded data (default: a tenth of the disk, at most `100GB`)",
-    "DISTDL_DATAFRAMES": "where Spark writes DataFrames for jobs",
     "DISTDL_QUEUE": "the folder of this machine's queue, for containers that share its GPUs",
     "DISTDL_STALL_SECONDS": "seconds without progress after which stacks are captured; `0`: never. Set it in the "
     "environment of the process that submits the job ([When training hangs](../howto/hangs.md))",

@@ -9,6 +9,7 @@ connection, and no place holds a secret.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,8 +55,6 @@ class DataSource:
     path: str = ""
     mode: Mode = "download"
     shard: bool = False
-    #: How many rows a DataFrame has that was written there for this job and goes with it; None for anything else.
-    rows: int | None = None
 
     @property
     def variable(self) -> str:
@@ -148,6 +147,14 @@ def source(name: str, where: Any) -> DataSource:
     if isinstance(where, Mapping):
         more = dict(where)
         return _checked(name, str(more.pop("url", "")), more)
+    if not isinstance(where, str | os.PathLike):
+        raise InvalidSpec(
+            f"The data source {name} is a {type(where).__name__}, not an address.",
+            code="data-not-an-address",
+            field="data",
+            hint='Write a DataFrame to a folder first, for example dataframe.write.parquet("/mnt/data/train"), and use '
+            'the path: data={"train": "shared:/mnt/data/train"}.',
+        )
     text, _, query = str(where).partition("?") if "://" in str(where) or str(where).startswith("shared:") else (
         str(where), "", "")  # fmt: skip
     return _checked(name, text, dict(parse_qsl(query, keep_blank_values=True)))

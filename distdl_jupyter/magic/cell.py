@@ -56,10 +56,6 @@ class CellMagic:
         chosen = cell_parser(name).parse(line)
         out = identifier(getattr(chosen, "out", None))
         options = job_options(chosen, self._session.defaults)
-        if options.get("data"):
-            from distdl_jupyter.storage import dataframes  # few cells have data
-
-            options["data"] = dataframes.named(options["data"], self._session.ip.user_ns)
         draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 #: The longest life of a signature, and how far before now it begins: clocks differ.
 LIFE, _BEFORE = timedelta(hours=1), timedelta(minutes=15)
-#: The life of one that creates blobs.
-_CREATING = timedelta(hours=12)
 _KEY, _CONNECTION = "AZURE_STORAGE_KEY", "AZURE_STORAGE_CONNECTION_STRING"
 
 
@@ -118,20 +116,6 @@ def signature(
         common["is_directory"] = True if directory and not blob else None
         return generate_blob_sas(*names, source.prefix, permission=BlobSasPermissions(read=True), **common)
     return generate_container_sas(*names, permission=ContainerSasPermissions(read=True), **common)
-
-
-def creating(account: Account, source: DataSource) -> str:
-    """Return the query of a signature that lets new blobs be put into a source's container, and nothing else.
-
-    It holds for half a day, because what is computed on the way may take long. Raises DataUnavailable.
-    """
-    from azure.storage.blob import ContainerSasPermissions, generate_container_sas
-
-    now = datetime.now(UTC)
-    with translated(f"blob://{account.name}/{source.container}", writing=True):
-        common = _signing(account, now - _BEFORE, now + _CREATING)
-    return generate_container_sas(account.name, source.container, permission=ContainerSasPermissions(create=True),
-                                  **common)  # fmt: skip
 
 
 def _signing(account: Account, start: datetime, expiry: datetime) -> dict[str, Any]:

@@ -7,7 +7,6 @@ sign-in by Azure's package, which tells sums, tiers and folders; other stores by
 from __future__ import annotations
 
 import base64
-import contextlib
 import heapq
 import os
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,6 @@ from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.node.staging.failure import Failure
 from distdl_jupyter.stager import stores
-from distdl_jupyter.storage.access import account as of_account
 from distdl_jupyter.storage.access import trusted
 from distdl_jupyter.storage.failures import translated
 
@@ -105,39 +103,6 @@ def _found(store: Any, source: DataSource) -> Manifest:
             hint="Download the file and use its path, or upload it to a store.",
         )
     return Manifest((Item(source.prefix, meta["size"], stores.version(meta), ""),), single=True)
-
-
-def delete(source: DataSource, *, needs: str) -> None:
-    """Delete all below a source's prefix, where ``needs`` lies there or is "". Raises DataUnavailable, NotSignedIn."""
-    below, last = f"{source.prefix}/", f"{source.prefix}/{needs}"
-
-    def doomed(names: list[str]) -> list[str]:
-        return sorted(names, key=lambda name: name == last) if not needs or last in names else []
-
-    if source.scheme == "blob":
-        account = of_account(source.account)
-        with translated(place(source), writing=True), contextlib.closing(account.client):
-            container = account.client.get_container_client(source.container)
-            for name in doomed([item.name for item in _items(account, source.container, below)]):
-                container.delete_blob(name)
-        return
-    import obstore
-
-    def deleted(store: Any) -> None:
-        names = [meta["path"] for page in obstore.list(store, prefix=source.prefix) for meta in page]
-        for name in doomed([name for name in names if name.startswith(below)]):
-            obstore.delete(store, name)
-
-    try:
-        access(source).use(deleted)
-    except Failure as failure:
-        raise DataUnavailable(failure.text, code="data-not-deleted", hint=failure.remedy) from None
-    except stores.errors() as error:
-        said = stores.answer(error)
-        raise DataUnavailable(
-            f"Cannot delete {place(source)}: {said.status or ''} {said.code}.".replace("  ", " "),
-            code="data-not-deleted",
-        ) from None
 
 
 def listed(account: Account, source: DataSource) -> Manifest:

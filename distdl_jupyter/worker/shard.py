@@ -1,8 +1,7 @@
-"""Rows of a table for each rank: ``shard("train", 32)`` gives this rank's batches of a DataFrame of ``data=``.
+"""Rows of a table for each rank: ``shard("train", 32)`` returns this rank's batches of a folder of Parquet files.
 
-* The table is a folder of Parquet files with ``_distdl.json``, which says how many rows each row group has (see
-  ``storage.dataframes``). In that order its N rows are numbered; rank r of W has those from r * N // W to
-  (r + 1) * N // W, so each row belongs to one rank and the ranks' counts differ by at most one.
+* The N rows of all files, by file name, are numbered; rank r of W has those from r * N // W to (r + 1) * N // W, so
+  each row belongs to one rank and the ranks' counts differ by at most one.
 * All ranks have the same number of batches, and a rank's rows are spread evenly over them.
 * A row group is read when its first row is wanted, and the last one is kept: memory holds one, not the table.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -20,9 +18,6 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.data import data_path
-
-#: The file that says what a folder holds: {"rows": N, "files": [[name, [rows of each row group]], ...]}.
-MANIFEST = "_distdl.json"
 
 
 class _Piece(NamedTuple):
@@ -45,9 +40,9 @@ class Shard(Sequence[dict[str, Any]]):
         self, folder: Path, name: str, batch_size: int, *, columns: Sequence[str] | None, seed: int | None, rank: int,
         size: int,
     ) -> None:  # fmt: skip
-        manifest = _manifest(folder, name)
+        files = _row_groups(folder, name)
         #: How many rows the table has.
-        self.total: int = manifest["rows"]
+        self.total = sum(sum(groups) for _, groups in files)
         if self.total < size:
             raise ValueError(f"{name} has {self.total} rows, but each of the {size} ranks needs at least one.")
         #: The numbers of this rank's rows.
@@ -55,7 +50,7 @@ class Shard(Sequence[dict[str, Any]]):
         # Not more than the smallest rank has rows: an empty batch has no mean.
         self._batches: int = min(-(-self.total // (size * batch_size)), self.total // size)
         self._name, self._size, self._folder, self._columns, self._seed = name, size, folder, columns, seed
-        self._pieces = list(_pieces(manifest["files"], self.rows))
+        self._pieces = list(_pieces(files, self.rows))
         if seed is not None:
             random.Random(f"{seed} {rank}").shuffle(self._pieces)  # noqa: S311 - no secret
         self._ends = list(itertools.accumulate(piece.last - piece.first for piece in self._pieces))
@@ -105,7 +100,7 @@ class Shard(Sequence[dict[str, Any]]):
                 found = file.read_row_group(piece.group, columns=columns, use_threads=False)
             found = found.slice(piece.first, piece.last - piece.first)
             if found.num_rows != piece.last - piece.first:
-                raise ValueError(f"{piece.file} of {self._name} has changed since it was written.")
+                raise ValueError(f"{piece.file} of {self._name} has changed while it was read.")
             if self._seed is not None:
                 order = list(range(found.num_rows))
                 random.Random(f"{self._seed} {piece.file} {piece.group}").shuffle(order)  # noqa: S311
@@ -128,14 +123,14 @@ def shard(
     name: str, batch_size: int, *, columns: Sequence[str] | None = None, seed: int | None = None,
     rank: int | None = None, size: int | None = None,
 ) -> Shard:  # fmt: skip
-    """Return the batches of this rank from a DataFrame that was passed to the job with ``data={name: dataframe}``.
+    """Return the batches of this rank from the Parquet files in ``data_path(name)``.
 
     Each row is in exactly one batch of one rank, and all ranks have the same number of batches, so that no rank waits
     in the last step. A batch has at most ``batch_size`` rows (or two for a size of 1, if ranks differ by one row). With
     a ``seed``, for example the number of the epoch, row groups and the rows in each are shuffled. ``rank`` and ``size``
-    default to those of this process in the job.
+    default to those of this process in the job. Every node needs all files, so the address must not end in ``?shard``.
 
-    Raises LookupError like ``data_path``, ValueError if the data is not a DataFrame or has fewer rows than ranks, and
+    Raises LookupError like ``data_path``, ValueError if there are no Parquet files or fewer rows than ranks, and
     ModuleNotFoundError without pyarrow.
     """
     folder = data_path(name)
@@ -154,14 +149,18 @@ def shard(
     return Shard(folder, name, batch_size, columns=columns, seed=seed, rank=number, size=of)
 
 
-def _manifest(folder: Path, name: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(
-            f"{name} is not a DataFrame. shard() reads DataFrames passed as data={{{name!r}: dataframe}}. Read other "
-            f"files from data_path({name!r})."
-        ) from None
+def _row_groups(folder: Path, name: str) -> list[tuple[str, list[int]]]:
+    """Return the Parquet files of a folder by name, with the number of rows in each row group."""
+    import pyarrow.parquet as pq
+
+    found = []
+    for path in sorted(folder.rglob("*.parquet")):
+        metadata = pq.read_metadata(path)
+        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        found.append((str(path.relative_to(folder)), groups))
+    if not found:
+        raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
+    return found
 
 
 def _pieces(files: Sequence[tuple[str, Sequence[int]]], rows: range) -> Iterator[_Piece]:

@@ -39,15 +39,7 @@ def test_old_calls_on_spark_name_the_first_failure_where_pysparks_do_not(distdl_
     assert [job.spec.distributed_backend for job in jobs()] == ["horovod-gloo", "torch", "torch"]
 
 
-@pytest.mark.full
-def test_rows_of_a_dataframe_train_what_pysparks_own_model_trains(distdl_home):
-    notebook = run("spark_dataframes")
-    assert "Finished distributed training with 1 executor processes" in printed(notebook, "LogisticRegression(")
-    assert not jobs(), "the notebook removes them"
-
-
-@pytest.mark.parametrize("name", ["spark", "spark_dataframes"])
-def test_committed_notebooks_have_no_outputs_and_nothing_of_their_machine(name):
-    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+def test_committed_notebook_has_no_outputs_and_nothing_of_its_machine():
+    notebook = nbformat.read(NOTEBOOKS / "spark.ipynb", as_version=4)
     assert not any(cell.outputs or cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
     assert not re.search(r"/home/|/root/|/work/|/tmp/", str(notebook))

@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import pandas as pd
 import pytest
 
 from distdl_jupyter import preflight
 from distdl_jupyter.capture import capture_cell
 from distdl_jupyter.core.data import sources
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 
 
@@ -34,6 +36,13 @@ def test_a_source_that_is_not_given(data, says):
     finding = found(READS, data)["data-not-given"]
     assert finding.text == says
     assert finding.remedy == "Add it with --data train=PLACE, or data={'train': PLACE}."
+
+
+def test_a_dataframe_is_refused_with_what_to_do():
+    with pytest.raises(InvalidSpec) as refused:
+        sources({"train": pd.DataFrame({"x": [1]})})
+    assert refused.value.code == "data-not-an-address"
+    assert "dataframe.write.parquet(" in refused.value.hint
 
 
 def test_a_mount_is_a_warning():

@@ -1,6 +1,5 @@
 """``shard``: which rows of a table each rank reads, and in how many batches."""
 
-import json
 import pickle
 from collections import Counter
 
@@ -10,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from distdl_jupyter import shard
-from distdl_jupyter.worker.shard import MANIFEST
 from tests.worker import ranks
 
 SCHEMA = pa.schema({"id": pa.int64(), "pair": pa.list_(pa.float64()), "text": pa.string(),
@@ -24,18 +22,15 @@ def table(tmp_path, monkeypatch):
     def write(*counts):
         folder = tmp_path / "train"
         folder.mkdir()
-        begin, files = 0, []
+        begin = 0
         for number, count in enumerate(counts):
             rows = list(range(begin, begin + count))
             columns = {"id": rows, "pair": [[row, row + 0.5] for row in rows], "text": [str(row) for row in rows],
                        "some": [list(range(row % 3)) for row in rows],
                        "lacks": [None if row % 2 else row for row in rows]}  # fmt: skip
-            name = f"part-{number}.parquet"
-            pq.write_table(pa.table(columns, schema=SCHEMA), folder / name, row_group_size=7)
-            metadata = pq.read_metadata(folder / name)
-            files.append((name, [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]))
+            pq.write_table(pa.table(columns, schema=SCHEMA), folder / f"part-{number}.parquet", row_group_size=7)
             begin += count
-        (folder / MANIFEST).write_text(json.dumps({"rows": begin, "files": files}))
+        (folder / "_SUCCESS").touch()  # as Spark does
         monkeypatch.setenv("DISTDL_DATA_TRAIN", str(folder))
         return folder
 
@@ -116,6 +111,7 @@ def test_what_cannot_be_read_is_refused_with_the_remedy(table, tmp_path, monkeyp
         shard("train", 0)
     with pytest.raises(ValueError, match="Unknown rank 2: there are 2 ranks"):
         shard("train", 1, rank=2, size=2)
-    monkeypatch.setenv("DISTDL_DATA_OTHER", str(tmp_path))
-    with pytest.raises(ValueError, match=r"other is not a DataFrame.*data_path\('other'\)"):
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("DISTDL_DATA_OTHER", str(tmp_path / "other"))
+    with pytest.raises(ValueError, match=r"other has no Parquet files for shard.*data_path\('other'\)"):
         shard("other", 2)

@@ -116,31 +116,14 @@ def test_nodes_make_the_environment_of_the_jobs_packages(on_ray, tmp_path):
     assert_nodes_install(tmp_path / "wheels", "horovod-gloo")
 
 
-# old calls ----------------------------------------------------------------------------------------
-
-
-def old_calls(address, folder):
-    words = [sys.executable, "-m", "tests.clusters.ray.old_calls", address, str(folder)]
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_job_gives_what_ray_train_gives(distdl_home, tmp_path):
+    words = [sys.executable, "-m", "tests.clusters.ray.beside_ray_train", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=550, check=False)
     assert done.returncode == 0, done.stderr[-9000:]
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-
-
-VALUES = {"run": [3.0, 3.0], "execute": [None, None], "run_remote": [3.0, 3.0], "names the error": True}
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-def test_old_calls_give_what_horovods_own_executor_and_ray_train_give(distdl_home, tmp_path):
-    found = old_calls("", tmp_path)
-    assert found == {"ours": VALUES, "theirs": VALUES, "job": [3.0, 3.0], "trainer": [3.0, 3.0]}
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-def test_old_calls_run_on_the_cluster_that_the_process_is_a_client_of(on_ray, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # as the nodes have it
-    assert old_calls(on_ray.address, tmp_path) == {"ours": VALUES}
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert found == {"job": [3.0, 3.0], "trainer": [3.0, 3.0]}
 
 
 @pytest.mark.full
