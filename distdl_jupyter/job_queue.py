@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from distdl_jupyter.core import gpus
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import count, plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
-from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, estimate, reason, waits_no_more
+from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, reason, waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.follow import SummaryReader
@@ -60,15 +59,10 @@ class ClusterQueue:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row for each job."""
-        now, place = time.time(), 1
+        place = 1
         found: list[tuple[str, ...]] = []
         for one in self.jobs:
-            if one.runs:
-                left = estimate(one.ends, now)
-                says = f"runs for {left}" if left.startswith("about") else "runs"
-            else:
-                left = estimate(one.start, now)
-                says = f"{one.why}, {left}" if left else one.why
+            says = "runs" if one.runs else one.why
             asks = ", ".join([plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []),
                               plural(one.cores, "core")])  # fmt: skip
             if one.tasks > 1:

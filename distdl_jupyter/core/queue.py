@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.core.errors import JobNotRunning
-from distdl_jupyter.core.humanize import count, duration, listing, plural, size
+from distdl_jupyter.core.humanize import count, listing, plural, size
 from distdl_jupyter.core.state import State
 
 #: The word of what is lacking: all is free, but kept for jobs that come before.
@@ -38,8 +38,7 @@ class Holding:
 class QueuedJob:
     """A job of any user in a cluster's own queue, as ``id`` there; ``user`` is "" for one's own.
 
-    One that ``runs`` is expected to end at ``ends``, one that waits to begin at ``start`` (epoch seconds; None: not
-    known) and says ``why`` it waits. ``nodes``, ``cores`` and ``gpus`` are those of the whole job, or of each of the
+    One that waits says ``why``. ``nodes``, ``cores`` and ``gpus`` are those of the whole job, or of each of the
     ``tasks`` of an array that wait as one, from the task ``first`` on.
     """
 
@@ -48,8 +47,6 @@ class QueuedJob:
     user: str = ""
     runs: bool = False
     why: str = ""
-    start: float | None = None
-    ends: float | None = None
     priority: int = 0
     nodes: int = 0
     cores: int = 0
@@ -99,17 +96,6 @@ class QueueView:
         for name in ("lacks", "names"):
             known[name] = tuple(known.get(name) or ())
         return cls(**known)
-
-
-_SOON, _MINUTE = 10, 60
-
-
-def estimate(start: float | None, now: float) -> str:
-    """Return how long it is until a moment that a cluster has told: "about 6 min", "any moment", "" for None."""
-    if start is None:
-        return ""
-    left = start - now
-    return "any moment" if left < _SOON else f"about {duration(left if left < _MINUTE else 60 * round(left / 60))}"
 
 
 def amount(name: str, value: float) -> str:

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 
 from distdl_jupyter.clusters.slurm import commands, sinfo, words
 from distdl_jupyter.core.queue import Holding, QueuedJob, QueueView
 
 #: What squeue is asked for, the name last: it may hold what stands between the fields.
-_FORMAT = "%i|%u|%T|%r|%S|%e|%Q|%D|%C|%b|%P|%j"
-#: Moments in epoch seconds, and the tasks of an array that wait as they are, however many.
-_WHOLE = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+_FORMAT = "%i|%u|%T|%r|%Q|%D|%C|%b|%P|%j"
+#: The tasks of an array that wait as they are, however many.
+_WHOLE = {"SLURM_BITSTR_LEN": "0"}
 #: Tasks of an array: from, to, every how many.
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 #: Running jobs that a view names at most.
 _MOST = 32
-#: Seconds from now from which on a moment tells nothing.
-_FAR = 300 * 86_400.0
 #: States of jobs that have nodes.
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 
 def jobs(partition: str = "") -> list[QueuedJob]:
-    """Return all users' jobs, of some partitions or of all: those that run, then those that wait, in their order.
+    """Return all users' jobs, of some partitions or of all: those that run, then those that wait, by priority.
 
     Slurm shows only one's own where its administrators want that (PrivateData). Raises SlurmFailed.
     """
     which = [f"--partition={partition}"] if partition else []
     said = commands.run("squeue", "--noheader", *which, f"--format={_FORMAT}", more=_WHOLE)
-    return sorted((job(line) for line in said.splitlines() if line.count("|") >= 11), key=order)
+    return sorted((job(line) for line in said.splitlines() if line.count("|") >= 9), key=order)
 
 
-def order(one: QueuedJob) -> tuple[bool, bool, float, int]:
-    """Sort running jobs by their ends, waiting ones by their expected start, then by Slurm's priority."""
-    moment = one.ends if one.runs else one.start
-    return not one.runs, moment is None, moment or 0.0, -one.priority
+def order(one: QueuedJob) -> tuple[bool, int, int]:
+    """Sort running jobs before waiting ones, each by Slurm's priority, then by number."""
+    return not one.runs, -one.priority, commands.leading_number(one.id)
 
 
 def job(line: str) -> QueuedJob:
     """Return the job of a line in ``_FORMAT``."""
-    fields = line.split("|", 11)
-    number, user, state, reason, start, end, priority, nodes, cores, gres, partition, name = map(str.strip, fields)
+    fields = line.split("|", 9)
+    number, user, state, reason, priority, nodes, cores, gres, partition, name = map(str.strip, fields)
     runs = state in _RUNNING
     count = commands.leading_number(nodes)
     waits = commands.JobState(state, "" if reason in ("None", "(null)") else reason)
@@ -53,8 +49,6 @@ def job(line: str) -> QueuedJob:
         user="" if user == commands.user() else user,
         runs=runs,
         why="" if runs else words.waiting(waits),
-        start=_moment(start),
-        ends=_moment(end) if runs else None,
         priority=commands.leading_number(priority),
         nodes=count,
         cores=commands.leading_number(cores),
@@ -69,14 +63,6 @@ def _tasks(text: str) -> int:
     """Return how many tasks of an array wait: "0-9:3,12%2" are five, of which two may run at once."""
     parts = _RANGE.findall(text.partition("%")[0])
     return sum(len(range(int(first), int(last or first) + 1, int(step or 1))) for first, last, step in parts)
-
-
-def _moment(text: str) -> float | None:
-    """Return epoch seconds, None where Slurm has not planned it.
-
-    It takes a job without a time limit for one of a year, and plans with that: such a moment is none.
-    """
-    return float(text) if text.isdigit() and float(text) - time.time() < _FAR else None
 
 
 def _holding(one: QueuedJob) -> Holding:

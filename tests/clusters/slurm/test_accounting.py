@@ -138,12 +138,9 @@ def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys, tmp_path,
     (found,) = queue().clusters
     assert [(one.name.split("-")[0], one.user, one.runs) for one in found.jobs] == [
         ("fold", "nobody", True), ("dock", "nobody", False), ("cell", "", False)]  # fmt: skip
-    wait_for(lambda: queue().clusters[0].jobs[2].start, what="Slurm's plan of its start")
-    assert 200 < queue().clusters[0].jobs[2].start - time.time() < 700
     assert main(["queue"]) == 0
     said = capsys.readouterr().out
     assert "Slurm, all users:" in said
-    assert "), about " in said
     assert main(["queue", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["clusters"][0]["jobs"][0]["user"] == "nobody"
     job.cancel()

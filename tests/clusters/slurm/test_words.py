@@ -268,28 +268,28 @@ def test_jobs_of_a_group_share_a_name():
 
 def test_own_place_is_among_those_that_wait_for_its_partition():
     lines = [
-        "7|root|PENDING|Priority|2000|2300|5|1|4|N/A|long,dd|mine|with a bar",
-        "5|anna|PENDING|Resources|1000|1300|9|2|8|gres:gpu:a100:4|dd|fold",
-        "6|anna|PENDING|Priority|N/A|N/A|9|1|8|N/A|other|fold",
-        "4|bob|RUNNING|None|10|900|1|1|8|N/A|dd|dock",
-        "3|root|RUNNING|None|10|950|1|1|8|N/A|dd|dig-its-20260101-000000-abcde",
+        "7|root|PENDING|Priority|5|1|4|N/A|long,dd|mine|with a bar",
+        "5|anna|PENDING|Resources|9|2|8|gres:gpu:a100:4|dd|fold",
+        "6|anna|PENDING|Priority|9|1|8|N/A|other|fold",
+        "4|bob|RUNNING|None|1|1|8|N/A|dd|dock",
+        "3|root|RUNNING|None|1|1|8|N/A|dd|dig-its-20260101-000000-abcde",
     ]
     jobs = sorted((squeue.job(line) for line in lines), key=squeue.order)
-    assert [job.id for job in jobs] == ["4", "3", "5", "7", "6"]
-    assert (jobs[2].gpus, jobs[2].why, jobs[3].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
+    assert [job.id for job in jobs] == ["3", "4", "5", "6", "7"]
+    assert (jobs[2].gpus, jobs[2].why, jobs[4].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
     place = squeue.view(jobs, "7")
     assert (place.place, place.of) == (2, 2)
     held = [(one.job, one.name) for one in place.holding]
-    assert held == [("4", "dock"), ("20260101-000000-abcde", "dig-its")]
+    assert held == [("20260101-000000-abcde", "dig-its"), ("4", "dock")]
     assert squeue.view(jobs, "4") is None
 
 
 def test_tasks_of_an_array_that_wait_are_counted_each():
     lines = [
-        "8_[2-9:3,12%2]|anna|PENDING|JobArrayTaskLimit|1000|1300|9|1|2|N/A|dd|sift",
-        "8_1|anna|RUNNING|None|10|900|1|1|2|N/A|dd|sift",
-        "9_[5]|anna|PENDING|Priority|1500|1800|8|1|2|N/A|dd|sieve",
-        "7|root|PENDING|Priority|2000|2300|5|1|4|N/A|dd|mine",
+        "8_[2-9:3,12%2]|anna|PENDING|JobArrayTaskLimit|9|1|2|N/A|dd|sift",
+        "8_1|anna|RUNNING|None|1|1|2|N/A|dd|sift",
+        "9_[5]|anna|PENDING|Priority|8|1|2|N/A|dd|sieve",
+        "7|root|PENDING|Priority|5|1|4|N/A|dd|mine",
     ]
     jobs = sorted((squeue.job(line) for line in lines), key=squeue.order)
     assert [(job.id, job.tasks, job.runs) for job in jobs] == [
@@ -330,7 +330,7 @@ def test_the_queue_is_read_by_a_user_without_a_name():
     if (child := os.fork()) == 0:
         try:
             os.setuid(54321)
-            found = squeue.job("7|54321|RUNNING|None|N/A|N/A|1|1|2|N/A|debug|name")
+            found = squeue.job("7|54321|RUNNING|None|1|1|2|N/A|debug|name")
             os._exit(0 if (commands.user(), found.user) == ("54321", "") else 1)
         finally:
             os._exit(2)
