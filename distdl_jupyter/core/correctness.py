@@ -121,7 +121,7 @@ def compare(ranks: Sequence[Mapping[str, Any]], one: Mapping[str, Any] | None = 
     if not steps:
         sharded = next((rank["sharded"] for rank in ranks if rank.get("sharded")), "")
         found.left_out.append(_divided(sharded) if sharded else
-                              "No optimizer step was recorded, so there is nothing to compare.")  # fmt: skip
+                              "No step of a torch optimizer was recorded, so there is nothing to compare.")  # fmt: skip
         return found
     _Ranks(ranks, one, found).compare()
     return found
@@ -470,11 +470,6 @@ class _Ranks:
                     return
 
     def _average(self) -> tuple[str, str]:
-        if self._ranks[0].get("framework") == "keras":
-            return ("Horovod 0.28 does not average gradients under Keras 3. Use distdl_jupyter.compat.horovod.keras "
-                "instead.",
-                    "import distdl_jupyter.compat.horovod.keras as hvd\n"
-                    "optimizer = hvd.DistributedOptimizer(optimizer)")  # fmt: skip
         if self._hvd:
             return ("Wrap the optimizer in Horovod's DistributedOptimizer.",
                     "optimizer = hvd.DistributedOptimizer(\n"

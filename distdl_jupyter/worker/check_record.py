@@ -89,7 +89,7 @@ class Recording:
         self.step = Step()
         self.steps: list[dict[str, Any]] = []
         #: What is known of the whole training: names and shapes of weights, layers, samplers, why something is not.
-        self.about: dict[str, Any] = {"framework": "", "names": {}, "shapes": {}, "layers": [], "loaders": {},
+        self.about: dict[str, Any] = {"names": {}, "shapes": {}, "layers": [], "loaders": {},
                                       "sharded": "", "lines": {}, "made": {}}  # fmt: skip
         self._batches: dict[tuple[int, int, int], Any] = {}
         self._weights: list[dict[int, Any]] = []

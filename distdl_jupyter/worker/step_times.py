@@ -24,7 +24,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec
 
 from distdl_jupyter.worker import channel
@@ -236,17 +236,6 @@ class StepRecorder:
         if self._gpu is not None:
             self._gpu.close("wait")
         self._add_wait(end - begin)
-
-    @_harmless
-    def measured(self, data: int, samples: int, waits: Sequence[int]) -> None:
-        """Take nanoseconds that a graph has measured in itself, of data and of each wait, and the number of samples."""
-        if self._is_elsewhere(now()):
-            return
-        self._data += data
-        if samples and not self._logs_samples:
-            self._samples = samples
-        for wait in waits:
-            self._add_wait(wait)
 
     @_harmless
     def stepped(self) -> None:

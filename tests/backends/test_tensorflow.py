@@ -82,6 +82,7 @@ def test_fit_of_keras_2_trains_one_model_on_two_emulated_nodes_and_its_curve_arr
     assert losses[0] == losses[1], "what Keras reports is the mean over the workers"
     assert losses[0][-1] < losses[0][0]
     assert [event["status"] for event in events(job, "rank") if event["status"] == "ready"] == ["ready"] * 2
+    assert [(row.step, row.rank) for row in job.time().rows] == [(step, rank) for step in range(8) for rank in (0, 1)]
 
 
 def metrics(job, rank):

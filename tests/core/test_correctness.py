@@ -27,7 +27,7 @@ def step(samples, gradients, *, loss=1.0, own=None, weights=(5.0, 2.0), rate=0.1
 
 
 def rank(number, *steps, **about):
-    return {"rank": number, "size": 2, "framework": "torch", "steps": list(steps), "names": {"0": NAMES},
+    return {"rank": number, "size": 2, "steps": list(steps), "names": {"0": NAMES},
             "shapes": {"0": [[1], [1]]}, "layers": [], "loaders": {}, "sharded": "", **about}  # fmt: skip
 
 
@@ -77,8 +77,6 @@ def test_gradients_of_own_samples_are_named_with_their_tensor_and_hide_what_foll
     assert (found.code, found.tensor, found.size) == ("gradients-not-averaged", "body.weight", 0.5)
     assert "each rank steps with the gradient of its own samples" in found.text
     assert "body.weight differs" in found.text
-    keras = [{**one, "framework": "keras"} for one in apart]
-    assert "distdl_jupyter.compat.horovod.keras" in compare(keras, ONE).findings[0].example
 
 
 def test_rounding_is_no_difference():

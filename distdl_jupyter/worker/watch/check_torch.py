@@ -306,8 +306,7 @@ class _Hooks:
         self._record.about["lines"]["forward"] = self._record.line()
         self._prepare()
         self._state = _random_state()
-        if self._record.about["framework"] != "keras":
-            self._record.step.inputs += _samples(check_record.leaves(inputs, _torch().Tensor))
+        self._record.step.inputs += _samples(check_record.leaves(inputs, _torch().Tensor))
 
     def watch_backward(self, autograd: Any) -> None:
         backward = autograd.backward
@@ -322,7 +321,7 @@ class _Hooks:
 
     @_harmless
     def _backward_begins(self, roots: list[Any]) -> None:
-        if self._began and self._state != _random_state() and self._record.about["framework"] != "keras":
+        if self._began and self._state != _random_state():
             self._record.step.random = True
         self._began = False
         line = self._record.about["lines"]["backward"] = self._record.line()
@@ -471,7 +470,6 @@ class _Hooks:
     def _describe_weights(self, number: int, found: list[Any]) -> None:
         """Find the names by which the model knows an optimizer's weights, and the layers that it has."""
         torch = _torch()
-        self._record.about["framework"] = "torch"
         horovod = sys.modules.get("horovod.torch")
         self._record.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
         self._describe_processes(found)

@@ -53,5 +53,5 @@ LOADS = (
 JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
 #: A framework that most ranks import, and the bytes of memory that it takes alone.
 LARGE = ("torch", 200_000_000)
-#: What ends a step whose time is measured (``step_hooks``, ``tensorflow_steps``).
-STEP = "an optimizer step after a backward pass (torch), or an optimizer update (Keras)"
+#: What ends a step whose time is measured (``step_hooks``, ``keras``).
+STEP = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"

@@ -2,6 +2,7 @@
 
 Each batch gives its logs (Keras' running means) at the number of batches so far; the end of an epoch gives what is new
 there (``val_loss`` ...) at the same number, so that all curves share one axis. Keras 2 (``tf_keras``) and 3 alike.
+A batch is a step of ``step_times``; only Keras on torch has the parts of a step, by the hooks of torch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.worker import check_record
+from distdl_jupyter.worker.step_times import recorder
 from distdl_jupyter.worker.watch import autolog
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
@@ -36,6 +39,8 @@ def _watch_fit(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def fit(*args: Any, **kwargs: Any) -> Any:
+        if check_record.current() is not None:
+            raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
         given = guarded("before Model.fit", _with_callback, signature, args, kwargs)
         args, kwargs = given or (args, kwargs)
         try:
@@ -86,7 +91,12 @@ class _Reports:
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._before = self._steps
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if recorder.detailed:
+            recorder.forward()
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        recorder.stepped()
         guarded("in Model.fit", self._batch, batch, dict(logs or {}))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

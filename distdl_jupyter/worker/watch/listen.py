@@ -5,7 +5,6 @@ from pathlib import Path
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.watch import (
     accelerate,
-    check_keras,
     check_torch,
     child_processes,
     communication,
@@ -21,7 +20,6 @@ from distdl_jupyter.worker.watch import (
     rendezvous,
     step_hooks,
     tensorboard,
-    tensorflow_steps,
     transformers,
     unused_parameters,
     weight_check,
@@ -37,7 +35,6 @@ _PARTS = (
     step_hooks,
     profile,
     check_torch,
-    check_keras,
     keras,
     lightning,
     transformers,
@@ -45,7 +42,6 @@ _PARTS = (
     deepspeed,
     ray_train,
     tensorboard,
-    tensorflow_steps,
     weight_check,
     communication,
     compiling,
