@@ -299,9 +299,9 @@ class Job:
     ) -> ProfileShown:
         """Record the next ``steps`` training steps (1 to 50) of ``ranks``, by default all, with torch's profiler.
 
-        The result is displayed as a table of the slowest operators. ``to_pandas()`` returns all operators, ``trace`` is
-        the path of a Chrome trace of all ranks on one clock (open it in https://ui.perfetto.dev), ``save(path)`` copies
-        the trace. The job keeps running, but its steps are slower while they are recorded. A step is one step of a
+        The result is displayed as a table of the slowest operators. ``to_pandas()`` returns all operators, ``traces``
+        has the path of each rank's Chrome trace (open them in https://ui.perfetto.dev), ``save(folder)`` copies the
+        traces. The job keeps running, but its steps are slower while they are recorded. A step is one step of a
         torch optimizer.
 
         For a job that has ended, or with ``kept``, the last profile is returned, or the one with this ``number``.

@@ -6,9 +6,6 @@ import json
 from distdl_jupyter.core.step_times import PARTS
 from tests.conftest import wait_for
 
-#: Horovod's own timeline has its groups of tensors behind those of the ranks.
-HOROVOD = 1_000_000
-
 
 def train(backend, pause=0.4):
     """Both ranks multiply large matrices in each step; rank 1 sleeps before its backward pass: rank 0 waits for it."""
@@ -109,35 +106,24 @@ def check_table(found):
     assert frame.loc[frame["operator"] == "aten::mm", "seconds"].min() > 0
 
 
-def check_trace(found, backend):
-    trace = json.loads(gzip.decompress(found.trace.read_bytes()))
-    events = trace["traceEvents"]
-    times = [event["ts"] for event in events if event["ph"] != "M"]
-    assert times == sorted(times)
-    names = {event["args"]["name"] for event in events if event.get("name") == "process_name"}
-    assert {name.split(" on ")[0] for name in names} >= {"rank 0", "rank 1"}
-    steps = {rank: [one for one in events if one["pid"] == rank and one.get("cat") == "steps" and
-                    one["name"].startswith("step ")] for rank in (0, 1)}  # fmt: skip
-    assert [len(one) for one in steps.values()] == [4, 4]
-    # The ranks record the same steps, and leave each all-reduce together: these end when it has ended.
-    waits = "horovod:synchronize" if backend != "torch" else "gloo:all_reduce"
-    ends = {rank: [one["ts"] + one["dur"] for one in events if one["pid"] == rank and one.get("name") == waits]
-            for rank in (0, 1)}  # fmt: skip
-    assert len(ends[0]) == len(ends[1]) >= 4
-    apart = sorted(abs(one - two) for one, two in zip(sorted(ends[0]), sorted(ends[1]), strict=True))
-    assert apart[len(apart) // 2] < 40_000
-    groups = {event["pid"] for event in events if event["pid"] >= HOROVOD}
-    assert bool(groups) == (backend != "torch")
+def check_traces(found, backend):
+    """The trace of each rank is torch's own, and has the work of all steps."""
+    assert list(found.traces) == [0, 1]
+    for trace in found.traces.values():
+        events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+        names = [event.get("name") for event in events if event.get("ph") == "X"]
+        assert names.count("aten::mm") >= 4
+        assert backend != "torch" or names.count("gloo:all_reduce") >= 4
 
 
 def check(found, backend):
     """Check a profile of ``train``, of four steps on two ranks."""
     check_table(found)
-    check_trace(found, backend)
+    check_traces(found, backend)
 
 
 def check_on_hosts(job, backend, hosts):
-    """Check a profile of a job that runs ``train`` on two hosts, whose clocks are one: they share a machine."""
+    """Check a profile of a job that runs ``train`` on two hosts."""
     try:
         found = begun(job).profile(4, timeout=200)
     finally:
@@ -145,5 +131,3 @@ def check_on_hosts(job, backend, hosts):
         job.wait(60)
     check(found, backend)
     assert [one.host for one in found.ranks] == hosts
-    assert "The clocks of the hosts were compared to within" in found.clock
-    assert "agree at the ends of" in found.clock

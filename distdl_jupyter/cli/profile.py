@@ -11,13 +11,14 @@ from distdl_jupyter.form import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from distdl_jupyter.client import Job
 
 
 def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     """Add the command; ``find`` returns a job by its id."""
-    text = "profile some steps of a running job: its slowest operators, and a trace of all ranks"
+    text = "profile some steps of a running job: its slowest operators, and a trace of each rank"
     one = commands.add_parser("profile", help=text, description=f"{text[0].upper()}{text[1:]}.")
     arguments.add_id(one)
     one.add_argument("--steps", type=int, default=5, metavar="N", help="number of steps (default 5, at most 50)")
@@ -25,7 +26,7 @@ def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:
     one.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
                      help="show the newest profile, or the one with this number, without recording")  # fmt: skip
     one.add_argument(
-        "--save", default="", metavar="PATH", help="copy the trace to this path, to open in ui.perfetto.dev"
+        "--save", default="", metavar="FOLDER", help="copy the traces to this folder, to open in ui.perfetto.dev"
     )
     one.add_argument("--csv", action="store_true", help="print one line per operator and rank, times in seconds")
     one.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
@@ -45,7 +46,12 @@ def _profile(job: Job, chosen: argparse.Namespace) -> int:
     else:
         print(found)
     if chosen.save:
-        print(f"The trace is {found.save(chosen.save)}. Open it at https://ui.perfetto.dev")
-    elif found.trace is not None and not chosen.csv:
-        print(f"The trace is {found.trace}. Open it at https://ui.perfetto.dev")
+        _tell(found.save(chosen.save))
+    elif found.traces and not chosen.csv:
+        _tell(list(found.traces.values()))
     return 0
+
+
+def _tell(traces: list[Path]) -> None:
+    count = "one trace" if len(traces) == 1 else f"{len(traces)} traces"
+    print(f"{traces[0].parent} has {count}: open them at https://ui.perfetto.dev")

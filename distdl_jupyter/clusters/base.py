@@ -208,13 +208,6 @@ class NodeSample(NamedTuple):
     data: Mapping[str, Any]
 
 
-class ClockOffset(NamedTuple):
-    """By how many seconds a machine's clock is ahead of this one's, and how far the truth may be from it."""
-
-    seconds: float
-    error: float
-
-
 class Run(ABC):
     """A started job."""
 
@@ -291,14 +284,6 @@ class Run(ABC):
     def serve(self, rank: int) -> None:
         """Write into the job's folder where a rank that stays is met (``worker.serving``), without waiting."""
         return
-
-    def measure_clocks(self) -> None:
-        """Begin to measure how far the clocks of the ranks' machines are from this one's, without waiting."""
-        return
-
-    def clocks(self) -> Mapping[int, ClockOffset]:
-        """Return by rank what was measured by now."""
-        return {}
 
     def fetch(self, rank: int, path: str, most: int) -> None:
         """Bring a file below the job's folder, which a rank has written, here; nothing is done where it lies here.

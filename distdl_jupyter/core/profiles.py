@@ -1,23 +1,16 @@
-"""Recorded steps of a job: read, brought to one clock, merged into one trace, and compared between ranks.
+"""Recorded steps of a job: read, and compared between ranks.
 
-A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json`` and ``trace.json.gz``, a Chrome trace
-(Google, "Trace Event Format") that Perfetto and chrome://tracing open. The first has::
+A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json`` and for each rank ``rank-N.json.gz``, a
+Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. The first has::
 
-    {"t", "steps", "zero", "ranks": [summary, ...], "missing": {"3": "why"}, "clock": clock, "problem"}
+    {"t", "steps", "ranks": [summary, ...], "missing": {"3": "why"}, "problem"}
 
-``summary`` is what a rank wrote (``worker.watch.trace_file``), with its times on the supervisor's clock.
-
-**One clock.** Ranks of one host share its clock. Of another host the agent is asked for its time: half of the shortest
-round trip is the error of what it says (Cristian, 1989: under a millisecond in one network, tenths of a second where an
-agent is reached through files). All ranks leave a collective operation at about the same time, so within that error
-the clocks are moved until the ends of the operations that two ranks have in common agree in the median.
+``summary`` is what a rank wrote (``worker.watch.trace_file``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import heapq
 import json
 import math
 import os
@@ -36,12 +29,11 @@ if TYPE_CHECKING:
 FOLDER = "profiles"
 #: Steps of one profile, and bytes of one rank's trace, at most.
 MOST_STEPS, LARGEST = 50, 100_000_000
-#: Common ends of operations from which on they move a clock.
-_LEAST_ENDS = 3
 #: A rank stands out in an operator that takes it so many times as long as the others, and this part of a step more.
 _TIMES, _PART = 1.25, 0.05
 #: Operators that are compared.
 _OPERATORS = 100
+_PIECE = 1 << 20
 _NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 
@@ -87,7 +79,7 @@ class Operator:
 class Profile:
     """Some recorded steps of a job; ``t`` is when they were asked for (epoch seconds).
 
-    ``trace`` is the path of the merged Chrome trace, None where none could be written.
+    ``traces`` are the paths of the Chrome traces by rank.
     """
 
     number: int
@@ -96,9 +88,8 @@ class Profile:
     ranks: tuple[ProfiledRank, ...]
     operators: tuple[Operator, ...]
     missing: dict[int, str] = field(default_factory=dict)
-    clock: str = ""
     problem: str = ""
-    trace: Path | None = None
+    traces: dict[int, Path] = field(default_factory=dict)
     uses_gpu: bool = False
 
     @property
@@ -149,7 +140,7 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
 def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     """Return the content of a ``profile.json``. Raises LookupError, TypeError, ValueError, AttributeError."""
     summaries = sorted(data["ranks"], key=lambda one: int(one["rank"]))
-    trace = path / "trace.json.gz"
+    traces = {int(one["rank"]): path / f"rank-{int(one['rank'])}.json.gz" for one in summaries}
     return Profile(
         number=number,
         t=float(data["t"]),
@@ -157,9 +148,8 @@ def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
         ranks=tuple(_ranks(summaries)),
         operators=tuple(_operators(summaries)),
         missing={int(rank): str(why) for rank, why in (data.get("missing") or {}).items()},
-        clock=str(data.get("clock") or ""),
         problem=str(data.get("problem") or ""),
-        trace=trace if trace.is_file() else None,
+        traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
         uses_gpu=any(one.get("gpu") for one in summaries),
     )
 
@@ -240,110 +230,28 @@ def _operator(name: str, kind: str, of: Mapping[int, tuple[float, float, float]]
                     most if stands_out else None, times)  # fmt: skip
 
 
-# one clock -----------------------------------------------------------------------------------------
+# secrets in names ----------------------------------------------------------------------------------
 
 
-def shifts(
-    summaries: Sequence[Mapping[str, Any]], clocks: Mapping[int, tuple[float, float]]
-) -> tuple[dict[int, float], str]:
-    """Return how many microseconds are added to the times of each rank, and a sentence that says how exact they are.
-
-    ``clocks`` has for each rank by how many seconds its host's clock is ahead, and the error of that.
-    """
-    hosts = {int(one["rank"]): str(one.get("host") or "") for one in summaries}
-    found = {rank: -1e6 * clocks.get(rank, (0.0, 0.0))[0] for rank in hosts}
-    if len(set(hosts.values())) < 2:
-        return found, "All ranks use the clock of one host."
-    errors = {rank: 1e6 * clocks.get(rank, (0.0, math.inf))[1] for rank in hosts}
-    reference = min(hosts, key=lambda rank: (errors[rank], rank))
-    ends = {int(one["rank"]): _waits(one) for one in summaries}
-    used, left = 0, 0.0
-    for host in dict.fromkeys(hosts.values()):
-        ranks = [rank for rank in hosts if hosts[rank] == host]
-        if host == hosts[reference]:
-            continue
-        apart = [one + found[reference] - found[ranks[0]] for one in _apart(ends[reference], ends[ranks[0]])]
-        bound = errors[reference] + errors[ranks[0]]
-        if len(apart) >= _LEAST_ENDS:
-            moved = max(-bound, min(bound, statistics.median(apart)))
-            used, left = len(apart), max(left, statistics.median(abs(one - moved) for one in apart))
-            for rank in ranks:
-                found[rank] = found[ranks[0]] + moved if rank == ranks[0] else found[rank] + moved
-    return found, _exactness(max(errors.values()), used, left)
-
-
-def _apart(
-    reference: Mapping[int, Sequence[tuple[float, float]]], other: Mapping[int, Sequence[tuple[float, float]]]
-) -> list[float]:
-    """Return by how many microseconds the common ends of the first are later than those of the other."""
-    return [
-        one[1] - two[1]
-        for step in reference.keys() & other.keys()
-        if len(reference[step]) == len(other[step])
-        for one, two in zip(reference[step], other[step], strict=True)
-    ]
-
-
-def _exactness(error: float, used: int, left: float) -> str:
-    if math.isinf(error):
-        trip = "The clocks of the hosts could not be compared"
-    else:
-        trip = f"The clocks of the hosts were compared to within {error / 1000:.2g} ms"
-    if not used:
-        return f"{trip}."
-    return f"{trip}, and agree at the ends of {used} collective operations to within {left / 1000:.2g} ms."
-
-
-def moved(summary: Mapping[str, Any], shift: float) -> dict[str, Any]:
-    """Return a summary with its times on the common clock."""
-    steps = [[round(begin + shift, 3), round(end + shift, 3)] for begin, end in summary["steps"]]
-    waits = [[what, round(begin + shift, 3), round(end + shift, 3)] for what, begin, end in summary["waits"]]
-    return {**summary, "steps": steps, "waits": waits}
-
-
-# one trace -----------------------------------------------------------------------------------------
-
-
-def merge(traces: Mapping[Path, float], target: Path, clean: Callable[[str], str], about: Mapping[str, Any]) -> None:
-    """Write the traces of ranks, each with what is added to its times (microseconds), as one, ordered by time.
-
-    Read and written line by line. ``clean`` gets each name once. Raises OSError, ValueError.
-    """
-    hidden = target.with_name(f".{target.name}")
+def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
+    """Replace each name in a rank's trace by ``clean(name)``. Raises OSError, ValueError."""
+    hidden = trace.with_name(f".{trace.name}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     names: dict[str, str] = {}
     try:
-        with open(os.open(hidden, flags, 0o600), "wb") as file, gzip.GzipFile("", "wb", 5, file, mtime=0) as out:  # noqa: PTH123
-            out.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(dict(about))}, "traceEvents": [\n'.encode())
-            with contextlib.ExitStack() as opened:
-                lines = [_moments(opened.enter_context(gzip.open(path, "rt", encoding="utf-8")), shift)
-                         for path, shift in traces.items()]  # fmt: skip
-                before = ""
-                for _, line in heapq.merge(*lines, key=lambda one: one[0]):
-                    out.write(f"{before}{_cleaned(line, names, clean)}".encode())
-                    before = ",\n"
-            out.write(b"\n]}\n")
-        hidden.replace(target)
+        with (
+            gzip.open(trace, "rt", encoding="utf-8", errors="replace") as source,
+            open(os.open(hidden, flags, 0o600), "wb") as file,  # noqa: PTH123  a descriptor
+            gzip.GzipFile("", "wb", 5, file, mtime=0) as out,
+        ):
+            while lines := source.readlines(_PIECE):
+                out.write(_NAME.sub(lambda match: _cleaned(match[1], names, clean), "".join(lines)).encode())
+        hidden.replace(trace)
     finally:
         hidden.unlink(missing_ok=True)
 
 
-def _moments(lines: Iterator[str] | Any, shift: float) -> Iterator[tuple[float, str]]:
-    """Yield the moment of each line and the line on the common clock; names of processes come first."""
-    for line in lines:
-        head, _, rest = line.rstrip("\n").partition(", ")
-        if '"ph": "M"' in rest:
-            yield -math.inf, f"{head}, {rest}"
-        else:
-            ts = float(head.removeprefix('{"ts": ')) + shift
-            yield ts, f'{{"ts": {ts:.3f}, {rest}'
-
-
-def _cleaned(line: str, names: dict[str, str], clean: Callable[[str], str]) -> str:
-    found = _NAME.search(line)
-    if found is None:
-        return line
-    name = found[1]
+def _cleaned(name: str, names: dict[str, str], clean: Callable[[str], str]) -> str:
     if name not in names:
-        names[name] = json.dumps(clean(json.loads(name)))
-    return line if names[name] == name else f"{line[: found.start(1)]}{names[name]}{line[found.end(1) :]}"
+        names[name] = f'"name": {json.dumps(clean(json.loads(name, strict=False)))}'
+    return names[name]

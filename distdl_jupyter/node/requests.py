@@ -32,7 +32,6 @@ serving  rank                                           where a rank that stays 
 connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
 hold     channel, held                                  (nothing) nothing is read for the channel while it is held; a
                                                         message ``hold`` asks the same of the supervisor
-clock                                                   t_ns: this machine's clock, ns since the epoch
 drain                                                   evidence of a KILL for lack of memory, "" without any,
                                                         after all that was written until now
 answer   shell, then any of out, err (texts), code      (nothing)
@@ -49,7 +48,6 @@ is no request. Without a number ``request`` nothing is answered.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -312,10 +310,6 @@ def _serving(its: job.Job, fields: Fields) -> Answer:
         raise Unanswerable(f"Rank {fields['rank']} is not listening.") from None
 
 
-def _clock(_its: job.Job, _fields: Fields) -> Answer:
-    return {"t_ns": time.time_ns()}
-
-
 def _drain(its: job.Job, _fields: Fields) -> Answer:
     return {"evidence": its.drain()}
 
@@ -330,7 +324,6 @@ OF_JOB: dict[str, Callable[[job.Job, Fields], Answer]] = {
     "stuck": _stuck,
     "profile": _profile,
     "serving": _serving,
-    "clock": _clock,
     "drain": _drain,
 }
 

@@ -1,4 +1,4 @@
-"""Recorded steps of a job over HTTP: ask for a profile, read one, download its trace. All of it is ``client``'s.
+"""Recorded steps of a job over HTTP: ask for a profile, read one, download a trace. All of it is ``client``'s.
 
 Asking does not wait: the job's card tells in the stream how far the profile is, and under which number it is kept.
 """
@@ -12,7 +12,7 @@ from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.server import outputs
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
-from distdl_jupyter.server.schema import AskProfile, ProfileQuery
+from distdl_jupyter.server.schema import AskProfile, ProfileQuery, TraceQuery
 from distdl_jupyter.views.profile import job_profile
 from distdl_jupyter.views.schema import JobProfile
 
@@ -35,13 +35,13 @@ class JobProfiles(Handler):
 
 
 class ProfileTrace(Handler):
-    """The trace of one profile."""
+    """The traces of one profile."""
 
-    @answers(media="application/octet-stream", refuses=(404,))
-    async def get(self, id_: str, number: str) -> None:
-        """Download the Chrome trace of a profile, gzipped JSON that https://ui.perfetto.dev opens."""
-        file = await self.run_in_thread(_opened, id_, number)
-        await outputs.send(self, file, f"{id_}-profile-{number}.json.gz")
+    @answers(media="application/octet-stream", query=TraceQuery, refuses=(404,))
+    async def get(self, id_: str, number: str, query: TraceQuery) -> None:
+        """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
+        file = await self.run_in_thread(_opened, id_, number, query.rank)
+        await outputs.send(self, file, f"{id_}-profile-{number}-rank-{query.rank}.json.gz")
 
 
 def _read(id_: str, number: int | None) -> Profile:
@@ -54,10 +54,10 @@ def _read(id_: str, number: int | None) -> Profile:
     return found
 
 
-def _opened(id_: str, number: str) -> BinaryIO:
+def _opened(id_: str, number: str, rank: int) -> BinaryIO:
     found = _read(id_, int(number)) if number.isascii() and number.isdecimal() and len(number) < 6 else None
-    if found is None or found.trace is None:
+    if found is None or rank not in found.traces:
         raise JobNotFound(
             f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
         )
-    return found.trace.open("rb")
+    return found.traces[rank].open("rb")

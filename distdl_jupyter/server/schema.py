@@ -271,6 +271,12 @@ class ProfileQuery(Request, frozen=True):
     number: Annotated[int, Meta(ge=0, description="number of the profile; without it, the newest")] | None = None
 
 
+class TraceQuery(Request, frozen=True):
+    """Which of the traces of a profile."""
+
+    rank: Annotated[int, Meta(ge=0)] = 0
+
+
 class TimeQuery(Request, frozen=True):
     """Which steps are wanted beside the means of the ranks."""
 

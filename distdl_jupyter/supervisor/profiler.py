@@ -1,9 +1,9 @@
-"""Lets the ranks of one attempt record some steps, and makes one profile of what they bring.
+"""Lets the ranks of one attempt record some steps, and keeps what they bring as one profile.
 
 1. The ranks find the request; each says at which step it is when it makes one.
 2. When all have, or after ``_ARM`` seconds, they are told the step with which all begin.
 3. Each records, writes its trace on its own machine and says so. A rank that ends or fails is left out.
-4. A thread brings the traces here, puts them on one clock (``core.profiles``) and merges them.
+4. A thread brings the traces and summaries here, and masks secrets in them.
 
 ``tick`` never waits. What a profile lacks is said in it; one of which nothing came has failed, with a sentence.
 """
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import ProfileView
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Seconds in which ranks must make a step, and those that a word to all of them may take.
+#: Seconds in which ranks must make a step, and those that a request to all of them may take: here, and elsewhere.
 _ARM, _LEAD, _SLOW_LEAD = 30.0, 0.5, 2.0
-#: Seconds without a word of any rank after which those that still record are given up, and of merging at the end.
-_SILENT, _MERGE = 600.0, 60.0
+#: Seconds without a report of any rank after which those that still record are given up, and of saving at the end.
+_SILENT, _SAVE = 600.0, 60.0
 _NO_STEP = f"No step was made within {_ARM:.0f} s. A step ends with {frameworks.STEP}."
 
 
@@ -88,7 +88,7 @@ class ProfileCollector:
         wanted = sorted(running if ranks is None else running & {one for one in ranks if type(one) is int})
         known = [*profiles.numbers(self._recorder.folder), *(one.number for one in self._recorder.view.profiles)]
         number, now = max(known, default=0) + 1, time.time()
-        fields = {"number": number, "steps": steps, "zero": int(now * 1e9)}
+        fields = {"number": number, "steps": steps}
         self._now = _Profile(number, steps, now, fields, {rank: _Rank() for rank in wanted})
         self._event("asked")
         if why := self._run.no_stacks() or ("" if wanted else "None of these ranks is running."):
@@ -99,7 +99,6 @@ class ProfileCollector:
         except OSError as error:
             self._end(f"The profile cannot be stored: {error.strerror}.")
             return
-        self._run.measure_clocks()
         self._run.ask_profile(wanted, fields)
 
     def _take(self, rank: int, report: dict[str, Any]) -> None:
@@ -131,7 +130,7 @@ class ProfileCollector:
         if not now.started:
             self._start(now)
         elif all(one.ended for one in now.ranks.values()):
-            self._merge(now)
+            self._save(now)
 
     def _note_missing(self, now: _Profile) -> None:
         for rank, one in now.ranks.items():
@@ -153,35 +152,34 @@ class ProfileCollector:
         if waiting:
             self._run.ask_profile(waiting, {**now.request, "steps": 0})
         if armed:
-            slow = any(clock.error > _LEAD / 5 for clock in self._run.clocks().values())
-            start = max(_steps_ahead(one, _SLOW_LEAD if slow else _LEAD) for one in armed.values())
+            lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
+            start = max(_steps_ahead(one, lead) for one in armed.values())
             self._run.ask_profile(sorted(armed), {**now.request, "start": start})
 
     # the end ------------------------------------------------------------------------------------
 
-    def _merge(self, now: _Profile) -> None:
-        """Begin to make one profile of what came, or say why there is none."""
+    def _save(self, now: _Profile) -> None:
+        """Begin to save what came, or say why there is nothing."""
         done = [rank for rank, one in now.ranks.items() if one.status == "done"]
         if not done:
             self._end(_why_nothing(now.ranks))
             return
         self._event("saving")
-        clocks = {rank: (clock.seconds, clock.error) for rank, clock in self._run.clocks().items()}
-        now.thread = threading.Thread(target=self._make, args=(now, done, clocks), name="profile", daemon=True)
+        now.thread = threading.Thread(target=self._make, args=(now, done), name="profile", daemon=True)
         now.thread.start()
 
-    def _make(self, now: _Profile, done: list[int], clocks: dict[int, tuple[float, float]]) -> None:
-        """In the thread: bring, merge, keep."""
+    def _make(self, now: _Profile, done: list[int]) -> None:
+        """In the thread: bring and keep."""
         try:
-            self._keep(now, done, clocks)
+            self._keep(now, done)
         except LaunchFailed as error:
             now.failure = str(error)
         except OSError as error:
             now.failure = f"The profile cannot be stored: {error.strerror or error}."
         except Exception as error:  # noqa: BLE001  nothing may end the job
-            now.failure = f"The traces cannot be merged: {type(error).__name__}: {error!s:.200}."
+            now.failure = f"The profile cannot be saved: {type(error).__name__}: {error!s:.200}."
 
-    def _keep(self, now: _Profile, done: list[int], clocks: dict[int, tuple[float, float]]) -> None:
+    def _keep(self, now: _Profile, done: list[int]) -> None:
         folder = profiles.folder_of(self._recorder.folder, now.number)
         summaries: list[dict[str, Any]] = []
         for rank in done:
@@ -192,32 +190,26 @@ class ProfileCollector:
         if not summaries:
             now.failure = _why_nothing(now.ranks)
             return
-        moved, clock = profiles.shifts(summaries, clocks)
-        traces = {folder / f"rank-{one['rank']}.jsonl.gz": moved[int(one["rank"])] for one in summaries}
         data = {
             "t": round(now.t, 3),
             "steps": now.steps,
-            "zero": now.request["zero"],
-            "ranks": [profiles.moved(one, moved[int(one["rank"])]) for one in summaries],
+            "ranks": summaries,
             "missing": {str(rank): one.why for rank, one in now.ranks.items() if one.status == "missing"},
-            "clock": clock,
             "problem": _left_out(summaries),
         }
-        clean = self._recorder.redactor.data(data)
-        about = {"job": self._recorder.folder.id, "zero_ns": now.request["zero"], "clock": clock}
-        profiles.merge(traces, folder / "trace.json.gz", self._recorder.redactor.text, about)
-        atomic_write.keep(folder / "profile.json", json.dumps(clean))
-        for path in (*traces, *(folder / f"rank-{one['rank']}.json" for one in summaries)):
-            path.unlink(missing_ok=True)
+        atomic_write.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
+        for one in summaries:
+            (folder / f"rank-{one['rank']}.json").unlink(missing_ok=True)
 
     def _bring(self, folder: Path, number: int, rank: int) -> dict[str, Any]:
-        """Return a rank's summary; its trace lies in the folder then."""
-        for name in (f"rank-{rank}.json", f"rank-{rank}.jsonl.gz"):
+        """Return a rank's summary; its trace is in the folder then, without secrets."""
+        for name in (f"rank-{rank}.json", f"rank-{rank}.json.gz"):
             self._run.fetch(rank, f"{profiles.FOLDER}/{number}/{name}", profiles.LARGEST)
             if (folder / name).stat().st_size > profiles.LARGEST:
                 raise ValueError(f"{name} is larger than {profiles.LARGEST // 1000000} MB.")
         found = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
         profiles.profile(number, {"t": 0.0, "ranks": [found]}, folder)  # what is no summary raises here
+        profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
         return {**found, "rank": rank, "host": self._recorder.view.ranks[rank].host or found.get("host") or ""}
 
     def finish(self) -> None:
@@ -233,8 +225,8 @@ class ProfileCollector:
             self.tick()
         thread = now.thread
         if thread is not None:  # else ``tick`` has said why there is nothing
-            thread.join(_MERGE)
-            self._end(now.failure or ("It was not merged in time." if thread.is_alive() else ""))
+            thread.join(_SAVE)
+            self._end(now.failure or ("It was not saved in time." if thread.is_alive() else ""))
 
     def _end(self, why: str) -> None:
         self._event("failed" if why else "done", why)
@@ -271,4 +263,4 @@ def _left_out(summaries: list[dict[str, Any]]) -> str:
     cut = [int(one["rank"]) for one in summaries if one.get("left_out")]
     if not cut:
         return ""
-    return f"The trace of {ranks_in_words(cut)} contains only the first 300,000 events. Record fewer steps."
+    return f"The table counts only the first 300,000 events of {ranks_in_words(cut)}. Record fewer steps."

@@ -27,7 +27,7 @@ _PARTS = {"compute": "compute", "communication": "communication", "waiting": "wa
 
 
 class ProfileShown(Profile):
-    """A profile as a notebook shows it: ``print``, display, ``to_pandas()``, ``trace`` and ``save(path)``."""
+    """A profile as a notebook shows it: ``print``, display, ``to_pandas()``, ``traces`` and ``save(folder)``."""
 
     def __str__(self) -> str:
         return "\n".join((*sentences(self), *([table.text(_rows(self))] if self.operators else [])))
@@ -51,27 +51,27 @@ class ProfileShown(Profile):
                 for one in self.operators for rank, own in sorted(one.by_rank.items())]  # fmt: skip
         return pd.DataFrame(rows, columns=names)
 
-    def save(self, path: str | Path) -> Path:
-        """Copy the trace to ``path`` (a folder keeps its name) and return where it is.
+    def save(self, folder: str | Path) -> list[Path]:
+        """Copy the trace of each rank into a folder, which is created if needed, and return the copies.
 
-        Raises JobNotFound when there is none, DiskRefused.
+        Raises JobNotFound when there are none, DiskRefused.
         """
-        if self.trace is None or not self.trace.is_file():
-            raise JobNotFound("The trace of this profile no longer exists.", code="trace-gone")
-        target = Path(path).expanduser()
+        if not self.traces:
+            raise JobNotFound("The traces of this profile no longer exist.", code="trace-gone")
+        target = Path(folder).expanduser()
         try:
-            if target.is_dir():
-                target = target / f"profile-{self.number}-{self.trace.name}"
-            return Path(shutil.copyfile(self.trace, target))
+            target.mkdir(parents=True, exist_ok=True)
+            return [Path(shutil.copyfile(trace, target / f"profile-{self.number}-{trace.name}"))
+                    for trace in self.traces.values()]  # fmt: skip
         except OSError as error:
             raise DiskRefused(
-                f"The trace cannot be saved as {target}: {error.strerror}.", code="trace-not-saved"
+                f"The traces cannot be saved in {target}: {error.strerror}.", code="trace-not-saved"
             ) from error
 
 
 def displayable(of: Profile) -> ProfileShown:
     """Return the same as a notebook shows it."""
-    return ProfileShown(of.number, of.t, of.steps, of.ranks, of.operators, of.missing, of.clock, of.problem, of.trace,
+    return ProfileShown(of.number, of.t, of.steps, of.ranks, of.operators, of.missing, of.problem, of.traces,
                         of.uses_gpu)  # fmt: skip
 
 
@@ -88,13 +88,12 @@ def sentences(of: Profile) -> list[str]:
 
 
 def _notes(of: Profile) -> list[str]:
-    """Return what a profile lacks, and how exact its one clock is where there were several."""
+    """Return what a profile lacks."""
     alike: dict[str, list[int]] = {}
     for rank, why in sorted(of.missing.items()):
         alike.setdefault(why, []).append(rank)
     lines = [f"{ranks(which).capitalize()} recorded no profile: {why}" for why, which in alike.items()]
-    several_hosts = len({one.host for one in of.ranks}) > 1
-    return [*lines, *([of.problem] if of.problem else []), *([of.clock] if several_hosts else [])]
+    return [*lines, *([of.problem] if of.problem else [])]
 
 
 def _stands_out(one: Operator) -> str:
@@ -150,5 +149,5 @@ def job_profile(of: Profile) -> JobProfile:
                             tuple(one.by_rank.get(rank.rank, 0.0) for rank in of.ranks), one.stands_out, one.times)
             for one in shown(of)
         ),
-        trace_bytes=of.trace.stat().st_size if of.trace is not None else None,
+        traces=tuple(of.traces),
     )  # fmt: skip

@@ -452,8 +452,7 @@ class JobProfile:
     """Some recorded steps of a job: the operators that take the most time of their own, most first.
 
     ``shares`` has which part of a step is compute, communication, waiting, data and rest; ``seconds`` is the mean step.
-    ``says`` has a sentence for what is missing, and for the clock where ranks were on several hosts.
-    ``trace_bytes`` is the size of the Chrome trace, None where there is none.
+    ``says`` has a sentence for what is missing. ``traces`` are the ranks that have a Chrome trace.
     """
 
     number: int
@@ -464,7 +463,7 @@ class JobProfile:
     shares: dict[str, float]
     ranks: tuple[ProfileRank, ...]
     operators: tuple[ProfileOperator, ...]
-    trace_bytes: int | None
+    traces: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,12 @@ def keep(folder: Path, number: int) -> None:
         rows = [[name, kind, calls, own * (1.4 if rank == 3 and name == "aten::mm" else 1.0), own]
                 for name, kind, calls, own in ROWS]  # fmt: skip
         found.append({"rank": rank, "host": f"node-{'ab'[rank // 2]}", "pid": 1, "first": 3, "steps": steps,
-                      "waits": waits, "operators": rows, "events": 500, "left_out": 0, "gpu": False})  # fmt: skip
+                      "waits": waits, "operators": rows, "left_out": 0, "gpu": False})  # fmt: skip
     at = folder / "profiles" / str(number)
     at.mkdir(parents=True)
-    clock = "The clocks of the hosts were compared to within 0.4 ms."
-    (at / "profile.json").write_text(
-        json.dumps({"t": 1.7e9, "steps": 5, "ranks": found, "missing": {}, "clock": clock})
-    )
-    (at / "trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}'))
+    (at / "profile.json").write_text(json.dumps({"t": 1.7e9, "steps": 5, "ranks": found, "missing": {}}))
+    for rank in range(4):
+        (at / f"rank-{rank}.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [%d]}' % rank))
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -77,9 +75,9 @@ def test_steps_are_recorded_from_the_page(shared_page: Book, told: Callable[[str
     expect(part.locator("tbody tr").first).to_contain_text("aten::mm")
     expect(part.locator("td.dd-ink-warn")).to_have_text("42")
     with shared_page.page.expect_download() as download:
-        part.get_by_role("link", name="Download trace").click()
-    assert json.loads(gzip.decompress(Path(download.value.path()).read_bytes())) == {"traceEvents": []}
-    assert download.value.suggested_filename.endswith("-profile-1.json.gz")
+        part.get_by_role("link", name="rank 2").click()
+    assert json.loads(gzip.decompress(Path(download.value.path()).read_bytes())) == {"traceEvents": [2]}
+    assert download.value.suggested_filename.endswith("-profile-1-rank-2.json.gz")
     shared_page.picture(f"profile-{'dark' if dark else 'light'}", page)
     size = shared_page.page.viewport_size
     assert size is not None

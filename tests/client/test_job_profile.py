@@ -42,13 +42,15 @@ def recorded(backend, tmp_path):
         assert job.wait(60).state is State.CANCELED
     # Of an ended job the kept one is returned.
     assert job.profile().number == found.number == 1
-    assert sorted(path.name for path in found.trace.parent.iterdir()) == ["profile.json", "trace.json.gz"]
-    assert found.save(tmp_path).is_file()
+    kept = found.traces[0].parent
+    assert sorted(path.name for path in kept.iterdir()) == ["profile.json", "rank-0.json.gz", "rank-1.json.gz"]
+    assert [path.name for path in found.save(tmp_path / "traces") if path.is_file()] == [
+        "profile-1-rank-0.json.gz", "profile-1-rank-1.json.gz"]  # fmt: skip
     assert not [line.text for line in job.logs() if "USDT" in line.text]
     check(found, backend)
 
 
-def test_torch_ranks_record_the_same_steps_on_one_clock(tmp_path):
+def test_torch_ranks_record_the_same_steps(tmp_path):
     recorded("torch", tmp_path)
 
 
@@ -59,7 +61,7 @@ def test_time_in_which_a_step_sleeps_is_no_computation():
     finally:
         job.cancel(now=True)
         job.wait(60)
-    (rank,) = json.loads((found.trace.parent / "profile.json").read_text())["ranks"]
+    (rank,) = json.loads((found.traces[0].parent / "profile.json").read_text())["ranks"]
     told = job.metrics().set_index("step").loc[rank["first"] : rank["first"] + len(rank["steps"]) - 1]
     for part in ("data", "rest", "compute"):
         assert found.share(part) == pytest.approx(told[part].mean(), rel=0.1)
@@ -68,7 +70,7 @@ def test_time_in_which_a_step_sleeps_is_no_computation():
 
 @pytest.mark.full
 @pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
-def test_horovod_ranks_are_recorded_with_horovods_own_timeline(tmp_path, backend):
+def test_horovod_ranks_record_the_same_steps(tmp_path, backend):
     recorded(backend, tmp_path)
 
 

@@ -312,8 +312,7 @@ def test_profile_shows_the_kernels_of_the_gpu():
     assert found.uses_gpu
     frame = found.to_pandas()
     assert (frame["kind"] == "gpu").any(), frame.to_string()
-    trace = found.trace.read_bytes()
-    assert b'"kernel"' in (gzip.decompress(trace) if trace[:2] == b"\x1f\x8b" else trace)
+    assert b'"kernel"' in gzip.decompress(found.traces[0].read_bytes())
     assert job.wait(60).state == State.CANCELED
 
 

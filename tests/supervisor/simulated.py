@@ -384,9 +384,6 @@ class PlayedNode:
     def _expect(self, asked):
         return {}
 
-    def _clock(self, asked):
-        return {"t_ns": time.time_ns()}
-
     def _profile(self, asked):
         return {}
 

@@ -77,10 +77,6 @@ class _Stuck(msgspec.Struct):
     pids: Annotated[list[Number], Meta(max_length=4096)]
 
 
-class _Clock(msgspec.Struct):
-    t_ns: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-
-
 class _Drained(msgspec.Struct):
     evidence: Text | None = None
 
@@ -101,7 +97,6 @@ _REPLIES: Mapping[str, type[msgspec.Struct]] = {
     "start": _Started,
     "alive": _Alive,
     "stuck": _Stuck,
-    "clock": _Clock,
     "drain": _Drained,
     "stacks": _Stacks,
 }

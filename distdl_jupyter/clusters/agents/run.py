@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import os
 import queue
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import identity
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
-from distdl_jupyter.clusters.base import ClockOffset, Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
+from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
 from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -48,8 +47,6 @@ _WARNED = ("The job will be stopped soon by its time limit or for another job. R
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
 #: Living processes of a machine that are counted; more make no difference.
 _MOST_COUNTED = 10_000
-#: Times that a machine is asked for its clock.
-_ROUND_TRIPS = 5
 
 
 class Event(NamedTuple):
@@ -78,7 +75,6 @@ class AgentRun(Run):
         self._notices: list[Notice] = []
         self._samples: list[NodeSample] = []
         self._warned = False
-        self._clocks: dict[Node, ClockOffset] = {}
         self._served: set[int] = set()
         self._rank_relay: RankRelay | None = None
         #: What has failed on another thread.
@@ -361,32 +357,6 @@ class AgentRun(Run):
 
             self._rank_relay = RankRelay(self._context.folder)
         self._rank_relay.offer(connection, rank, answer, failed)
-
-    def measure_clocks(self) -> None:
-        """Ask every machine for its time: the shortest of some round trips says it best."""
-        self._clocks = {}
-        for node in self._nodes.connected:
-            for _ in range(_ROUND_TRIPS if node.host else 0):
-                self._ask_clock(node)
-
-    def _ask_clock(self, node: Node) -> None:
-        sent, began = time.time(), time.monotonic()
-
-        def answered(answer: Future[dict[str, Any]]) -> None:
-            if answer.exception() is not None:
-                return
-            half = (time.monotonic() - began) / 2
-            found = ClockOffset(answer.result()["t_ns"] / 1e9 - sent - half, half)
-            if node not in self._clocks or self._clocks[node].error > half:
-                self._clocks[node] = found
-
-        node.connection.begin("clock").add_done_callback(answered)
-
-    def clocks(self) -> Mapping[int, ClockOffset]:
-        """Return by rank what was measured by now; ranks of this machine have its own clock."""
-        here = ClockOffset(0.0, 0.0)
-        known = {node: self._clocks.get(node, None if node.host else here) for node in self._nodes.nodes}
-        return {place.rank: found for node, found in known.items() if found is not None for place in self.places(node)}
 
     def fetch(self, rank: int, path: str, most: int) -> None:
         """Bring a file from a machine that does not see the job's folder."""

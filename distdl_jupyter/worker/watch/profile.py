@@ -5,15 +5,14 @@
   happens in a rank that is not asked.
 * The rank says at which step it is (``armed``) and how long the last one took. From all answers the supervisor chooses
   the step with which the recording begins, so that all record the same ones, and adds it to the file as ``start``.
-* Steps are those of ``step_times``, whose waits for batches and for collective operations go beside the profiler's
-  events. Of several optimizers that step after one backward pass the first one ends the step here.
+* Steps are those of ``step_times``, whose waits for batches and for collective operations go into the
+  summary. Of several optimizers that step after one backward pass the first one ends the step here.
 * The trace is written by a thread (``trace_file``), while training goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -145,8 +144,6 @@ class Recording:
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library writes on stderr when it begins and ends
         self.number, self.wanted = int(request["number"]), int(request["steps"])
-        #: Nanoseconds since the epoch by which all ranks count, and this process's clock beside that of its host.
-        self.zero = int(request["zero"])
         #: The number of the first step.
         self.first = first
         self.steps: list[tuple[int, int]] = []
@@ -155,15 +152,16 @@ class Recording:
         self._thread, self.native_thread = threading.get_ident(), threading.get_native_id()
         self._reported = 0
         self.horovod = trace_file.horovod()
-        self.timeline = trace_file.HorovodTimeline.begin(self.horovod)
         _report(self.number, "recording", step=0)
         self.profiler: Any = profiler.profile()  # of processor and GPU, where there is one
         self.profiler.start()
+        #: Nanoseconds since the epoch at the zero of ``now``, and at the begin of the first step.
         self.epoch = time.time_ns() - now()
         for name in ("data", "wait"):
             vars(recorder)[name] = self._noting(name, getattr(recorder, name))
         recorder.measure_all(on=True)
         self._begin = now()
+        self.zero = self.epoch + self._begin
 
     def _noting(self, name: str, original: Callable[..., None]) -> Callable[..., None]:
         def noting(begin: int, *args: Any) -> None:
@@ -194,8 +192,6 @@ class Recording:
         if profiling is not None:
             profiling.stop()
             self.result = profiling
-        if self.timeline is not None:
-            self.timeline.stop()
 
 
 def _write(recording: Recording, identity: Identity) -> None:
@@ -225,7 +221,7 @@ def _request(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    names = ("number", "steps", "zero")
+    names = ("number", "steps")
     return found if isinstance(found, dict) and all(type(found.get(name)) is int for name in names) else None
 
 
@@ -240,26 +236,13 @@ profiler = RankProfiler()
 
 
 def watch(finder: PostImport) -> None:
-    """Ask to be told when the module is imported in which steps are seen, and before Horovod begins."""
+    """Ask to be told when the module is imported in which steps are seen."""
     finder.after("torch.optim.optimizer", _watch_optimizers)
-    finder.after("horovod.common.basics", _let_timelines_begin_later)
 
 
 def _watch_optimizers(module: ModuleType) -> None:
     if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
         module.register_optimizer_step_post_hook(profiler.stepped)
-
-
-def _let_timelines_begin_later(module: ModuleType) -> None:
-    """Horovod begins a timeline while it runs only where this was said at ``init``; it costs nothing until then."""
-    init = module.HorovodBasics.init
-
-    @functools.wraps(init)
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
-        return init(self, *args, **kwargs)
-
-    module.HorovodBasics.init = watched
 
 
 def _forget() -> None:

@@ -96,7 +96,7 @@ export class Api {
   /** Where a file that a job wrote can be downloaded. */
   outputUrl = (id: string, file: string): string => this.#download(`jobs/${part(id)}/outputs/${file.split('/').map(part).join('/')}`);
   /** Where a picture that ranks have shown is. */
-  traceUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/profile/${number}/trace`);
+  traceUrl = (id: string, number: number, rank: number): string => this.#download(`jobs/${part(id)}/profile/${number}/trace?${words({ rank })}`);
   pictureUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/pictures/${number}`);
 
   #download(path: string): string {

@@ -79,8 +79,8 @@ export interface JobHost {
   /** Ask ranks to record their next steps, all of them with null; the card says how far they are. */
   askProfile(steps: number, ranks: number[] | null): Promise<unknown>;
   profile(number: number): Promise<JobProfile>;
-  /** The address of a profile's trace; left out where there is none. */
-  traceUrl?(number: number): string;
+  /** The address of a rank's trace in a profile; left out where there is none. */
+  traceUrl?(number: number, rank: number): string;
   /** The address of a picture that ranks have shown. */
   picture(number: number): Promise<string>;
   /** Show another job; left out where there is nowhere to show it. */

@@ -3,8 +3,7 @@
  * asks for the next steps of all or some ranks; the job's card says how far they are, and then the profile is read.
  */
 import { assign, fill, h, onClick, quoted, show, type Child } from '../ui/dom';
-import { bytes, clock, count, number, percent, rankSpans } from '../ui/format';
-import { icon } from '../ui/icons';
+import { clock, count, number, percent, rankSpans } from '../ui/format';
 import { say, sentences } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
@@ -20,8 +19,8 @@ export interface ProfileSource {
   /** `ranks` null: all of them. */
   ask(steps: number, ranks: number[] | null): Promise<unknown>;
   read(number: number): Promise<JobProfile>;
-  /** The address of a trace, left out where there is none. */
-  trace?(number: number): string;
+  /** The address of the trace of a rank, left out where there is none. */
+  trace?(number: number, rank: number): string;
 }
 
 /** Ranks that have a column of their own, and steps of one profile at most. */
@@ -144,16 +143,16 @@ export class ProfileView {
 
   #content(shown: JobProfile): Child[] {
     const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, ...quoted(text)));
-    return [h('div', { class: 'dd-profilehead' }, shares(shown), this.#trace(shown)), ...notes, h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
+    return [h('div', { class: 'dd-profilehead' }, shares(shown)), ...notes, this.#traces(shown), h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
   }
 
-  #trace({ number, trace_bytes: length }: JobProfile): HTMLElement | null {
-    if (length === null) return null;
-    const href = this.source.trace?.(number);
-    if (href === undefined) return h('span', { class: 'dd-sub dd-s12' }, __('job.profile(kept=True).save(path) writes the trace.'));
-    const words = __('Download trace');
-    const title = __('Chrome trace of all ranks, %1; ui.perfetto.dev opens it', bytes(length));
-    return h('a', { class: 'dd-btn dd-small', href, download: '', title }, icon('download', 14), h('span', {}, words));
+  #traces({ number, traces }: JobProfile): HTMLElement | null {
+    const { trace } = this.source;
+    if (!traces.length) return null;
+    if (!trace) return h('div', { class: 'dd-sub dd-s12' }, __('job.profile(kept=True).save(folder) copies the traces.'));
+    const title = __('Chrome trace; ui.perfetto.dev opens it');
+    const links = traces.flatMap((rank) => [' ', h('a', { href: trace(number, rank), download: '', title }, __('rank %1', rank))]);
+    return h('div', { class: 'dd-sub dd-s12' }, __('Download the trace of'), ...links);
   }
 }
 
@@ -162,7 +161,7 @@ const ms = (seconds: number): string => number(Number((seconds * 1000).toPrecisi
 
 function progress({ status, steps, recorded: done }: Taken): string {
   if (status === 'recording') return __('Recording step %1 of %2', count(Math.min(done + 1, steps)), count(steps));
-  return status === 'saving' ? __('Merging the traces') : __('Waiting for the next step');
+  return status === 'saving' ? __('Saving the traces') : __('Waiting for the next step');
 }
 
 function recorded({ t, steps, ranks, seconds }: JobProfile): string {

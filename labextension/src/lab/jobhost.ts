@@ -19,7 +19,7 @@ export function jobHost({ api, live }: DistDL, id: string, open: (id: string) =>
     stacks: (number) => api.stacks(id, number),
     askProfile: (steps, ranks) => api.askProfile(id, steps, ranks),
     profile: (number) => api.profile(id, number),
-    traceUrl: (number) => api.traceUrl(id, number),
+    traceUrl: (number, rank) => api.traceUrl(id, number, rank),
     picture: (number) => Promise.resolve(api.pictureUrl(id, number)),
     openJob: open,
   };

@@ -159,8 +159,6 @@ def test_the_number_of_living_processes_is_bounded(run_of, count, listed):
         ("stuck", {}),
         ("alive", {}),
         ("start", {"pids": {"one": 1}}),
-        ("clock", {"t_ns": "now"}),
-        ("clock", {"t_ns": 1e300}),
         ("drain", {"evidence": 5}),
         ("stacks", {"answers": []}),
         ("stacks", {"answers": {"0": "text"}}),
