@@ -42,7 +42,7 @@ _STOPS = ("INT", "TERM", "KILL")
 
 
 def value(folder: JobFolder, rank: RankView) -> Any:
-    """Return a rank's value; None for a rank that had no process at the end. Raises ResultUnavailable."""
+    """Return the value of a rank, None if it left none, for example after os.exec. Raises ResultUnavailable."""
     path = folder.result(rank.rank)
     try:
         with owned.open_own(path) as file:

@@ -242,7 +242,7 @@ _CHECKS: dict[str, Callable[[Fields], bool]] = {
 # handlers -------------------------------------------------------------------------------------
 
 
-def on_hello(recorder: EventRecorder, rank: int, report: Fields) -> None:
+def _on_hello(recorder: EventRecorder, rank: int, report: Fields) -> None:
     """Take note that a rank's process is there."""
     recorder.connected.add(rank)
     if recorder.view.ranks[rank].pid != report.get("pid"):
@@ -348,7 +348,7 @@ def _on_result(recorder: EventRecorder, rank: int, report: Fields) -> None:
 
 
 HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
-    "hello": on_hello,
+    "hello": _on_hello,
     "environment": _on_environment,
     "rendezvous": _on_rendezvous,
     "ready": _on_ready,

@@ -151,7 +151,7 @@ export class ProfileView {
     if (!traces.length) return null;
     if (!trace) return h('div', { class: 'dd-sub dd-s12' }, __('job.profile(kept=True).save(folder) copies the traces.'));
     const title = __('Chrome trace; ui.perfetto.dev opens it');
-    const links = traces.flatMap((rank) => [' ', h('a', { href: trace(number, rank), download: '', title }, __('rank %1', rank))]);
+    const links = traces.flatMap((rank) => [' ', h('a', { class: 'dd-link', href: trace(number, rank), download: '', title }, __('rank %1', rank))]);
     return h('div', { class: 'dd-sub dd-s12' }, __('Download the trace of'), ...links);
   }
 }
