@@ -165,7 +165,10 @@ def test_a_function_that_fails_or_trains_nothing_says_so(distdl_home):
     with pytest.raises(JobFailed, match="no such file of data"):
         check(scaled.fails, backend="torch")
     found = check(scaled.returns, backend="torch")
-    assert str(found) == "Nothing could be compared.\nNo optimizer step was recorded, so there is nothing to compare."
+    assert (
+        str(found)
+        == "Nothing could be compared.\nNo step of a torch optimizer was recorded, so there is nothing to compare."
+    )
 
 
 @pytest.mark.full

@@ -268,7 +268,7 @@ def test_batch_statistics_are_usual_and_other_differences_are_not():
         (RIGHT, {**ONE, "replay_problem": "the batches cannot be put together"}, "the batches cannot be put together"),
         ([{**one, "sharded": "DeepSpeed's ZeRO"} for one in RIGHT], ONE, "are sharded across ranks"),
         ([RIGHT[0], {**RIGHT[1], "shapes": {"0": [[2], [1]]}}], ONE, "pipeline or tensor parallel"),
-        ([rank(0), rank(1)], ONE, "No optimizer step was recorded"),
+        ([rank(0), rank(1)], ONE, "No step of a torch optimizer was recorded"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_said_and_no_finding(ranks, one, why):

@@ -50,7 +50,7 @@ def test_help_is_asked_for_in_the_notebooks_way():
     assert "--help" not in cell_parser().format_help()
 
 
-@pytest.mark.parametrize("line", ["-e A=1", "-n 2", "--elastc", "--max-duration 3"])
+@pytest.mark.parametrize("line", ["-e A=1", "-n 2", "--max-restart", "--max-duration 3"])
 def test_at_most_five_flags_answer_an_unknown_one(line):
     with pytest.raises(InvalidSpec) as caught:
         options(line)
