@@ -222,8 +222,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("what", choices=["horovod"], help="backend to install")
     one.add_argument("--force", action="store_true", help="build again even if it is installed or cached")
     one.add_argument("--no-mpi", action="store_true", help="leave MPI out even if one is installed")
-    one.add_argument("--framework", metavar="NAMES", help="torch, or torch,tensorflow (default: torch, and the "
-                     "frameworks that it already supports)")  # fmt: skip
+    one.add_argument(
+        "--framework",
+        metavar="NAMES",
+        choices=["torch", "torch,tensorflow"],
+        help="torch, or torch,tensorflow (default: torch, and the frameworks that it already supports)",
+    )
     return parser
 
 
@@ -581,6 +585,4 @@ def _doctor(_chosen: argparse.Namespace) -> int:
 def _install(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.environment import horovod
 
-    framework = ["--framework", chosen.framework] if chosen.framework else []
-    flags = [*(["--force"] if chosen.force else []), *(["--no-mpi"] if chosen.no_mpi else [])]
-    return horovod.main([*framework, *flags])
+    return horovod.main(framework=chosen.framework, force=chosen.force, mpi=not chosen.no_mpi)
