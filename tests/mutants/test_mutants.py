@@ -1,5 +1,7 @@
 """The mutants' list fits the code, and a mutant leaves nothing behind."""
 
+import tomllib
+
 import pytest
 
 from tests.mutants import record
@@ -41,3 +43,11 @@ def test_every_mutant_of_the_list_has_tests_that_touch_it():
 def test_the_folders_that_touch_a_file_are_there():
     named = {name for folders in FURTHER.values() for name in folders.split()}
     assert [name for name in sorted(named) if not (ROOT / "tests" / name).exists()] == []
+
+
+def test_the_text_of_each_kept_mutant_occurs_once_in_its_file():
+    mutants = tomllib.loads((ROOT / "tests/mutants/kept.toml").read_text(encoding="utf-8"))["mutants"]
+    assert len(mutants) == 60
+    times = {(m["file"], m["text"]): (ROOT / m["file"]).read_text(encoding="utf-8").count(m["text"]) for m in mutants}
+    assert {mutant: count for mutant, count in times.items() if count != 1} == {}
+    assert [m for m in mutants if m["text"] == m["change"]] == []
