@@ -343,7 +343,7 @@ def _environment(chosen: argparse.Namespace) -> int:
         raise JobNotFound(
             "No git information was recorded for this job.",
             code="git-unknown",
-            hint="It ran outside a git repository, or was created by an older version.",
+            hint="It ran outside a git repository.",
         )
     else:
         print(found.git.diff, end="")

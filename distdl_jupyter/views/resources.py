@@ -40,7 +40,7 @@ TITLES = {
 HEAD = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Power", "Free on host", "Disk of host",
         "Network of host")  # fmt: skip
 _NOT_YET = "No samples yet. The first is taken one second after the first rank has started."
-_NONE = "No samples. The job ran for less than a second, ran on Azure ML, or was created by an older version."
+_NONE = "No samples. The job ran for less than a second, or ran on Azure ML."
 
 
 class ResourceTable(Sequence[ResourceSample]):

@@ -14,7 +14,7 @@ def summary(rank, host, ahead=0.0, waits=(30.0, 10.0), operators=()):
     spans = [["wait", 100.0 * (at + 1) - long + ahead, 100.0 * (at + 1) + ahead] for at, long in enumerate(waits)]
     steps = [[100.0 * at + ahead, 100.0 * (at + 1) + ahead] for at in range(len(waits))]
     return {"rank": rank, "host": host, "pid": 1, "first": 7, "steps": steps, "waits": spans, "operators": operators,
-            "events": 0, "left_out": 0, "gpu": False}  # fmt: skip
+            "computing": 100.0 * len(waits) - sum(waits), "events": 0, "left_out": 0, "gpu": False}  # fmt: skip
 
 
 def test_ranks_of_one_host_are_not_moved():
