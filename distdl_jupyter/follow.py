@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,8 @@ class _Reader:
             f"Job {self.folder.id} cannot be loaded: {file.name} has an unknown format "
             f"({type(error).__name__}: {error}).",
             code="job-events-invalid",
-            hint=self.folder.other_version,
+            hint="Another version of distdl_jupyter may have written it. Use that version, or delete the job: "
+            f"rm -r {shlex.quote(str(self.folder.path))}",
         )
 
     def catch_up(self) -> JobView:

@@ -152,16 +152,9 @@ class JobFolder:
             raise JobNotFound(
                 f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error}).",
                 code="job-spec-invalid",
-                hint=self.other_version,
+                hint="Another version of distdl_jupyter may have written it. Use that version, or delete the job: "
+                f"rm -r {shlex.quote(str(self.path))}",
             ) from error
-
-    @property
-    def other_version(self) -> str:
-        """What to do with a job in a format that this version cannot read."""
-        return (
-            "Another version of distdl_jupyter may have written it. Use that version, or delete the job: "
-            f"rm -r {shlex.quote(str(self.path))}"
-        )
 
     @property
     def log(self) -> Path:
