@@ -137,7 +137,7 @@ def flags(parser: argparse.ArgumentParser) -> list[str]:
 def _flag(action: argparse.Action) -> str:
     parts = [", ".join(action.option_strings) or f"<{action.dest}>"]
     if action.choices:
-        parts.append(f"{{{','.join(map(str, action.choices))}}}")
+        parts.append(f"{{{'|'.join(map(str, action.choices))}}}")
     elif action.option_strings and action.nargs != 0:
         parts.append("VALUE")
     if action.nargs not in (None, 0):
