@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import (
     azure,
-    batchai,
     clusters,
     notify,
     profile,
@@ -248,7 +247,6 @@ def _add_script_flags(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
                      help="an option of the backend or the cluster, such as elastic=true")  # fmt: skip
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     _add_other_flags(one)
-    batchai.add_flags(one)
     one.add_argument("script", nargs="?", help="Python script to run on every rank")
     one.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return one
@@ -375,20 +373,15 @@ def _submit(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import capture, client
 
     _understand_launchers(chosen)
-    if (chosen.script is None) == (chosen.batchai_job is None):
+    if chosen.script is None:
         raise InvalidSpec(
-            "distdl submit needs either a script or --batchai-job.",
+            "distdl submit needs a script.",
             code="submit-script-missing",
             hint="Example: distdl submit -p 2 train.py",
         )
     options = _options(chosen)
-    if chosen.script is not None:
-        draft = capture.capture_script(chosen.script, None, chosen.arguments)
-        _warn_of_arguments(chosen)
-    elif chosen.explain:
-        return batchai.explain(chosen)
-    else:
-        draft, options = batchai.draft(chosen, options)
+    draft = capture.capture_script(chosen.script, None, chosen.arguments)
+    _warn_of_arguments(chosen)
     return _started(client.launch(draft, **options), chosen)
 
 
