@@ -14,7 +14,7 @@ import uuid
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.data import VARIABLE
 from distdl_jupyter.core.errors import InvalidSpec
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 
 #: Arguments of an estimator that are options of ``submit`` under the same name.
 _SAME = ("vm_size", "pip_packages", "conda_packages", "environment_variables", "max_run_duration_seconds")
-#: Azure's names for the states of a job.
-_STATUS = {
-    "queued": "Queued", "preparing": "Preparing", "starting": "Starting", "running": "Running",
-    "canceling": "CancelRequested", "completed": "Completed", "failed": "Failed", "canceled": "Canceled",
-    "lost": "Failed",
-}  # fmt: skip
+#: Azure's names for the states of a job that differ from ours.
+_STATUS = {"canceling": "CancelRequested", "lost": "Failed"}
 
 
 @dataclasses.dataclass
@@ -70,23 +66,14 @@ class PyTorch:
             distributed_backend = "mpi"
             process_count_per_node = max(process_count_per_node, distributed_training.process_count_per_node)
             node_count = max(node_count, distributed_training.node_count)
-        if not distributed_backend and (node_count, process_count_per_node) != (1, 1):
-            raise InvalidSpec(
-                "Several processes need distributed_backend.",
-                code="estimator-without-backend",
-                field="distributed_backend",
-                hint='Set distributed_backend="mpi" for Horovod, "gloo" or "nccl" for torch.distributed.',
-            )
         self.source_directory, self.entry_script = source_directory, entry_script
         self._data: dict[str, str] = {}
-        #: Variables of every rank, by which Azure names the folders of data references.
-        self.variables: dict[str, str] = {}
         self.script_params = {name: self._argument(value) for name, value in (script_params or {}).items()}
         self.options = {
             "compute_target": "local" if compute_target is None else getattr(compute_target, "name", compute_target),
             "node_count": node_count,
             "process_count_per_node": process_count_per_node,
-            "distributed_backend": (distributed_backend or "plain").lower(),
+            "distributed_backend": distributed_backend,
             "use_gpu": None if use_gpu else False,
             "data": self._data,
             **{name: more.pop(name) for name in _SAME if name in more},
@@ -109,23 +96,22 @@ class PyTorch:
         path = str(getattr(value, "path_on_datastore", None) or "").strip("/.")
         name = re.sub(r"\W", "_", f"{store.name}/{path}".strip("/"), flags=re.ASCII)[:40]
         self._data[name] = f"blob://{store.account_name}/{store.container_name}/{path}".rstrip("/")
-        self.variables[f"AZUREML_DATAREFERENCE_{name}"] = f"${VARIABLE}{name.upper()}"
-        return f"$AZUREML_DATAREFERENCE_{name}"
+        return f"${VARIABLE}{name.upper()}"
 
 
+@dataclasses.dataclass
 class Experiment:
-    """A name under which runs are started."""
+    """A name under which runs are started. ``workspace`` may be None, because a cluster has its own."""
 
-    def __init__(self, workspace: Any, name: str) -> None:
-        """``workspace`` may be None, because the cluster of a run has its own."""
-        self.workspace, self.name = workspace, name
+    workspace: Any
+    name: str
 
     def submit(self, config: PyTorch) -> Run:
         """Start a job with the name of the experiment and return at once. Raises what ``submit`` raises."""
         from distdl_jupyter import capture, client  # ranks import this module, and need neither
 
         code = capture.capture_script(config.entry_script, config.source_directory, config.script_params)
-        layout = {"variables": list(config.variables.items())} if config.variables else {}
+        layout = {"variables": []} if config.options["data"] else {}  # with it, ranks fill in variables in arguments
         code = dataclasses.replace(code, payload_json={**code.payload_json, "layout": layout})
         return Run(self, client.launch(code, name=self.name, **config.options).id)
 
@@ -147,7 +133,8 @@ class Run:
 
     def get_status(self) -> str:
         """Return Azure's name for the state of the job; a lost job has failed."""
-        return _STATUS[self.job.state.value]
+        state = self.job.state.value
+        return _STATUS.get(state, state.capitalize())
 
     def wait_for_completion(self, show_output: bool = False, *, raise_on_error: bool = True) -> dict[str, Any]:
         """Wait for the end and return ``runId`` and ``status``; with ``show_output`` print the log of all ranks.
@@ -181,12 +168,9 @@ class Run:
         return metrics
 
     @classmethod
-    def get_context(cls, allow_offline: bool = True) -> Run:
-        """Return the run of this rank; outside a job one whose metrics are printed, or LookupError."""
-        id_ = os.environ.get("DISTDL_JOB_ID")
-        if id_ is None and not allow_offline:
-            raise LookupError("This is not a job. Start the script with Experiment.submit().")
-        return cls(None, id_ or f"OfflineRun_{uuid.uuid4()}")
+    def get_context(cls) -> Run:
+        """Return the run of this rank; outside a job one whose metrics are printed."""
+        return cls(None, os.environ.get("DISTDL_JOB_ID", f"OfflineRun_{uuid.uuid4()}"))
 
     def log(self, name: str, value: Any, description: str = "", step: int | None = None) -> None:
         """Log one value of a metric in the entry script; the default step is the count of earlier values.
@@ -195,6 +179,3 @@ class Run:
         """
         report.own_names.add(name)
         report.send(next(self._steps[name]) if step is None else step, {name: value})
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"Run.{name} is not supported. Use run.job, the handle of the job.")

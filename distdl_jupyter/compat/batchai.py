@@ -22,13 +22,15 @@ from distdl_jupyter.core.errors import InvalidSpec
 
 #: The backend for each type of toolkit settings.
 _BACKENDS = {"horovodSettings": "horovod-gloo", "customToolkitSettings": "horovod-gloo", "pyTorchSettings": "torch"}
-_CARRIED_OVER = {"$schema", "name", "nodeCount", "mountVolumes", "inputDirectories", "outputDirectories",
+_CARRIED_OVER = {"$schema", "nodeCount", "mountVolumes", "inputDirectories", "outputDirectories",
                  "environmentVariables", *_BACKENDS}  # fmt: skip
+#: Variables that Batch AI set in every job, with their values in a rank.
+_VARIABLES = {"AZ_BATCHAI_TASK_INDEX": "$DISTDL_RANK", "AZ_BATCHAI_PYTORCH_INIT_METHOD": "env://"}
 #: A path below the mount root, in an argument or a value.
 _MOUNTED = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^\s\"':;,]*[^\s\"':;,/])/*")
 #: A command that runs a script, up to the next command of the line.
 _COMMAND = re.compile(
-    r"""(?:^|;|&&|\n)\s*(?:[\w./]*(?:mpirun|mpiexec|horovodrun)\s(?P<flags>[^;&\n]*\s))?
+    r"""(?:^|;|&&|\n)\s*(?:[\w./]*(?:mpirun|mpiexec|horovodrun)(?P<flags>\s(?:[^;&\n]*\s)?))?
         (?:[\w./-]*/)?python[\d.]*\s+(?:-[uBOsS]+\s+)*(?P<script>[^\s;&'"-][^\s;&'"]*\.py)
         (?P<arguments>(?:\s[^;&\n]*)?)(?=$|;|&&|\n)""",
     re.VERBOSE,
@@ -60,16 +62,14 @@ def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = No
     code = capture.capture_script(imported.script, path.parent, imported.arguments)
     layout = {"variables": list(imported.variables.items()), "folders": imported.folders}
     code = dataclasses.replace(code, payload_json={**code.payload_json, "layout": layout})
-    merged = override(imported.options, options)
-    for name in {"environment_variables", "env"} & options.keys():
-        merged[name] = {**imported.environment, **options[name]}
     if left_out := sorted(fields.keys() - _CARRIED_OVER):
         warnings.warn(
             f"Not carried over from {path.name}: {', '.join(left_out)}. Ranks run in this Python environment without a "
             "container, and job.logs() returns their output.",
             stacklevel=2,
         )
-    return client.launch(code, **merged)
+    environment = {**imported.environment, **options.pop("environment_variables", {})}
+    return client.launch(code, **override(imported.options, options), environment_variables=environment)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -89,25 +89,18 @@ class _Import:
             volume["relativeMountPath"].strip("/"): f"blob://{volume['accountName']}/{volume['containerName']}"
             for volume in fields.get("mountVolumes", {}).get("azureBlobFileSystems", [])
         }
-        temporary = "$DISTDL_JOB_DIR/temporary"
-        self.variables = {
-            "AZ_BATCHAI_JOB_WORK_DIR": "$PWD",
-            "AZ_BATCHAI_JOB_TEMP": temporary,
-            "AZ_BATCHAI_TASK_INDEX": "$DISTDL_RANK",
-            "AZ_BATCHAI_PYTORCH_INIT_METHOD": "env://",
-        }
-        self.folders = [temporary]
+        self.variables, self.folders = dict(_VARIABLES), list[str]()
         self.environment: dict[str, str] = {}
         self._data: dict[str, str] = {}
-        self.options: dict[str, Any] = {"environment_variables": self.environment, "data": self._data}
-        if "name" in fields:
-            self.options["name"] = fields["name"]
+        self.options: dict[str, Any] = {"data": self._data}
         command = self._set_command(fields)
         inputs = {f"AZ_BATCHAI_INPUT_{entry['id']}": entry["path"] for entry in fields.get("inputDirectories", [])}
         script = re.sub(r"\$\{?(\w+)\}?", lambda match: inputs.get(match[1], match[0]), command["script"])
         self.script = self._find_script(script)
         for name, text in inputs.items():
-            self.variables[name] = str(self.script.parent) if script.startswith(f"{text}/") else self._on_ranks(text)
+            self.variables[name] = (
+                str(self.script.parent) if script.startswith(f"{text.rstrip('/')}/") else self._on_ranks(text)
+            )
         for output in fields.get("outputDirectories", []):
             self._add_output(output)
         for entry in fields.get("environmentVariables", []):
@@ -117,15 +110,8 @@ class _Import:
 
     def _set_command(self, fields: Mapping[str, Any]) -> re.Match[str]:
         """Set counts, backend and variables of the command line, and return its parts. Raises InvalidSpec."""
-        toolkits = [name for name in fields if name.endswith("Settings") and name != "containerSettings"]
-        if len(toolkits) != 1 or toolkits[0] not in _BACKENDS:
-            raise InvalidSpec(
-                f"The job has {' and '.join(toolkits) or 'no settings'}, but must have one of: {', '.join(_BACKENDS)}.",
-                code="batchai-toolkit-unsupported",
-                field="job",
-                hint="Start its script with submit(entry_script=..., distributed_backend=...).",
-            )
-        settings, nodes, backend = fields[toolkits[0]], fields.get("nodeCount", 1), _BACKENDS[toolkits[0]]
+        toolkit = next((name for name in _BACKENDS if name in fields), "")
+        settings, nodes, backend = fields.get(toolkit, {}), fields.get("nodeCount", 1), _BACKENDS.get(toolkit)
         line = settings.get("commandLine", "").replace("\\\n", " ")
         script = f"python {settings.get('pythonScriptFilePath')} {settings.get('commandLineArgs', '')}"
         commands = list(_COMMAND.finditer(line or script))
@@ -134,7 +120,7 @@ class _Import:
                 "The command line of the job cannot be converted.",
                 code="batchai-command-unsupported",
                 field="job",
-                hint="Write it as: python SCRIPT.py ARGUMENTS, with or without mpirun before it.",
+                hint="Write it in customToolkitSettings.commandLine as: mpirun -np COUNT python SCRIPT.py ARGUMENTS",
             )
         flags = commands[0]["flags"] or ""
         counts = {
@@ -154,12 +140,7 @@ class _Import:
         paths = [self._address(below), self._folder / below, self._folder / PurePosixPath(below).name]
         script = next((path for path in map(Path, paths) if path.is_file()), None)
         if script is None:
-            raise InvalidSpec(
-                f"The script {below} was not found.",
-                code="batchai-script-not-found",
-                field="job",
-                hint=f'Copy it to the folder of job.json, or set mounts={{"{below.partition("/")[0]}": "PATH"}}.',
-            )
+            raise _missing(below)
         return script.resolve()
 
     def _on_ranks(self, text: str) -> str:
@@ -169,12 +150,7 @@ class _Import:
     def _add_data(self, match: re.Match[str]) -> str:
         address = self._address(match[1])
         if not address:
-            raise InvalidSpec(
-                f"The job uses {match[0]}, which is not available here.",
-                code="batchai-mount-missing",
-                field="mounts",
-                hint=f'Set where its files are today: mounts={{"{match[1].partition("/")[0]}": "/PATH"}}.',
-            )
+            raise _missing(match[1])
         name = re.sub(r"[^A-Za-z0-9]", "_", match[1])[:40]
         self._data[name] = address
         return f"${VARIABLE}{name.upper()}"
@@ -194,3 +170,12 @@ class _Import:
                 return address.rstrip("/") + below[len(parent) :]
         paths = [self._folder / part for part in (below, below.partition("/")[2]) if part]
         return next((str(path) for path in paths if path.exists()), "")
+
+
+def _missing(below: str) -> InvalidSpec:
+    return InvalidSpec(
+        f"The job uses {below}, which is not available here.",
+        code="batchai-path-missing",
+        field="mounts",
+        hint=f'Copy it to the folder of job.json, or set where it is: mounts={{"{below.partition("/")[0]}": "PATH"}}',
+    )

@@ -19,7 +19,6 @@ def lay(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...
     """
     if not layout:
         return arguments
-    os.environ["PWD"] = str(Path.cwd())  # a shell's own variable, which chdir leaves behind
     for name, text in layout.get("variables", ()):
         os.environ[name] = os.path.expandvars(text)
     for path in layout.get("folders", ()):

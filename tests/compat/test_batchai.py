@@ -22,7 +22,7 @@ total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item()
 values = {
     "size": hvd.size(), "local": hvd.local_size(), "sum": total, "data": (arguments.data / "numbers.txt").read_text(),
     "same": str((arguments.same / "numbers.txt").resolve()), "script": os.environ["AZ_BATCHAI_INPUT_SCRIPTS"],
-    "work": os.environ["AZ_BATCHAI_JOB_WORK_DIR"], "task": os.environ["AZ_BATCHAI_TASK_INDEX"],
+    "work": os.getcwd(), "task": os.environ["AZ_BATCHAI_TASK_INDEX"],
     "flag": os.environ["NCCL_DEBUG"], "list": os.environ["LIST"], "threads": os.environ["OMP_NUM_THREADS"],
 }
 (arguments.out / f"rank-{hvd.rank()}.json").write_text(json.dumps(values))
@@ -198,11 +198,10 @@ def test_a_command_line_that_needs_a_shell_is_refused(folder, line):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"inputDirectories": [{"id": "TRAIN", "path": "$AZ_BATCHAI_MOUNT_ROOT/gone/x"}]}, "batchai-script-not-found"),
-        ({"environmentVariables": [{"name": "A", "value": "$AZ_BATCHAI_MOUNT_ROOT/gone"}]}, "batchai-mount-missing"),
-        ({"customToolkitSettings": {"commandLine": "python absent.py"}}, "batchai-script-not-found"),
-        ({"customToolkitSettings": None, "tensorFlowSettings": {"workerCount": 2}}, "batchai-toolkit-unsupported"),
-        ({"horovodSettings": {"pythonScriptFilePath": "t.py"}}, "batchai-toolkit-unsupported"),
+        ({"inputDirectories": [{"id": "TRAIN", "path": "$AZ_BATCHAI_MOUNT_ROOT/gone/x"}]}, "batchai-path-missing"),
+        ({"environmentVariables": [{"name": "A", "value": "$AZ_BATCHAI_MOUNT_ROOT/gone"}]}, "batchai-path-missing"),
+        ({"customToolkitSettings": {"commandLine": "python absent.py"}}, "batchai-path-missing"),
+        ({"customToolkitSettings": None, "tensorFlowSettings": {"workerCount": 2}}, "batchai-command-unsupported"),
         ({"nodeCount": "two"}, "batchai-not-a-job"),
         ({"customToolkitSettings": {"commandLine": "mpirun -np $N python t.py"}}, "batchai-not-a-job"),
         ({"inputDirectories": {"id": "A"}}, "batchai-not-a-job"),

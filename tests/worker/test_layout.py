@@ -11,15 +11,13 @@ def test_without_a_layout_nothing_changes():
 
 def test_variables_folders_and_arguments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PWD", "/elsewhere")
     monkeypatch.setenv("DISTDL_JOB_DIR", str(tmp_path / "job"))
-    for name in ("ROOT_OF_TEST", "OUT_OF_TEST", "HERE_OF_TEST"):
+    for name in ("ROOT_OF_TEST", "OUT_OF_TEST"):
         monkeypatch.setenv(name, "")
     told = {
         "variables": [
             ["ROOT_OF_TEST", "$DISTDL_JOB_DIR/mounts"],
             ["OUT_OF_TEST", "$ROOT_OF_TEST/out"],
-            ["HERE_OF_TEST", "$PWD"],
         ],
         "folders": ["$OUT_OF_TEST/Models"],
     }
@@ -32,4 +30,4 @@ def test_variables_folders_and_arguments(tmp_path, monkeypatch):
         "$NO_SUCH_VARIABLE",
     )
     assert (tmp_path / "job/mounts/out/Models").is_dir()
-    assert os.environ["HERE_OF_TEST"] == str(tmp_path)
+    assert os.environ["OUT_OF_TEST"] == f"{tmp_path}/job/mounts/out"
