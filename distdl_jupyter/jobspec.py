@@ -26,7 +26,7 @@ from distdl_jupyter.core.store import JobStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.azure.cost import Rate
+    from distdl_jupyter.azure.prices import Price
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.clusters.base import Cluster
@@ -368,19 +368,20 @@ def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:
 def _vm_size(name: Any) -> str | None:
     if name in (None, ""):
         return None
-    from distdl_jupyter.azure.vm_sizes import find  # brings the catalogue and what Azure said of it
+    from distdl_jupyter.azure import find
 
     return find(str(name)).size
 
 
-def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Rate | None:
+def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
     """Return what a node costs; the options of a cluster that rents machines may name their size and tier."""
     if given in (None, "") and not cluster.bills:
         return None
-    from distdl_jupyter.azure import cost
+    from distdl_jupyter.azure import prices
 
     size = vm_size or options.get("vm_size")
-    return cost.of_node(given, size, bills=cluster.bills, tier=str(options.get("job_tier") or ""))
+    interruptible = str(options.get("job_tier") or "").lower() in ("spot", "basic")
+    return prices.node_price(given, size, bills=cluster.bills, interruptible=interruptible)
 
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:
