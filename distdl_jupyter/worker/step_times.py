@@ -80,7 +80,8 @@ class StepRecorder:
         self._records: list[list[int]] = []
         #: The step that runs, and the first one of the records that wait.
         self._step = self._first = 0
-        #: When a report was sent last, and how busy the connections were; how many numbers the records have that wait.
+        #: When a report was sent last, and one with what is read once a second: how busy the connections were, and the
+        #: memory of the GPUs; how many numbers the records have that wait.
         self._sent_at = self._sending_at = self._numbers = 0
         #: The step that is put into a record next: behind ``_step`` where a GPU is yet to say how long it took.
         self._put = 0
@@ -408,11 +409,15 @@ class StepRecorder:
         if out is not None and records:
             sending = 0
             due = self._sent_at - self._sending_at > _SEND_EVERY
+            more: dict[str, Any] = {}
             if due and any(len(record) > HEAD for record in records):
                 from distdl_jupyter.worker import links  # the module socket, which most ranks never import
 
                 self._sending_at, sending = self._sent_at, links.time_sending()
-            more = {"gradients": self._gradients, "backward": self._backward // 1000} if self._gradients else {}
+            if self._gradients:
+                more |= {"gradients": self._gradients, "backward": self._backward // 1000}
+            if due and self._gpu is not None:
+                self._sending_at, more["gpu_memory"] = self._sent_at, self._gpu.memory()
             self._backward = 0
             out.send("steps", first=first, size=size, records=records, sending=sending, **more)
 
