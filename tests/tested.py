@@ -1,8 +1,8 @@
 """Writes a page about the tests that ran last, from what pytest said of them in ``tests/artifacts/tests.xml``.
 
-``python -m tests.tested all`` writes ``docs/tested/all.md``, the counts of each folder, ``python -m tests.tested faults``
-writes ``tests/faults/RESULTS.md``, a line for each test that injects faults, and ``python -m tests.tested warm`` prints
-the tests whose jobs started warm.
+* ``python -m tests.tested all`` writes ``docs/tested/all.md``: the counts of each folder;
+* ``python -m tests.tested faults`` writes ``tests/faults/RESULTS.md``: a line for each test that injects faults;
+* ``python -m tests.tested warm`` prints the tests whose jobs started warm.
 """
 
 from __future__ import annotations
@@ -107,7 +107,12 @@ def _line(file: str, name: str, some: list[Case]) -> str:
     if all(case.state == "skipped" for case in some):
         how = f"not run: {'; '.join(sorted({case.why for case in some}))}"
     place = file.removeprefix("tests/").removesuffix(".py")
-    cells = (name.rpartition("::")[2].removeprefix("test_").replace("_", " "), some[0].properties["promise"][0], how, place)
+    cells = (
+        name.rpartition("::")[2].removeprefix("test_").replace("_", " "),
+        some[0].properties["promise"][0],
+        how,
+        place,
+    )
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 

@@ -5,7 +5,6 @@ import ast
 import inspect
 import re
 import shlex
-from pathlib import Path
 
 import nbformat
 import pytest
