@@ -11,10 +11,8 @@ LAB ?=
 # Which benchmarks (all when empty), and how many turns (their own number).
 ONLY ?=
 TURNS ?=
-# Keep what was measured: the results page of the benchmarks, the durations of the tests.
+# Keep what was measured: the results page of the benchmarks.
 WRITE ?=
-# From which commit on `make test-all` looks for changed folders (all tests when empty).
-SINCE ?=
 # The release of Debian of `make test-python`.
 SUITE ?= trixie
 
@@ -57,10 +55,9 @@ lab: $(STAMPS)/horovod ## Open the same notebook in JupyterLab
 
 test: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run every check and the quick selection of the tests
 	@.ci/test $(PYTEST)
-	@$(if $(WRITE),cp tests/artifacts/durations.json tests/durations.json)
 
-test-all: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run all tests, warm and cold (SINCE=COMMIT those of the folders that changed)
-	@SINCE="$(SINCE)" .ci/test-all $(PYTEST)
+test-all: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Run all tests, warm and cold, and write docs/tested/all.md
+	@.ci/test-all $(PYTEST)
 
 test-faults: $(STAMPS)/horovod $(STAMPS)/test $(WHEEL) ## Inject every fault, also the long ones, and write tests/faults/RESULTS.md
 	@.ci/test-faults $(PYTEST)

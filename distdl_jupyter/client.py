@@ -556,15 +556,9 @@ def submit(
     entry_script: str | None = None,
     source_directory: str = ".",
     script_params: Mapping[str, Any] | None = None,
-    batchai_job: str | Mapping[str, Any] | None = None,
-    batchai_mounts: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Job:
     """Run a function or a script on every rank, and return the handle of the job at once.
-
-    ``batchai_job`` is the path or the content of an Azure Batch AI job.json; its script runs as that file specifies,
-    and ``options`` override it. ``batchai_mounts`` maps a mount to the present location of its files
-    (``{"nfs": "shared:/mnt/nfs"}``); ``compat.batchai.explain`` shows how each field is converted.
 
     ``options`` are the options of all jobs (the fields of ``core.options.JobOptions``, such as ``node_count`` and
     ``process_count_per_node``; see ``distdl submit --help``), those of the backend and of the cluster, and their
@@ -574,17 +568,12 @@ def submit(
     """
     from distdl_jupyter import capture
 
-    if sum(given is not None for given in (function, entry_script, batchai_job)) != 1:
+    if (function is None) == (entry_script is None):
         raise InvalidSpec(
-            "submit() needs either a function, or entry_script='train.py', or batchai_job='job.json'.",
+            "submit() needs either a function or entry_script='train.py'.",
             code="submit-nothing",
             field="function",
         )
-    if batchai_job is not None:
-        from distdl_jupyter.compat import batchai
-
-        draft, options = batchai.draft(batchai_job, batchai_mounts=batchai_mounts, options=options)
-        return launch(draft, **options)
     if entry_script is not None:
         draft = capture.capture_script(entry_script, source_directory, script_params or {})
     else:

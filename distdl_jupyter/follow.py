@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from distdl_jupyter.supervisor import control, resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from distdl_jupyter.core.locks import Holder
     from distdl_jupyter.core.store import JobFolder
@@ -103,8 +105,20 @@ class _Reader:
         raise NotImplementedError
 
     def fold(self, event: Event) -> None:
-        """Take one event into what this reader keeps."""
-        self.view.apply(event)
+        """Take one event into what this reader keeps. Raises JobNotFound for one in an unknown format."""
+        try:
+            self.view.apply(event)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._unreadable(self.folder.events, error) from error
+
+    def _unreadable(self, file: Path, error: Exception) -> JobNotFound:
+        return JobNotFound(
+            f"Job {self.folder.id} cannot be loaded: {file.name} has an unknown format "
+            f"({type(error).__name__}: {error}).",
+            code="job-events-invalid",
+            hint="Another version of distdl_jupyter may have written it. Use that version, or delete the job: "
+            f"rm -r {shlex.quote(str(self.folder.path))}",
+        )
 
     def catch_up(self) -> JobView:
         """Read all there is now and return the view."""
@@ -160,8 +174,11 @@ class SummaryReader(_Reader):
         return found
 
     def count(self) -> None:
-        """Count the lines of the log."""
-        self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
+        """Count the lines of the log. Raises JobNotFound where it has an unknown format."""
+        try:
+            self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._unreadable(self.folder.log, error) from error
 
 
 def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool:

@@ -26,7 +26,7 @@ from distdl_jupyter.core.store import JobStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.azure.cost import Rate
+    from distdl_jupyter.azure.prices import Price
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.clusters.base import Cluster
@@ -69,7 +69,7 @@ def build(
     if looked_at and (reason := backend.unavailable(backend_options)):
         raise PluginUnavailable(reason, code="backend-not-usable")
     variables = given.pop("environment_variables", {})
-    secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
+    secret = {k: v for k, v in variables.items() if redact.is_secret(k, v)}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
     vm_size = _vm_size(given.pop("vm_size", None))
     rate = _rate(given.pop("price_per_hour", None), vm_size, cluster, cluster_given)
@@ -348,19 +348,20 @@ def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:
 def _vm_size(name: Any) -> str | None:
     if name in (None, ""):
         return None
-    from distdl_jupyter.azure.vm_sizes import find  # brings the catalogue and what Azure said of it
+    from distdl_jupyter.azure import find
 
     return find(str(name)).size
 
 
-def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Rate | None:
+def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
     """Return what a node costs; the options of a cluster that rents machines may name their size and tier."""
     if given in (None, "") and not cluster.bills:
         return None
-    from distdl_jupyter.azure import cost
+    from distdl_jupyter.azure import prices
 
     size = vm_size or options.get("vm_size")
-    return cost.of_node(given, size, bills=cluster.bills, tier=str(options.get("job_tier") or ""))
+    interruptible = str(options.get("job_tier") or "").lower() in ("spot", "basic")
+    return prices.node_price(given, size, bills=cluster.bills, interruptible=interruptible)
 
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:

@@ -15,10 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions, registry
-from distdl_jupyter.core import checkpoints
+from distdl_jupyter.core import checkpoints, events
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
-from distdl_jupyter.core.events import read_file
 from distdl_jupyter.core.humanize import count, plural, short_id, size
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
@@ -197,7 +196,7 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
 
 def _priority(folder: JobFolder, spec: JobSpec) -> int:
     """Return the priority of a job that waits: the one that was asked for last."""
-    asked = [one.get("priority") for one in read_file(folder.control, 0)[0] if one["type"] == "priority"]
+    asked = [one.get("priority") for one in events.read(folder.control)[0] if one["type"] == "priority"]
     return next((one for one in reversed(asked) if isinstance(one, int)), spec.priority)
 
 

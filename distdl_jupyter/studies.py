@@ -62,7 +62,8 @@ def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
         if id_ not in with_trials:
             with contextlib.suppress(JobNotFound):  # removed meanwhile
                 spec = store.folder(id_).spec()
-                found.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))
+                if spec.group is not None:
+                    found.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))
     return found
 
 

@@ -16,10 +16,6 @@ ROWS = {
     "warm_torch": ("first_step", "Warm", "warm torch", "notebook_launcher"),
     "cold_horovod": ("first_step", "Cold", "cold horovod, same script", "horovodrun"),
     "cold_torch": ("first_step", "Cold", "cold torch, same script", "torchrun"),
-    "torch_distributor": ("first_step_elsewhere", "Other engines", "cold torch", "TorchDistributor"),
-    "ray_train": ("first_step_elsewhere", "Other engines", "cold torch", "Ray Train"),
-    "hosts_ssh": ("first_step_hosts", "Machines", "a cell on ranks that stay, ssh", "a job, ssh"),
-    "hosts_slurm": ("first_step_hosts", "Machines", "a cell on ranks that stay, slurm", "a job, slurm"),
 }
 
 

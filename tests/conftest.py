@@ -19,7 +19,7 @@ from tests.standin.fixtures import (  # noqa: F401
     trusted,
 )
 
-pytest_plugins = ("tests.selection", "tests.scheduling", "tests.starting", "tests.faults.frame")
+pytest_plugins = ("tests.selection", "tests.starting", "tests.faults.frame")
 
 
 @pytest.fixture(scope="session", autouse=True)

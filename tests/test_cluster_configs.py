@@ -114,10 +114,3 @@ def test_a_job_knows_the_name_and_what_it_stood_for(rack):
     assert job.spec.cluster_options == {"machines": 3, "fast": True}
     cluster_configs.remove("mini")
     assert job.rerun().result(120) == 3
-
-
-def test_specs_of_before_name_their_kind():
-    from distdl_jupyter.core.spec import JobSpec
-
-    old = {"id": "20261121-024912-k3f9x", "name": "n", "compute_target": "local"}
-    assert JobSpec.from_json(old).cluster == "local"

@@ -9,12 +9,14 @@ import threading
 
 import pytest
 
-from distdl_jupyter import client, ended_cache
+from distdl_jupyter import cli, client, ended_cache, studies
 from distdl_jupyter.core import events
+from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.ended_cache import Ended
+from distdl_jupyter.follow import finalize_abandoned
 from distdl_jupyter.job_list import Listing
 from tests.finished import job
 
@@ -231,3 +233,58 @@ def test_a_list_shows_what_can_be_read_when_a_folder_is_no_job():
     assert [row.id for row in client.rows()] == [folder.id]
     assert len(client.jobs()) == 2
     shutil.rmtree(broken.path)
+
+
+def of_another_version(folder, name, content):
+    """Write a file of a job in another format, and forget the rows that were kept of ended jobs."""
+    (folder.path / name).write_text(json.dumps(content) + "\n")
+    JobStore().ended.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("spec.json", [1, 2], "job-spec-invalid"),
+        ("spec.json", {"job": "digits", "nodes": 2}, "job-spec-invalid"),
+        ("spec.json", {"id": "a", "name": "b", "node_count": "two"}, "job-spec-invalid"),
+        ("spec.json", {"id": "a", "name": "b", "source": "train.py"}, "job-spec-invalid"),
+        ("events.jsonl", {"type": "state", "t": 1.0, "status": "done"}, "job-events-invalid"),
+        ("events.jsonl", {"type": "state", "t": "yesterday", "state": "completed"}, "job-events-invalid"),
+        ("events.jsonl", {"type": "metric", "t": 1.0, "rank": 0, "step": 1, "values": [0.5]}, "job-events-invalid"),
+        ("log.jsonl", {"type": "log", "t": 1.0, "rank": 0, "line": "Hello"}, "job-events-invalid"),
+    ],
+)
+def test_a_folder_of_another_version_is_left_out_and_refused_with_what_to_do(name, content, code, capsys):
+    foreign, folder = job(0), job(1)
+    of_another_version(foreign, name, content)
+    assert [row.id for row in client.rows()] == [folder.id]
+    assert folder.id in repr(client.jobs())
+    with pytest.raises(JobNotFound) as refused:
+        client.attach(foreign.id).view()
+    assert refused.value.code == code
+    assert refused.value.hint.endswith(f"rm -r {foreign.path}")
+    assert cli.main(["show", foreign.id]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert cli.main(["ls"]) == 0
+    before = sorted(foreign.path.iterdir())
+    with pytest.raises(JobNotFound):
+        finalize_abandoned(foreign)
+    assert sorted(foreign.path.iterdir()) == before
+    shutil.rmtree(foreign.path)
+
+
+def test_log_lines_among_the_events_do_not_stop_the_list():
+    foreign, folder = job(0), job(1)
+    with foreign.events.open("ab") as file:
+        file.write(foreign.log.read_bytes())
+    foreign.log.unlink()
+    JobStore().ended.unlink()
+    assert [(row.id, row.state) for row in client.rows()] == [(folder.id, "completed"), (foreign.id, "completed")]
+
+
+def test_a_sweep_folder_without_a_study_does_not_stop_the_list():
+    folder = job()
+    sweeps = JobStore(kind="sweeps").jobs
+    sweeps.mkdir()
+    shutil.copytree(folder.path, sweeps / folder.id)
+    assert [row.id for row in studies.folded(client.rows())] == [folder.id]

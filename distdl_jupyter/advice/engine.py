@@ -9,13 +9,11 @@ from distdl_jupyter.advice import machines, rented, training
 from distdl_jupyter.advice.model import Advice, Case, PastJob, Request, Rule
 
 if TYPE_CHECKING:
-    from distdl_jupyter.azure.vm_size import VmSize
+    from distdl_jupyter.azure import VmSize
 
 #: Costliest first: what cannot start, what wastes machines, what wastes the run, what is good to know.
 RULES: tuple[Rule, ...] = (
     machines.retired_size,
-    rented.barred_size,
-    rented.beyond_quota,
     machines.one_machine,
     machines.more_processes_than_gpus,
     rented.may_be_taken_away,

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.advice.model import Advice, Case, Level, Request
-from distdl_jupyter.azure.successors import successor_of
+from distdl_jupyter.azure import successor_of
 from distdl_jupyter.core.humanize import TIMES, plural
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from distdl_jupyter.azure.vm_size import VmSize
+    from distdl_jupyter.azure import VmSize
 
 
 def retired_size(case: Case) -> Advice | None:
@@ -96,13 +96,9 @@ def _single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | 
 
 
 def _suits(other: VmSize, size: VmSize) -> bool:
-    """Say whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink.
-
-    What the subscription cannot rent, as far as Azure was asked, is never suggested.
-    """
+    """Say whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink."""
     return (
         not other.retired
-        and not other.restriction
         and other.nvlink is True
         and other.nvidia is size.nvidia
         and other.arm_host is size.arm_host

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from distdl_jupyter.azure.vm_size import VmSize
+    from distdl_jupyter.azure import VmSize
 
 Level = Literal["error", "warning", "info"]
 
@@ -57,12 +57,11 @@ class Request:
     scales_learning_rate: bool = False
     cores: int | None = None
     gpus: int | None = None
-    #: Whether each node costs money for every hour, what all of them cost ("about 7.35 USD/h for 2 nodes"), whether
-    #: they may be taken away (low priority, Spot), and whether they were made before and so count in quotas already.
+    #: Whether each node costs money for every hour, what all of them cost ("about 7.35 USD/h for 2 nodes"), and
+    #: whether they may be taken away (low priority, Spot).
     bills: bool = False
     rate: str = ""
     interruptible: bool = False
-    nodes_exist: bool = False
     max_run_duration_seconds: float | None = None
 
     @property

@@ -1,56 +1,81 @@
-"""What machines cost in an hour, as the Retail Prices API says: for Linux, before tax and discounts, without a token.
+"""What a machine costs per hour: the user's own price, or that of the Retail Prices API for Linux, before tax.
 
-Nothing is guessed: a meter that is not plainly the hourly one of a size, or two that differ, give no price. Every price
-carries the region, the currency and the day on which it was asked for. Answers are kept in the user's cache.
+Nothing is guessed: a size whose hourly meters differ has no price. Fetched prices are cached for the user, each with
+its region, its currency and its day. No token is sent.
 
 The API: learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices. Filters are case sensitive;
-Windows stands in ``productName``, "Spot" and "Low Priority" at the end of ``skuName`` and ``meterName``.
+Windows is in ``productName``, "Spot" and "Low Priority" are in ``skuName`` or ``meterName``.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import functools
+import json
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
-from distdl_jupyter.azure import cache, settings
+from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest
-from distdl_jupyter.azure.vm_size import PREFIX
+from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
 
+PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"
 SERVICE = "Retail Prices API"
-#: Seconds after which a question without an answer is asked again.
-_AGAIN = 300.0
-Tier = Literal["dedicated", "low_priority", "spot"]
+OWN = "set by you"
+#: Seconds after which a request that brought no price is sent again.
+_RETRY_SECONDS = 300.0
+#: (size, region, currency) -> until when no request is sent again, and why there is no price.
+_problems: dict[tuple[str, str, str], tuple[float, str]] = {}
+_OWN_PRICE = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Price:
-    """One node's price in an hour. ``size`` has no ``Standard_``; ``day`` is when it was asked for (ISO)."""
+    """The price of one node per hour, and where it comes from; ``day`` is when it was fetched (ISO)."""
 
-    size: str
-    region: str
-    tier: Tier
     per_hour: float
     currency: str
-    day: str
-
-    @property
-    def source(self) -> str:
-        """Who says so: ``Retail Prices API, westeurope, dedicated, 2026-11-20``."""
-        kind = {"dedicated": "dedicated", "low_priority": "low priority", "spot": "Spot"}[self.tier]
-        return f"{SERVICE}, {self.region}, {kind}, {self.day}"
+    source: str
+    day: str = ""
 
 
-def ask(size: str = "", region: str = "", currency: str = "") -> list[Price]:
-    """Ask for the prices of one size, or of all GPU sizes, and keep them. Region and currency are else the settings'.
+def node_price(own: Any, size: str | None, *, bills: bool, interruptible: bool = False) -> Price | None:
+    """Return what one node costs: the user's own price (3.5, "3.5 EUR"), else the cached one of a cluster that bills.
+
+    There is none for interruptible nodes (Spot, low priority). Raises InvalidSpec for an own price that is invalid.
+    """
+    if own not in (None, ""):
+        return own_price(own)
+    return cached(size) if bills and size and not interruptible else None
+
+
+def own_price(own: Any) -> Price:
+    """Return the price that a user sets: a number in the currency of the settings, or "3.5 EUR". Raises InvalidSpec."""
+    match = None if isinstance(own, bool) else _OWN_PRICE.fullmatch(str(own).strip())
+    amount = float(match.group(1).replace(",", ".")) if match else 0.0
+    if match is None or amount <= 0:
+        raise InvalidSpec(
+            f"price_per_hour is {own!r}, but must be the price of one node per hour.",
+            code="price-invalid",
+            field="price_per_hour",
+            hint='Examples: 3.5, "3.5 EUR".',
+        )
+    return Price(amount, (match.group(2) or settings.read().currency).upper(), OWN)
+
+
+def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Price]:
+    """Fetch and cache the price of one size, or of all GPU sizes. Region and currency default to the settings.
 
     Raises InvalidSpec without a region, AzureRefused.
     """
-    region, currency = place(region, currency)
+    region, currency = region_and_currency(region, currency)
     address = settings.read().endpoints.prices
     if not address:
         raise AzureRefused(
@@ -58,32 +83,55 @@ def ask(size: str = "", region: str = "", currency: str = "") -> list[Price]:
             code="azure-no-retail-prices",
             hint="Set the price with price_per_hour.",
         )
-    which = f"armSkuName eq '{_arm(size)}'" if size else f"contains(armSkuName, '{PREFIX}N')"
-    wanted = (
-        f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and priceType eq 'Consumption' and {which}"
+    name = size.removeprefix(PREFIX).replace("'", "")
+    sizes = f"armSkuName eq '{PREFIX}{name}'" if size else f"contains(armSkuName, '{PREFIX}N')"
+    query = (
+        f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and priceType eq 'Consumption' and {sizes}"
     )
-    service = Rest(address, None)
-    items = list(service.pages("", API_VERSION, **{"currencyCode": f"'{currency}'", "$filter": wanted}))
-    day = time.strftime("%Y-%m-%d")
-    found = list(_prices(items, region, currency, day))
-    _keep(found, region, currency, {_name(size)} if size else None)
-    return found
+    items = Rest(address, None, retries=1).pages("", API_VERSION, **{"currencyCode": f"'{currency}'", "$filter": query})
+    prices = hourly_prices(items, region, currency, time.strftime("%Y-%m-%d"))
+    others = {key: price for key, price in _load(region, currency).items() if size and key != name.lower()}
+    with contextlib.suppress(OSError):
+        atomic_write.write(_file(region, currency), {**others, **{key: asdict(one) for key, one in prices.items()}})
+    return prices
 
 
-def known(size: str, region: str = "", currency: str = "", *, low_priority: bool = False) -> Price | None:
-    """Return the price of a size as it was last told, None when it was not, or no region is set. Asks nobody."""
-    tier: Tier = "low_priority" if low_priority else "dedicated"
+def cached(size: str, region: str = "", currency: str = "") -> Price | None:
+    """Return the price of a size as it was last fetched, None without one or without a region. Sends no request."""
+    with contextlib.suppress(DistDLError, TypeError):
+        if price := _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower()):
+            return Price(**price)
+    return None
+
+
+def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
+    """Return the price of a size in a region (default: the settings') and "", or None and why there is none.
+
+    A price is fetched once a day. A request that brought none is sent again after some minutes.
+    """
     try:
-        found = _kept(*place(region, currency)).get(f"{_name(size)} {tier}".lower())
-    except DistDLError:
-        return None
-    return Price(**found) if found else None
+        region, currency = region_and_currency(region)
+    except InvalidSpec as error:
+        return None, str(error)
+    key, price = (size, region, currency), cached(size, region, currency)
+    if price is not None and price.day == time.strftime("%Y-%m-%d"):
+        return price, ""
+    until, problem = _problems.get(key, (0.0, ""))
+    if time.monotonic() > until:
+        try:
+            fetch(size, region, currency)
+            problem = f"The {SERVICE} has no price for {size.removeprefix(PREFIX)} in {region}."
+        except DistDLError as error:
+            problem = str(error)
+        _problems[key] = time.monotonic() + _RETRY_SECONDS, problem
+        price = cached(size, region, currency)
+    return price, "" if price else problem
 
 
-def place(region: str = "", currency: str = "") -> tuple[str, str]:
+def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]:
     """Return region and currency, from the settings where they are "". Raises InvalidSpec without a region."""
-    own = settings.read()
-    region, currency = (region or own.region).lower().replace(" ", ""), (currency or own.currency).upper()
+    defaults = settings.read()
+    region, currency = (region or defaults.region).lower().replace(" ", ""), (currency or defaults.currency).upper()
     if not region.isalnum():
         raise InvalidSpec(
             "No Azure region is set, and prices depend on the region.",
@@ -101,20 +149,21 @@ def place(region: str = "", currency: str = "") -> tuple[str, str]:
     return region, currency
 
 
-def _prices(items: Iterable[Mapping[str, Any]], region: str, currency: str, day: str) -> Iterator[Price]:
-    found: dict[tuple[str, Tier], list[Mapping[str, Any]]] = {}
+def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str, day: str) -> dict[str, Price]:
+    """Return one price, by the size's name in small letters, for each size whose newest Linux meters agree on one."""
+    meters: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
         if _is_hourly(item, region, currency):
-            found.setdefault((_name(str(item["armSkuName"])), _tier(item)), []).append(item)
-    for (size, tier), meters in found.items():
-        amount = _amount(meters)
-        if amount is not None:
-            yield Price(size=size, region=region, tier=tier, per_hour=amount, currency=currency, day=day)
+            meters.setdefault(str(item["armSkuName"]).removeprefix(PREFIX).lower(), []).append(item)
+    amounts = {size: _amount(group) for size, group in meters.items()}
+    source = f"{SERVICE}, {region}, {day}"
+    return {size: Price(amount, currency, source, day) for size, amount in amounts.items() if amount}
 
 
 def _is_hourly(item: Mapping[str, Any], region: str, currency: str) -> bool:
-    """Say whether a meter is that of a Linux machine by the hour, for everybody, there and in that currency."""
+    """Return whether a meter is that of a Linux machine by the hour that cannot be preempted."""
     product = str(item.get("productName", "")).lower().replace(" ", "")
+    kind = f"{item.get('skuName', '')} {item.get('meterName', '')}".lower()
     return (
         item.get("unitOfMeasure") == "1 Hour"
         and item.get("type") == "Consumption"
@@ -123,101 +172,32 @@ def _is_hourly(item: Mapping[str, Any], region: str, currency: str) -> bool:
         and bool(item.get("armSkuName"))
         and not item.get("tierMinimumUnits")
         and not any(word in product for word in ("windows", "cloudservices", "dedicatedhost"))
+        and not any(word in kind for word in (" spot", "low priority"))
     )
 
 
-def _tier(item: Mapping[str, Any]) -> Tier:
-    words = f"{item.get('skuName', '')} {item.get('meterName', '')}".lower()
-    return "spot" if " spot" in words else "low_priority" if "low priority" in words else "dedicated"
-
-
 def _amount(meters: list[Mapping[str, Any]]) -> float | None:
-    """Return what the newest meters agree on; the primary ones go first. None when they differ, or cost nothing."""
-    meters = [one for one in meters if one.get("isPrimaryMeterRegion", True)] or meters
-    newest = max(str(one.get("effectiveStartDate", "")) for one in meters)
-    amounts = {float(one["retailPrice"]) for one in meters if str(one.get("effectiveStartDate", "")) == newest}
-    return amounts.pop() if len(amounts) == 1 and min(amounts) > 0 else None
+    """Return what the newest primary meters agree on, None when they differ."""
+    meters = [meter for meter in meters if meter.get("isPrimaryMeterRegion", True)] or meters
+    newest = max(str(meter.get("effectiveStartDate", "")) for meter in meters)
+    amounts = {float(meter["retailPrice"]) for meter in meters if str(meter.get("effectiveStartDate", "")) == newest}
+    return amounts.pop() if len(amounts) == 1 else None
 
 
-def _keep(found: list[Price], region: str, currency: str, asked: set[str] | None) -> None:
-    """Put new prices in the place of those that were asked for (None: all)."""
-    before = {} if asked is None else dict(_kept(region, currency))
-    now = {f"{price.size} {price.tier}".lower(): asdict(price) for price in found}
-    dropped = {name.lower() for name in asked or ()}
-    left = {key: value for key, value in before.items() if key.partition(" ")[0] not in dropped}
-    cache.write("prices", _cloud(), region, currency, data={**left, **now})
+def _file(region: str, currency: str) -> Path:
+    cloud = re.sub(r"\W+", "_", settings.read().endpoints.name)
+    return cache_directory() / "azure" / f"prices-{cloud}-{region}-{currency}.json"
 
 
-def _kept(region: str, currency: str) -> Mapping[str, Any]:
-    found = cache.read("prices", _cloud(), region, currency)
-    return found.data if found else {}
-
-
-def _cloud() -> str:
-    return settings.read().endpoints.name
-
-
-def _name(size: str) -> str:
-    return size.removeprefix(PREFIX)
-
-
-def _arm(size: str) -> str:
-    return PREFIX + _name(size).replace("'", "")
-
-
-@dataclass(slots=True)
-class Look:
-    """A price on its way: ``price`` when it is known, ``problem`` why it is not, ``looking`` while it is asked for."""
-
-    price: Price | None = None
-    problem: str = ""
-    looking: bool = False
-
-
-_lock = threading.Lock()
-_questions: dict[tuple[str, str, str], tuple[float, threading.Thread, list[str]]] = {}
-
-
-def look(size: str, region: str = "", *, low_priority: bool = False, timeout: float = 1.0) -> Look:
-    """Return what is known of a size's price in a region (the settings' by default); ask in a thread when it is old.
-
-    Waits ``timeout`` seconds at most. Without any region nothing is asked.
-    """
+def _load(region: str, currency: str) -> Mapping[str, Any]:
+    path = _file(region, currency)
     try:
-        region, currency = place(region)
-    except InvalidSpec as error:
-        return Look(problem=str(error))
-    thread, problems = _question(size, region, currency, low_priority=low_priority)
-    if thread is not None:
-        thread.join(timeout)
-    price = known(size, region, currency, low_priority=low_priority)
-    looking = thread is not None and thread.is_alive()
-    return Look(price, "" if price or looking else " ".join(problems) or _none(size, region), looking)
+        return _parse(path, path.stat().st_mtime_ns)
+    except (OSError, ValueError):
+        return {}
 
 
-def _none(size: str, region: str) -> str:
-    return f"The {SERVICE} has no price for {_name(size)} in {region}."
-
-
-def _question(
-    size: str, region: str, currency: str, *, low_priority: bool
-) -> tuple[threading.Thread | None, list[str]]:
-    key = (_name(size), region, currency)
-    price = known(size, region, currency, low_priority=low_priority)
-    if price is not None and price.day == time.strftime("%Y-%m-%d"):
-        return None, []
-    with _lock:
-        begun, thread, problems = _questions.get(key, (float("-inf"), None, []))
-        if thread is None or (not thread.is_alive() and time.monotonic() - begun > _AGAIN):
-            problems = []
-            thread = threading.Thread(target=_ask, args=(*key, problems), name="distdl-price", daemon=True)
-            _questions[key] = (time.monotonic(), thread, problems)
-            thread.start()
-    return thread, problems
-
-
-def _ask(size: str, region: str, currency: str, problems: list[str]) -> None:
-    try:
-        ask(size, region, currency)
-    except DistDLError as error:
-        problems.append(str(error))
+@functools.lru_cache(maxsize=8)
+def _parse(path: Path, _changed: int) -> Mapping[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}

@@ -123,9 +123,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _token_cache(value: str) -> str:
-    if value in ("", "plain"):  # plain: a file where there is no keyring, which is the default.
-        return ""
-    if value != "keyring":
+    if value not in ("", "keyring"):
         raise InvalidSpec(
             f"Unknown value {value!r} for token_cache.",
             code="token-cache-invalid",

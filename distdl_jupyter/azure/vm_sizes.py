@@ -1,49 +1,203 @@
-"""Sizes found by name, chosen by conditions, and listed as a table: the catalogue with what Azure said since.
+"""Azure's GPU sizes: the catalogue, sizes found by name or by conditions, a table, and successors of retired sizes.
 
-Nothing here asks Azure; ``skus.refresh`` and ``prices.ask`` do, and what they were told is kept.
+The catalogue is ``vm_sizes.csv`` beside this file. Each row names the page and the commit it was read from; a cell that
+no page states is empty there and ``None`` here. Nothing here sends a request, except for prices that were asked for.
+
+The successor of a retired size is the one that Azure's migration guide names (n-series-migration.md,
+ncv3-retirement.md), if it has no fewer GPUs and no less memory on each, so that a training that filled the old one
+fits. Else it is, among sizes that are not retired, with NVIDIA GPUs joined by NVLink on an x86 host and at least the
+old memory each: the nearest number of GPUs, rather more than fewer; then the series that the guide names; then
+InfiniBand if the old one had it; then the least memory.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import difflib
 import functools
 import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure import prices, skus
-from distdl_jupyter.azure.catalogue_file import catalogue, catalogue_date
-from distdl_jupyter.azure.merged import sizes
-from distdl_jupyter.azure.vm_size import PREFIX, VmSize
+from distdl_jupyter.azure import prices
+from distdl_jupyter.azure.prices import PREFIX
 from distdl_jupyter.core import link
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import TIMES
 from distdl_jupyter.core.link import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pandas as pd
+
+#: Finds the short word in a model's full name: "NVIDIA Tesla V100 (NVLink)" -> "V100".
+_SHORT_GPU = re.compile(r"RTX PRO \d+|MI\d+X|GB\d+|[AHKPTV]\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmSize:
+    """One size, with the columns of the catalogue. ``None`` or ``""`` means that no source states it.
+
+    ``gpu_count`` is exact: ``Fraction(1, 6)`` where a size has a share of a GPU. ``gpu_memory_gib`` is per GPU (or
+    share). Rates are in Gb/s, in one direction.
+    """
+
+    name: str
+    series: str
+    gpu_model: str
+    gpu_count: Fraction
+    gpu_memory_gib: int | None
+    vcpus: int | None
+    ram_gib: int | None
+    nvlink: bool | None
+    infiniband: bool | None
+    fabric: str
+    infiniband_gbps_per_gpu: int | None
+    infiniband_gbps_per_vm: int | None
+    ethernet_gbps: float | None
+    temp_disk_gib: int | None
+    local_nvme: str
+    local_nvme_encrypted: bool | None
+    #: "retired", "no retirement listed", "GA" or "".
+    status: str
+    status_date: date | None
+    retirement_date: date | None
+    #: Size or series that Azure's migration guide names, with the page.
+    azure_successor: str
+    azure_successor_source: str
+    source: str
+    notes: str
+
+    @property
+    def size(self) -> str:
+        """Return the name as Azure's interfaces take it: ``Standard_NC96ads_A100_v4``."""
+        return PREFIX + self.name
+
+    @property
+    def gpu(self) -> str:
+        """Return the model's short word: ``A100``, ``T4``, ``RTX PRO 6000``."""
+        match = _SHORT_GPU.search(self.gpu_model)
+        return match.group() if match else self.gpu_model
+
+    @property
+    def whole_gpus(self) -> int:
+        """Return how many ranks can own a GPU of this size; a share of a GPU serves one."""
+        return max(1, int(self.gpu_count))
+
+    @property
+    def retired(self) -> bool:
+        """Whether it can no longer be rented in public regions."""
+        return self.status == "retired"
+
+    @property
+    def nvidia(self) -> bool:
+        """Whether its GPUs run CUDA and NCCL."""
+        return self.gpu_model.startswith("NVIDIA")
+
+    @property
+    def arm_host(self) -> bool:
+        """Whether its processor is an Arm one, for which x86 packages do not run."""
+        return self.notes.startswith("Arm host")
+
+    @property
+    def gpus_text(self) -> str:
+        """Return count and model: ``4 × A100``."""
+        return f"{self.gpu_count} {TIMES} {self.gpu}"
+
+    @property
+    def memory_text(self) -> str:
+        """Return the memory of each GPU: ``80 GB``, or ``not stated``."""
+        return "not stated" if self.gpu_memory_gib is None else f"{self.gpu_memory_gib} GB"
+
+    @property
+    def fabric_text(self) -> str:
+        """Return InfiniBand's generation and rate as far as they are known: ``HDR 8 × 200 Gb/s``, ``FDR``."""
+        if not self.infiniband:
+            return ""
+        inside = re.search(r"\((\w+)\)", self.fabric)
+        generation = inside.group(1) if inside else self.fabric.split(" CX")[0]
+        per_gpu, per_vm = self.infiniband_gbps_per_gpu, self.infiniband_gbps_per_vm
+        count = f"{per_vm // per_gpu} {TIMES} {per_gpu}" if per_gpu and per_vm else per_vm
+        return " ".join(filter(None, [generation.replace("InfiniBand", ""), f"{count} Gb/s" if count else ""]))
+
+    @property
+    def ethernet_text(self) -> str:
+        """Return the Ethernet rate: ``80 Gb/s``, or "" where none is stated."""
+        return "" if self.ethernet_gbps is None else f"{self.ethernet_gbps:g} Gb/s"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the pages that this row was read from."""
+        return tuple(part.strip() for part in self.source.split("; ") if part.strip())
+
+
+#: How the cell of a column of each type is read.
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "Fraction": Fraction,
+    "int | None": lambda cell: int(cell) if cell else None,
+    "float | None": lambda cell: float(cell) if cell else None,
+    "bool | None": lambda cell: not cell.startswith("no") if cell else None,
+    "date | None": lambda cell: date.fromisoformat(cell) if cell else None,
+}
+
+
+@functools.cache
+def catalogue() -> tuple[VmSize, ...]:
+    """Return all sizes, retired ones included, series by series."""
+    text = resources.files(__package__).joinpath("vm_sizes.csv").read_text(encoding="utf-8")
+    fields = {field.name: _READ[str(field.type)] for field in dataclasses.fields(VmSize)}
+    rows = csv.DictReader(text.splitlines())
+    return tuple(VmSize(**{name: read(row[name]) for name, read in fields.items()}) for row in rows)
+
+
+def catalogue_date() -> date:
+    """Return the day of the newest page on which a size's availability was read."""
+    return max(size.status_date for size in catalogue() if size.status_date)
 
 
 def find(name: str) -> VmSize:
     """Return the size of this name, written with or without ``Standard_``, in any case.
 
-    A series' word ("NCv3", "NCads_H100_v5") means its size with the most GPUs, the fastest network and the most
+    The name of a series ("NCv3", "NCads_H100_v5") means its size with the most GPUs, the fastest network and the most
     memory, because one large machine comes before several. Raises InvalidSpec that names the nearest sizes.
     """
-    wanted = _key(name)
-    for size in sizes():
-        if _key(size.name) == wanted:
-            return size
-    if members := [size for size in sizes() if wanted and wanted in _series_keys(size.series)]:
-        return max(members, key=_largest)
+    key = _key(name)
+    names = {_key(size.name): size for size in catalogue()}
+    series: dict[str, list[VmSize]] = {}
+    for size in catalogue():
+        for word in _series_keys(size.series):
+            series.setdefault(word, []).append(size)
+    if key in names:
+        return names[key]
+    if key in series:
+        return max(series[key], key=lambda size: (size.gpu_count, bool(size.infiniband), size.ram_gib or 0))
+    words = {word: members[0].series.split(" (")[0] for word, members in series.items()}
+    words |= {word: size.name for word, size in names.items()}
+    near = dict.fromkeys(words[word] for word in difflib.get_close_matches(key, words, n=3, cutoff=0.5))
+    newest = [size.name for size in catalogue() if size.infiniband and not size.retired][-3:]
+    advice = f"Did you mean {' or '.join(near)}?" if near else f"The newest sizes are {', '.join(newest)}."
     raise InvalidSpec(
-        f"Unknown GPU size {name!r}. {_nearest(wanted)}",
+        f"Unknown GPU size {name!r}. {advice}",
         code="vm-size-unknown",
         field="vm_size",
         hint="To list all sizes, call distdl_jupyter.vm_sizes().",
     )
+
+
+def _key(text: str) -> str:
+    return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(PREFIX.lower())
+
+
+def _series_keys(series: str) -> set[str]:
+    """Return the names of a series: "NC (v1)" is "nc" and "ncv1", "NCasT4_v3" is also "ncast4v3"."""
+    word = series.split(" (", maxsplit=1)[0]
+    keys = {_key(one) for one in (word, f"{word}-series", *([f"{word}v1"] if "(v1)" in series else []))}
+    return keys | {key.replace("_", "") for key in keys}
 
 
 def link_of(text: str) -> Link:
@@ -66,40 +220,9 @@ def link_of(text: str) -> Link:
             field="rehearse",
             hint="Set the rate, for example 32gbit.",
         )
-    column = "infiniband_gbps_per_vm" if by_infiniband else "ethernet_gbps"
-    told = next((who for field, who in size.origins if field == column), size.source)
-    said = f"{'InfiniBand' if by_infiniband else 'Ethernet'} rate: {told}"
+    said = f"{'InfiniBand' if by_infiniband else 'Ethernet'} rate: {size.source}"
     said += "; latency: " + ("set by you" if latency is not None else "not documented")
     return Link(1e9 * gbps, latency or 0.0, said, size.name)
-
-
-def _key(text: str) -> str:
-    return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(PREFIX.lower())
-
-
-def _series_keys(series: str) -> set[str]:
-    """Return the words for a series: "NC (v1)" is "nc" and "ncv1", "NCasT4_v3" is also "ncast4v3"."""
-    word = series.split(" (", maxsplit=1)[0]
-    words = {word, f"{word}-series"} | ({f"{word}v1"} if "(v1)" in series else set())
-    keys = {_key(w) for w in words}
-    return keys | {key.replace("_", "") for key in keys}
-
-
-def _largest(size: VmSize) -> tuple[Fraction, bool, int]:
-    return size.gpu_count, bool(size.infiniband), size.ram_gib or 0
-
-
-def _nearest(wanted: str) -> str:
-    names = {_key(size.name): size.name for size in sizes()}
-    names |= {key: size.series.split(" (")[0] for size in sizes() for key in _series_keys(size.series)}
-    near = dict.fromkeys(names[key] for key in difflib.get_close_matches(wanted, names, n=3, cutoff=0.5))
-    if not near:
-        return f"The newest sizes are {', '.join(size.name for size in _newest())}."
-    return f"Did you mean {' or '.join(near)}?"
-
-
-def _newest() -> list[VmSize]:
-    return [size for size in sizes() if size.infiniband and not size.retired][-3:]
 
 
 def select(
@@ -116,26 +239,17 @@ def select(
     ``gpu`` is a model's short word ("A10" is not "A100") or else a part of its full name, in any case; a size whose
     value is unknown passes no condition on it; ``retired=True`` adds the retired ones.
     """
+    word = (gpu or "").strip().lower()
+    is_short = any(size.gpu.lower() == word for size in catalogue())
     return [
         size
         for size in among
         if (retired or not size.retired)
-        and (gpu is None or _is_gpu(size, gpu.strip().lower()))
+        and (size.gpu.lower() == word if is_short else word in f"{size.gpu} {size.gpu_model}".lower())
         and (min_gpu_memory_gib is None or (size.gpu_memory_gib or 0) >= min_gpu_memory_gib)
         and (min_gpus is None or size.gpu_count >= min_gpus)
         and (infiniband is None or size.infiniband is infiniband)
     ]
-
-
-def _is_gpu(size: VmSize, word: str) -> bool:
-    if word in _gpu_words():
-        return size.gpu.lower() == word
-    return word in f"{size.gpu} {size.gpu_model}".lower()
-
-
-@functools.cache
-def _gpu_words() -> frozenset[str]:
-    return frozenset(size.gpu.lower() for size in catalogue())
 
 
 def vm_sizes(
@@ -146,7 +260,6 @@ def vm_sizes(
     min_gpus: float | None = None,
     retired: bool = False,
     region: str = "",
-    refresh: bool = False,
     ask_prices: bool = False,
 ) -> pd.DataFrame:
     """Return the catalogue of Azure GPU sizes as a DataFrame with one row per size; unknown values are missing.
@@ -154,50 +267,66 @@ def vm_sizes(
     Examples: ``vm_sizes("A100")``, ``vm_sizes(min_gpu_memory_gib=80, infiniband=True)``. ``retired=True`` adds retired
     sizes (column ``retirement_date``). ``gpu_count`` is a number, for example 0.5 for half a GPU.
 
-    For a ``region`` (default: that of ``%dist_config azure``), values reported by Azure replace those of the catalogue
-    (column ``told_by_azure`` lists them with their date), and ``restriction`` and ``quota`` are those of the
-    subscription. ``refresh=True`` requests them from Azure now and needs a sign-in; ``ask_prices=True`` requests prices
-    from the Retail Prices API and needs none. Both responses are cached. ``attrs`` contains ``catalogue_date``.
-    Raises InvalidSpec, NotSignedIn, and AzureRefused if a request fails.
+    Prices are those of ``region`` (default: the region of ``%dist_config azure``). ``ask_prices=True`` requests them
+    from the Retail Prices API, without a sign-in, and caches them. ``attrs`` contains ``catalogue_date``.
+    Raises InvalidSpec, and AzureRefused if a request fails.
     """
     import pandas as pd
 
-    if refresh:
-        skus.refresh(region)
     if ask_prices:
-        prices.ask(region=region)
-    chosen = select(
-        sizes(region), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
+        prices.fetch(region=region)
+    rows = select(
+        catalogue(), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
         retired=retired,
     )  # fmt: skip
-    names = [field.name for field in dataclasses.fields(VmSize) if field.name not in _NESTED]
-    rows = [[getattr(size, name) for name in names] for size in chosen]
-    table = pd.DataFrame(rows, columns=pd.Index(names))
-    table.insert(2, "gpu", [size.gpu for size in chosen])
-    table["gpu_count"] = table["gpu_count"].astype(float)
-    for name in _WHOLE_NUMBERS:
-        table[name] = table[name].astype("Int64")
-    for name in _YES_OR_NO:
-        table[name] = table[name].astype("boolean")
-    _add_azure_columns(table, chosen, region)
+    types = {field.name: str(field.type) for field in dataclasses.fields(VmSize)}
+    table = pd.DataFrame([[getattr(size, name) for name in types] for size in rows], columns=pd.Index(list(types)))
+    dtypes = {"int | None": "Int64", "bool | None": "boolean", "Fraction": "float", "float | None": "float"}
+    table = table.astype({name: dtypes[kind] for name, kind in types.items() if kind in dtypes})
+    table.insert(2, "gpu", [size.gpu for size in rows])
+    cached = [prices.cached(size.name, region) for size in rows]
+    table["price_per_hour"] = [price.per_hour if price else float("nan") for price in cached]
+    table["currency"] = [price.currency if price else "" for price in cached]
+    table["price_source"] = [price.source if price else "" for price in cached]
     table.attrs["catalogue_date"] = str(catalogue_date())
     return table.set_index("name")
 
 
-def _add_azure_columns(table: pd.DataFrame, chosen: list[VmSize], region: str) -> None:
-    """Add what Azure said of each size, and its price, as far as they are known."""
-    found = [prices.known(size.name, region) for size in chosen]
-    table["zones"] = [", ".join(size.zones) for size in chosen]
-    table["quota"] = [size.quota.text if size.quota else "" for size in chosen]
-    table["told_by_azure"] = ["; ".join(size.origin_texts) for size in chosen]
-    table["price_per_hour"] = [price.per_hour if price else float("nan") for price in found]
-    table["currency"] = [price.currency if price else "" for price in found]
-    table["price_source"] = [price.source if price else "" for price in found]
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The size to use instead and why; ``source`` is the page, "" where the rule chose."""
+
+    size: VmSize
+    reason: str
+    source: str
 
 
-#: Fields that hold several values; they stand in columns of words.
-_NESTED = ("zones", "quotas", "origins")
-_WHOLE_NUMBERS = (
-    "gpu_memory_gib", "vcpus", "ram_gib", "infiniband_gbps_per_gpu", "infiniband_gbps_per_vm", "temp_disk_gib",
-)  # fmt: skip
-_YES_OR_NO = ("nvlink", "infiniband", "local_nvme_encrypted")
+@functools.cache
+def successor_of(old: VmSize) -> Successor | None:
+    """Return the successor of a retired size with its reason; None for a size that is not retired."""
+    if not old.retired:
+        return None
+    memory = old.gpu_memory_gib or 0
+    fitting = [size for size in catalogue() if not size.retired and (size.gpu_memory_gib or 0) >= memory]
+    for size in fitting:
+        if size.name == old.azure_successor and size.gpu_count >= old.gpu_count:
+            reason = _reason(old, size, "recommended by Azure's migration guide")
+            return Successor(size, reason, old.azure_successor_source)
+    training = [size for size in fitting if size.nvidia and not size.arm_host and size.nvlink]
+    if not training:
+        return None
+    best = min(training, key=lambda size: (
+        abs(size.gpu_count - old.gpu_count), size.gpu_count < old.gpu_count, size.series != old.azure_successor,
+        bool(old.infiniband) and not size.infiniband, size.gpu_memory_gib or 0,
+    ))  # fmt: skip
+    if best.series == old.azure_successor:
+        reason = _reason(old, best, "of the series recommended by Azure's migration guide")
+        return Successor(best, reason, old.azure_successor_source)
+    return Successor(best, _reason(old, best, "nearest training size in the catalog"), "")
+
+
+def _reason(old: VmSize, new: VmSize, why: str) -> str:
+    text = f"{new.gpus_text} {new.memory_text} instead of {old.gpus_text} {old.memory_text} ({why})."
+    if old.infiniband and not new.infiniband:
+        text += " It has no InfiniBand." if new.infiniband is False else " Whether it has InfiniBand is not documented."
+    return text

@@ -102,7 +102,7 @@ def nccl(
     finding = Finding(
         "error" if is_certain else "warning",
         "nccl-call-needs-gpus",
-        f"NCCL in {first.place} needs a GPU for each of {processes}, but this machine has "
+        f"NCCL in {first.place} needs {plural(spec.process_count, 'GPU')} for {processes}, but this machine has "
         f"{plural(count, 'GPU') if count else 'none'}.",
         f'{f"Type -p {count}, or use Gloo" if count else "Use Gloo"}: init_process_group("gloo").',
     )

@@ -129,9 +129,10 @@ def _check_gpus(placement: Placement) -> None:
     """Refuse NCCL without a device for each rank: it stops with "Duplicate GPU detected" when two share one."""
     nodes = ((0 if placement.emulated else place.node, place.gpu) for place in placement.ranks)
     count = len({(node, gpu) for node, gpu in nodes if gpu is not None})
-    if count < len(placement.ranks):
+    ranks = len(placement.ranks)
+    if count < ranks:
         raise InvalidSpec(
-            f"NCCL needs a GPU for each of {plural(len(placement.ranks), 'process')}, but there "
+            f"NCCL needs {plural(ranks, 'GPU')} for {plural(ranks, 'process')}, but there "
             f"{'is' if count == 1 else 'are'} {plural(count, 'GPU') if count else 'none'}.",
             code="nccl-needs-gpus",
             field="distributed_backend",

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import (
     azure,
-    batchai,
     clusters,
     notify,
     profile,
@@ -222,8 +221,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("what", choices=["horovod"], help="backend to install")
     one.add_argument("--force", action="store_true", help="build again even if it is installed or cached")
     one.add_argument("--no-mpi", action="store_true", help="leave MPI out even if one is installed")
-    one.add_argument("--framework", metavar="NAMES", help="torch, or torch,tensorflow (default: torch, and the "
-                     "frameworks that it already supports)")  # fmt: skip
+    one.add_argument(
+        "--framework",
+        metavar="NAMES",
+        choices=["torch", "torch,tensorflow"],
+        help="torch, or torch,tensorflow (default: torch, and the frameworks that it already supports)",
+    )
     return parser
 
 
@@ -244,7 +247,6 @@ def _add_script_flags(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
                      help="an option of the backend or the cluster, such as cycle_time_ms=0.5")  # fmt: skip
     one.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     _add_other_flags(one)
-    batchai.add_flags(one)
     one.add_argument("script", nargs="?", help="Python script to run on every rank")
     one.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return one
@@ -338,7 +340,7 @@ def _environment(chosen: argparse.Namespace) -> int:
         raise JobNotFound(
             "No git information was recorded for this job.",
             code="git-unknown",
-            hint="It ran outside a git repository, or was created by an older version.",
+            hint="It ran outside a git repository.",
         )
     else:
         print(found.git.diff, end="")
@@ -370,20 +372,15 @@ def _submit(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import capture, client
 
     _understand_launchers(chosen)
-    if (chosen.script is None) == (chosen.batchai_job is None):
+    if chosen.script is None:
         raise InvalidSpec(
-            "distdl submit needs either a script or --batchai-job.",
+            "distdl submit needs a script.",
             code="submit-script-missing",
             hint="Example: distdl submit -p 2 train.py",
         )
     options = _options(chosen)
-    if chosen.script is not None:
-        draft = capture.capture_script(chosen.script, None, chosen.arguments)
-        _warn_of_arguments(chosen)
-    elif chosen.explain:
-        return batchai.explain(chosen)
-    else:
-        draft, options = batchai.draft(chosen, options)
+    draft = capture.capture_script(chosen.script, None, chosen.arguments)
+    _warn_of_arguments(chosen)
     return _started(client.launch(draft, **options), chosen)
 
 
@@ -580,6 +577,4 @@ def _doctor(_chosen: argparse.Namespace) -> int:
 def _install(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.environment import horovod
 
-    framework = ["--framework", chosen.framework] if chosen.framework else []
-    flags = [*(["--force"] if chosen.force else []), *(["--no-mpi"] if chosen.no_mpi else [])]
-    return horovod.main([*framework, *flags])
+    return horovod.main(framework=chosen.framework, force=chosen.force, mpi=not chosen.no_mpi)

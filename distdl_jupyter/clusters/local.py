@@ -21,7 +21,7 @@ from distdl_jupyter.clusters import queueing
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.core.humanize import plural, size, total_need
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.redact import is_secret
@@ -311,11 +311,9 @@ def _check_room(spec: JobSpec) -> None:
         if amount and most is not None and amount * spec.process_count > most:
             amounts = (amount, amount * spec.process_count, most)
             single, total, here = (plural(one, "core") if name == "cores" else size(one) for one in amounts)
-            processes = plural(spec.process_count, "process")
-            need = f"{processes} with {single} each need" if spec.process_count > 1 else "The job needs"
             of_memory = " of memory" if name == "memory" else ""
             raise InvalidSpec(
-                f"{need} {total}{of_memory}, but this machine has {here}.",
+                f"{total_need(spec.process_count, single, total)}{of_memory}, but this machine has {here}.",
                 code="local-too-few-resources",
                 field=name,
                 hint=_less(name, most, spec.process_count),
@@ -332,10 +330,12 @@ def _less(name: str, most: int, ranks: int) -> str:
 
 def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
     each = spec.gpus or (1 if spec.use_gpu else 0)
-    if len(devices) < each * spec.process_count:
-        asks = f"gpus needs {plural(each, 'GPU')}" if spec.gpus else "use_gpu needs a GPU"
+    total = each * spec.process_count
+    if len(devices) < total:
+        here = plural(len(devices), "GPU") if devices else "none"
+        need = total_need(spec.process_count, plural(each, "GPU"), plural(total, "GPU"))
         raise InvalidSpec(
-            f"{asks} for each of {plural(spec.process_count, 'process')}, but this machine has {len(devices)}.",
+            f"{need}, but this machine has {here}.",
             code="local-too-few-gpus",
             field="gpus" if spec.gpus else "use_gpu",
             hint="Use fewer processes, or run on the CPU: use_gpu=False",

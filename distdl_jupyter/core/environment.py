@@ -11,8 +11,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from distdl_jupyter.core import atomic_write
-from distdl_jupyter.core.spec import known_fields
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
@@ -62,7 +63,7 @@ class JobEnvironment:
         return "".join(f"# {name} {value}\n" for name, value in known.items() if value) + self.freeze()
 
 
-#: Of a job that has not begun, or is older than this record.
+#: Of a job that has not begun.
 UNKNOWN = JobEnvironment()
 
 
@@ -76,12 +77,8 @@ def add(folder: JobFolder, **fields: Any) -> None:
 def read(folder: JobFolder) -> JobEnvironment:
     """Return what is known of a job."""
     try:
-        found: dict[str, Any] = json.loads(folder.environment_file.read_text(encoding="utf-8"))
-        git = found.pop("git", None)
-        return JobEnvironment(
-            **known_fields(JobEnvironment, found), git=GitState(**known_fields(GitState, git)) if git else None
-        )
-    except (OSError, ValueError, TypeError, AttributeError):
+        return msgspec.convert(json.loads(folder.environment_file.read_text(encoding="utf-8")), JobEnvironment)
+    except (OSError, ValueError, msgspec.ValidationError):
         return UNKNOWN
 
 

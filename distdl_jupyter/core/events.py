@@ -78,14 +78,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core import first_edition, locks, parts
+from distdl_jupyter.core import locks, parts
 from distdl_jupyter.core.clock import Clock
 from distdl_jupyter.core.packing import Event, decode, encode, pack, unpack
 from distdl_jupyter.core.state import State
 
 __all__ = [
     "LOG_TYPES", "MAX_LOG_TEXT", "VERSION", "Event", "EventWriter", "JobLock", "LineFile", "batches", "encode",
-    "last_file", "log_path", "number_from_json", "read", "read_all", "read_file", "size",
+    "log_path", "number_from_json", "read", "read_all", "size",
 ]  # fmt: skip
 
 VERSION = 1
@@ -111,14 +111,8 @@ def number_from_json(value: float | str) -> float:
 
 
 def log_path(path: Path) -> Path:
-    """Return where the log of a job stands, whose events stand at ``path``: for the first edition there too."""
-    log = path.with_name("log.jsonl")
-    return path if first_edition.is_one(path, log) else log
-
-
-def last_file(path: Path) -> Path:
-    """Return the file that ends with the last event."""
-    return parts.newest(path).file if log_path(path) == path else path
+    """Return the path of a job's log from the path of its events."""
+    return path.with_name("log.jsonl")
 
 
 class LineFile:
@@ -202,9 +196,8 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self._log_path = log_path(path)
-        # The log is there before the events, so that no reader takes the job for one of the first edition.
         self.log = LineFile(parts.newest(self._log_path))
-        self.events = self.log if self._log_path == path else LineFile(parts.Part(0, path))
+        self.events = LineFile(parts.Part(0, path))
         self._batch: list[Event] | None = None
         self._moment = 0.0
         self._touched = 0.0
@@ -240,11 +233,8 @@ class EventWriter:
 
     def put(self, batch: list[Event]) -> None:
         """Append events, and then lines of the log: what the log has of a kept stream, the events have (History)."""
-        if self.events is self.log:
-            self._put(self.events, batch)
-        else:
-            self._put(self.events, [event for event in batch if event["type"] not in LOG_TYPES])
-            self._put(self.log, [line for event in batch if (line := _log_line(event)) is not None])
+        self._put(self.events, [event for event in batch if event["type"] not in LOG_TYPES])
+        self._put(self.log, [line for event in batch if (line := _log_line(event)) is not None])
         if any(map(_is_kept, batch)):
             self.events.sync()
 
@@ -269,10 +259,7 @@ class EventWriter:
         """Let the log go on in another part with these fields of its first line; the last two parts are kept.
 
         Returns whether lines of the log are left out now. Raises OSError when the disk refuses the new part.
-        A job of the first edition goes on where it is.
         """
-        if self.events is self.log:
-            return False
         if self._batch:
             self.put(self._batch)
             self._batch = []
@@ -320,13 +307,6 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
     until the cursor stands still. A missing file reads as empty. A line that is not a JSON object is skipped.
     """
-    if log_path(path) == path:
-        return first_edition.read(path, after, limit)
-    return read_file(path, after, limit)
-
-
-def read_file(path: Path, after: int, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
-    """Return what ``read`` does, of any file of whole lines."""
     try:
         with path.open("rb") as file:
             file.seek(after)
@@ -342,7 +322,7 @@ def read_file(path: Path, after: int, limit: int = _READ_CHUNK) -> tuple[list[Ev
 def size(path: Path) -> int:
     """Return how many bytes the events have, 0 when there are none."""
     try:
-        return parts.size(path) if log_path(path) == path else path.stat().st_size
+        return path.stat().st_size
     except FileNotFoundError:
         return 0
 

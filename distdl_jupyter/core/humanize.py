@@ -175,6 +175,13 @@ def plural(amount: float, word: str, many: str | None = None) -> str:
     return f"{count(amount)} {many or _plural_of(word)}"
 
 
+def total_need(processes: int, each: str, total: str) -> str:
+    """Return ``2 processes with 1 GPU each need 2 GPUs``, for one process ``The job needs 1 GPU``."""
+    if processes == 1:
+        return f"The job needs {total}"
+    return f"{plural(processes, 'process')} with {each} each need {total}"
+
+
 def _plural_of(word: str) -> str:
     return f"{word}es" if word.endswith(("s", "x", "ch", "sh")) else f"{word}s"
 

@@ -39,17 +39,11 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
         return [], after
     if begin > after:
         return notice(path, begin), begin
-    return _decoded(data), after + len(data)
+    return _lines(data), after + len(data)
 
 
-def _decoded(data: bytes) -> list[Event]:
-    found = decode(data)
-    for event in found:  # the first edition wrote these otherwise
-        if event["type"] == "part":
-            event["type"] = "count"
-        elif event["type"] == "restart":
-            event["type"] = "attempt"
-    return [event for event in found if event["type"] in events.LOG_TYPES]
+def _lines(data: bytes) -> list[Event]:
+    return [line for line in decode(data) if line["type"] in events.LOG_TYPES]
 
 
 def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
@@ -101,7 +95,7 @@ def notice(path: Path, begin: int) -> list[Event]:
     """
     missing = parts.gap(path)
     try:
-        first = _decoded(parts.lines(path, begin, 1)[1].partition(b"\n")[0])
+        first = _lines(parts.lines(path, begin, 1)[1].partition(b"\n")[0])
     except FileNotFoundError:
         return []
     if missing is None or missing[1] != begin or not first or first[0]["type"] != "count":

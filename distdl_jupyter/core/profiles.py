@@ -183,7 +183,7 @@ def _ranks(summaries: Sequence[Mapping[str, Any]]) -> Iterator[ProfiledRank]:
                    if what == "data" and start < end and stop > begin)  # fmt: skip
         per_step = 1e6 * steps
         own = max(0.0, end - begin - blocked - data)
-        compute = min(own, max(0.0, float(one.get("computing", own))))  # profiles of before do not tell
+        compute = min(own, max(0.0, float(one["computing"])))
         yield ProfiledRank(rank, str(one.get("host") or ""), steps, (end - begin) / per_step, data / per_step,
                            compute / per_step, waiting / per_step, (blocked - waiting) / per_step,
                            (own - compute) / per_step)  # fmt: skip

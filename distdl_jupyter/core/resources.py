@@ -9,6 +9,8 @@ A    about a node, JSON: host, cores, gpus [{number, name, memory, ranks}], no_g
 S    a sample: seven f32 (cpu, memory, limit, disk_read, disk_written, received, sent), the number of ranks and of
      GPUs (u16 each), then of each rank its number (u16), cpu (f16), memory (f32), and of each GPU its number (u16),
      busy (f16), memory (f32), power (f16)
+T    memory of torch, as ranks report it: of each rank its number (u16), allocated (f32), reserved (f32); it holds for
+     the samples after it
 ==== ===========================================================================================================
 
 CPU is in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes a second. NaN is a
@@ -35,12 +37,13 @@ _HEAD = struct.Struct("<HcHd")
 _NODE = struct.Struct("<7fHH")
 _RANK = struct.Struct("<Hef")
 _GPU = struct.Struct("<Hefe")
-ABOUT, SAMPLE = b"A", b"S"
+_TORCH = struct.Struct("<Hff")
+ABOUT, SAMPLE, TORCH = b"A", b"S", b"T"
 #: The largest number of the 16-bit floats.
 _MOST_HALF = 65504.0
 _READ = 4 * 1024 * 1024
 #: Names of the curves, in the order in which they are shown; those of a node are under its first rank.
-CURVES = ("cpu", "memory", "gpu", "gpu_memory", "power", "disk", "network")
+CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
 #: Seconds of samples that a mark looks back, and the least number of seconds that a trend is taken from.
 _WINDOW, _TREND = 60.0, 20.0
 #: A GPU under this percentage is idle; memory over this part of the limit is nearly full.
@@ -72,7 +75,11 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """What one rank uses: its processes, and the GPUs that it was given (None without any)."""
+    """What one rank uses: its processes, and the GPUs that it was given (None without any).
+
+    ``gpu_memory`` is what all processes use of these GPUs (NVML). ``torch_allocated`` is what tensors of the rank use
+    of it at the end of a training step, ``torch_reserved`` what torch holds for them and for later ones.
+    """
 
     cpu: float | None = None
     memory: float | None = None
@@ -80,6 +87,8 @@ class RankUse:
     gpu_memory: float | None = None
     gpu_limit: float | None = None
     power: float | None = None
+    torch_allocated: float | None = None
+    torch_reserved: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ class ResourceSample:
 
 @dataclass(frozen=True, slots=True)
 class ResourceMark:
-    """Something that goes wrong now: ``kind`` is memory, gpu-memory or gpu."""
+    """Something that goes wrong now: ``kind`` is memory, gpu_memory or gpu."""
 
     kind: str
     rank: int
@@ -133,6 +142,11 @@ def sample_frame(node: int, sample: Mapping[str, Any]) -> bytes:
     return _frame(SAMPLE, node, float(sample["t"]), b"".join(parts))
 
 
+def torch_frame(t: float, memory: Mapping[int, Sequence[float]]) -> bytes:
+    """Return the frame of {rank: (allocated, reserved)}."""
+    return _frame(TORCH, 0, t, b"".join(_TORCH.pack(rank, *numbers) for rank, numbers in memory.items()))
+
+
 def _frame(kind: bytes, node: int, t: float, body: bytes) -> bytes:
     return _HEAD.pack(len(body), kind, node, t) + body
 
@@ -154,6 +168,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self.about: dict[int, About] = {}
+        #: The memory of torch that each rank reported last: allocated and reserved.
+        self._torch: dict[int, tuple[float, float]] = {}
 
     def feed(self, content: bytes) -> tuple[list[ResourceSample], int]:
         """Return the samples of the whole frames, and how many bytes these are."""
@@ -167,6 +183,8 @@ class Decoder:
                 self.about[node] = _about(json.loads(content[begin:at]))
             elif kind == SAMPLE:
                 found.append(self._sample(content, begin, node, t))
+            elif kind == TORCH:
+                self._torch |= {rank: (one, other) for rank, one, other in _TORCH.iter_unpack(content[begin:at])}
         return found, at
 
     def _sample(self, content: bytes, at: int, node: int, t: float) -> ResourceSample:
@@ -183,7 +201,10 @@ class Decoder:
             gpus[number] = [*map(_or_none, numbers)]
             at += _GPU.size
         of_ranks = self._gpus_of(node, gpus) if gpus else {}
-        use = {rank: RankUse(cpu, memory, *of_ranks.get(rank, ())) for rank, (cpu, memory) in ranks.items()}
+        use = {
+            rank: RankUse(cpu, memory, *of_ranks.get(rank, [None] * 4), *self._torch.get(rank, ()))
+            for rank, (cpu, memory) in ranks.items()
+        }
         return ResourceSample(t, node, NodeUse(*map(_or_none, machine)), use)
 
     def _gpus_of(self, node: int, gpus: Mapping[int, Sequence[float | None]]) -> dict[int, list[float | None]]:
@@ -313,6 +334,7 @@ def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
             "memory": use.memory,
             "gpu": use.gpu,
             "gpu_memory": use.gpu_memory,
+            "torch_allocated": use.torch_allocated,
             "power": use.power,
         }
         values |= of_node if number == 0 else {}
@@ -356,27 +378,46 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
 
 
 def gpu_memory_marks(samples: Sequence[ResourceSample], about: About) -> list[ResourceMark]:
-    """Return a mark for each rank whose GPU memory has grown in each quarter of the last minute."""
+    """Return a mark for each rank whose tensors, or whose GPUs' memory, grew in each quarter of the last minute."""
     last = samples[-1]
     if last.t - samples[0].t < _WINDOW - 1:
         return []
     where = f" on {about.host}" if about.host else ""
     marks = []
     for rank, use in last.ranks.items():
-        points = [(one.t, found.gpu_memory) for one in samples if (found := one.ranks.get(rank)) is not None]
-        borders = [points[len(points) * quarter // 4] for quarter in range(4)] + points[-1:]
-        values = [value for _, value in borders if value is not None]
-        grown = values[-1] - values[0] if len(values) == len(borders) else 0.0
-        if not use.gpu_limit or grown < _GROWTH * use.gpu_limit or sorted(set(values)) != values:
+        seen = [(one.t, found) for one in samples if (found := one.ranks.get(rank)) is not None]
+        if not use.gpu_limit:
             continue
-        rate = grown / (borders[-1][0] - borders[0][0])
-        full = duration(max(0.0, use.gpu_limit - values[-1]) / rate)
-        text = (
-            f"The GPU memory of rank {rank}{where} grows by {size(rate)} per second and will be full in about {full}. "
-            "Keep numbers between steps instead of tensors: loss.item()"
-        )
-        marks.append(ResourceMark("gpu-memory", rank, about.host, text))
+        least = _GROWTH * use.gpu_limit
+        tensors = _rate_of_quarters([(t, one.torch_allocated) for t, one in seen], least)
+        rate = tensors or _rate_of_quarters([(t, one.gpu_memory) for t, one in seen], least)
+        if rate is None:
+            continue
+        full = duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)
+        when = f"by {size(rate)} per second and will fill its GPU in about {full}"
+        text = f"The GPU memory of rank {rank}{where} grows {when}. {_KEEP_NUMBERS}"
+        if tensors:
+            text = f"The tensors of rank {rank}{where} grow {when}. {_KEEP_NUMBERS}"
+        elif use.torch_allocated is not None:
+            text = f"The GPU memory of rank {rank}{where} grows {when}, but its tensors do not grow. {_DEFRAGMENT}"
+        marks.append(ResourceMark("gpu_memory", rank, about.host, text))
     return marks
+
+
+_KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
+_DEFRAGMENT = (
+    "Either another program uses the GPU, or torch's memory is fragmented: set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+)
+
+
+def _rate_of_quarters(points: Sequence[tuple[float, float | None]], least: float) -> float | None:
+    """Return by how much a value grows per second; None unless it grows in each quarter, and by ``least`` in all."""
+    borders = [points[len(points) * quarter // 4] for quarter in range(4)] + [points[-1]]
+    values = [value for _, value in borders if value is not None]
+    if len(values) < len(borders) or sorted(set(values)) != values or values[-1] - values[0] < least:
+        return None
+    return (values[-1] - values[0]) / (borders[-1][0] - borders[0][0])
 
 
 def _steady_rate(points: Sequence[tuple[float, float | None]]) -> float | None:

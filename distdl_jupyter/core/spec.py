@@ -11,7 +11,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distdl_jupyter.core.data import DataSource
+import msgspec
+
 from distdl_jupyter.core.options import JobOptions
 from distdl_jupyter.worker.secret_patterns import looks_secret as looks_secret  # noqa: PLC0414 - for all above
 
@@ -125,26 +126,5 @@ class JobSpec(JobOptions):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> JobSpec:
-        """Build a spec from ``to_json`` data; fields of a newer version are ignored."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        kept = {k: v for k, v in data.items() if k in known}
-        kept["source"] = Source(**known_fields(Source, kept.get("source") or {}))
-        kept["group"] = Group(**known_fields(Group, kept["group"])) if kept.get("group") else None
-        kept["captured"] = tuple(Captured(**known_fields(Captured, c)) for c in kept.get("captured") or ())
-        kept["data"] = tuple(DataSource(**known_fields(DataSource, one)) for one in kept.get("data") or ())
-        for name in (
-            "secret_variables",
-            "script_arguments",
-            "findings",
-            "pip_packages",
-            "conda_packages",
-            "notify_when",
-            "after",
-        ):
-            kept[name] = tuple(kept.get(name) or ())
-        return cls(**kept)
-
-
-def known_fields(cls: type, data: dict[str, Any]) -> dict[str, Any]:
-    """Return what of kept data a dataclass has fields for: newer versions may have kept more."""
-    return {k: v for k, v in data.items() if k in cls.__dataclass_fields__}  # type: ignore[attr-defined]
+        """Build a spec from ``to_json`` data; unknown fields are ignored. Raises msgspec.ValidationError."""
+        return msgspec.convert(data, cls)

@@ -288,7 +288,7 @@ class StepTimesReader:
     def read(self) -> bool:
         """Read what is new; False for nothing."""
         before = self.count
-        for found, cursor in events.batches(self._path, self._cursor, events.read_file):
+        for found, cursor in events.batches(self._path, self._cursor):
             self._cursor = cursor
             for one in found:
                 if one["type"] == "steps" and (key := (one["attempt"], one["rank"], one["first"])) not in self._seen:

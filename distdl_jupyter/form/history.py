@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.advice import PastJob
-from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
@@ -59,7 +58,7 @@ def values_of(spec: JobSpec) -> tuple[str, ...]:
 def _end(path: Path) -> dict[str, Any]:
     """Return the state event that ended the job, {} while it lives or when it cannot be read."""
     try:
-        with events.last_file(path).open("rb") as file:
+        with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             lines = file.read().splitlines()
     except OSError:

@@ -136,13 +136,8 @@ class VmSizeChoice:
     retired: str
     successor: str
     successor_reason: str
-    #: Why the subscription cannot rent it in the region; its quota in words.
-    restriction: str
-    quota: str
     words: str
     sources: tuple[str, ...]
-    #: Those of the sources that are Azure's own answers.
-    origin_texts: tuple[str, ...]
     notes: str
     #: What it costs in an hour, with who says so.
     price: str = ""
@@ -316,8 +311,6 @@ class CostNow:
 
     bills: bool
     nodes: int
-    #: More may come: ask again.
-    looking: bool = False
     per_hour: str = ""
     #: The same as a clause.
     words: str = ""

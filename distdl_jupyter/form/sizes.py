@@ -1,7 +1,4 @@
-"""The VM sizes that the launch form offers, the catalogue with what Azure said since.
-
-Nothing is asked here. A value that nobody told is "" or None, and the page leaves it open.
-"""
+"""The VM sizes that the launch form offers: the catalogue with cached prices. Sends no request."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.azure import prices, successor_of
-from distdl_jupyter.azure.merged import sizes as known
+from distdl_jupyter.azure import catalogue, prices, successor_of
 from distdl_jupyter.core.humanize import money
 from distdl_jupyter.form.schema import VmSizeChoice
 
@@ -20,12 +16,12 @@ if TYPE_CHECKING:
 
 def sizes() -> tuple[VmSizeChoice, ...]:
     """Return one row for each size, from little GPU memory to much; shares, little known and retired ones last."""
-    return tuple(replace(row, price=_price(row.name)) for row in _rows(known()))
+    return tuple(replace(row, price=_price(row.name)) for row in _rows())
 
 
-@functools.lru_cache(maxsize=4)
-def _rows(found: tuple[VmSize, ...]) -> tuple[VmSizeChoice, ...]:
-    return tuple(_row(size) for size in sorted(found, key=_order))
+@functools.cache
+def _rows() -> tuple[VmSizeChoice, ...]:
+    return tuple(_row(size) for size in sorted(catalogue(), key=_order))
 
 
 def _order(size: VmSize) -> tuple[bool, bool, bool, float, int, str]:
@@ -49,16 +45,13 @@ def _row(size: VmSize) -> VmSizeChoice:
         retired=str(size.retirement_date) if size.retired else "",
         successor=found.size.name if found else "",
         successor_reason=found.reason if found else "",
-        restriction=size.restriction,
-        quota=size.quota.text if size.quota else "",
         words=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
         sources=size.sources,
-        origin_texts=size.origin_texts,
         notes=size.notes,
     )
 
 
 def _price(name: str) -> str:
-    """Return ``3.50 USD/h (who says so)``, "" where nobody did."""
-    price = prices.known(name)
+    """Return ``3.50 USD/h (source)``, "" where none is cached."""
+    price = prices.cached(name)
     return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""

@@ -15,7 +15,6 @@ import msgspec
 
 from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
-from distdl_jupyter.azure import merged
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.machine import cores
@@ -41,10 +40,9 @@ _USE_GPU = {"": None, "yes": True, "no": False}
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds that an answer waits for what is looked at for the first time: the cluster, a price, a place of data."""
+    """Seconds that an answer waits for what is looked at for the first time: the cluster, a place of data."""
 
     cluster: float = 1.0
-    price: float = 0.2
     data: float = 0.2
 
 
@@ -86,7 +84,7 @@ def state(form: Form, request: FormRequest) -> FormState:
     gpus = gpus_per_node(chosen, seen)
     if chosen.automatic:
         chosen = _with(chosen, process_count_per_node=max(1, gpus))
-    costs = _cost(form, chosen)
+    costs = _cost(chosen)
     data = _data(form, chosen, look, request)
     options = submit_options(chosen, variables, look)
     checked = checks.run(look.draft, look.error, options, (*datanow.checks(data), *checks.sweep(chosen.sweep)))
@@ -151,7 +149,7 @@ def variables_of(form: Form, request: FormRequest) -> dict[str, str]:
 
 def _applied(form: Form, chosen: Chosen, look: Look, code: str) -> tuple[Chosen, Look]:
     """Follow one advice; an unknown code changes nothing."""
-    spoken = _advice(chosen, look, _cost(form, chosen))
+    spoken = _advice(chosen, look, _cost(chosen))
     change = next((dict(one.change) for one in spoken if one.code == code), {})
     rates = change.pop("kwargs", None)
     if "process_count_per_node" in change:
@@ -178,9 +176,9 @@ def gpus_per_node(chosen: Chosen, seen: CachedStatus | None) -> int:
     return checks.gpus() if seen is None else places.gpus_per_node(seen)
 
 
-def _cost(form: Form, chosen: Chosen) -> CostNow | None:
+def _cost(chosen: Chosen) -> CostNow | None:
     nodes = cost.rented(chosen.compute_target, chosen.vm_size)
-    return cost.shown(nodes, chosen.price_per_hour, chosen.node_count, form.timeouts.price)
+    return cost.shown(nodes, chosen.price_per_hour, chosen.node_count)
 
 
 def _data(form: Form, chosen: Chosen, look: Look, request: FormRequest) -> DataNow:
@@ -266,7 +264,6 @@ def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advic
         bills=nodes.bills,
         rate=costs.words if costs else "",
         interruptible=nodes.interruptible,
-        nodes_exist=nodes.exist,
         max_run_duration_seconds=chosen.max_run_duration_seconds or None,
     )
-    return advise(request, merged.sizes(), history.past_jobs())
+    return advise(request, azure.catalogue(), history.past_jobs())

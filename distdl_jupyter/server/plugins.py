@@ -6,8 +6,7 @@ import dataclasses
 
 from distdl_jupyter import registry
 from distdl_jupyter.advice import Request, advise
-from distdl_jupyter.azure import VmSize, catalogue_date, find, prices, successor_of
-from distdl_jupyter.azure.merged import sizes
+from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, prices, successor_of
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.form.history import past_jobs
@@ -52,7 +51,7 @@ def _sizes(query: VmSizesQuery) -> VmSizeList:
     words = query.q.lower().split()
     chosen = [
         size
-        for size in sizes()
+        for size in catalogue()
         if (query.retired or not size.retired)
         and (not query.series or size.series.lower() == query.series.lower())
         and (query.min_gpus is None or size.gpu_count >= query.min_gpus)
@@ -63,7 +62,7 @@ def _sizes(query: VmSizesQuery) -> VmSizeList:
 
 def _size(size: VmSize) -> VmSizeRow:
     same = [field.name for field in dataclasses.fields(VmSizeRow) if field.name not in _OWN]
-    later, price = successor_of(size), prices.known(size.name)
+    later, price = successor_of(size), prices.cached(size.name)
     return VmSizeRow(
         **{name: getattr(size, name) for name in same},
         gpu_count=float(size.gpu_count),
@@ -72,7 +71,6 @@ def _size(size: VmSize) -> VmSizeRow:
         retirement_date=str(size.retirement_date or ""),
         successor=later.size.name if later else "",
         successor_reason=later.reason if later else "",
-        quota=size.quota.text if size.quota else "",
         price_per_hour=price.per_hour if price else None,
         currency=price.currency if price else "",
         price_source=price.source if price else "",
@@ -80,8 +78,8 @@ def _size(size: VmSize) -> VmSizeRow:
 
 
 _OWN = {
-    "gpu_count", "per_node", "fabric", "retirement_date", "successor", "successor_reason", "quota", "price_per_hour",
-    "currency", "price_source",
+    "gpu_count", "per_node", "fabric", "retirement_date", "successor", "successor_reason", "price_per_hour", "currency",
+    "price_source",
 }  # fmt: skip
 
 
@@ -110,5 +108,5 @@ def _advice(asked: AdviceRequest) -> AdviceList:
         cores=cores(),
         gpus=len(gpus.visible()),
     )
-    found = advise(request, sizes(), past_jobs())
+    found = advise(request, catalogue(), past_jobs())
     return AdviceList(tuple(found))

@@ -406,9 +406,6 @@ class VmSizeRow:
     retirement_date: str
     successor: str
     successor_reason: str
-    #: Why the subscription cannot rent it in the region of the settings, and its quota; "" where Azure was not asked.
-    restriction: str
-    quota: str
     #: Of one node; None and "" where nobody told it.
     price_per_hour: float | None
     currency: str

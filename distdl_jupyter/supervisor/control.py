@@ -22,9 +22,8 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import disk, disk_reserve, limits, locks
+from distdl_jupyter.core import disk, disk_reserve, events, limits, locks
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.events import read_file
 from distdl_jupyter.node import processes
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class ControlReader:
             self._beat = time.monotonic() + locks.BEAT
             with contextlib.suppress(OSError):
                 os.utime(self._lock)
-        requests, self._cursor = read_file(self._control, self._cursor)
+        requests, self._cursor = events.read(self._control, self._cursor)
         if self._driver and time.monotonic() >= self._look:
             self._look = time.monotonic() + _LOOK
             if processes.has_ended(self._driver):

@@ -131,7 +131,7 @@ class _Predecessor:
             if self._view is None:
                 self._view = JobView.of(self._folder.spec())
                 self.name = f"{self._view.name} ({self.name})"
-            found, self._cursor = events.read_file(self._folder.events, self._cursor)
+            found, self._cursor = events.read(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
             self.failure = f"This job starts after {self.name}, which was removed."
             return

@@ -235,6 +235,11 @@ class EventRecorder:
             self._resources = ResourceRecorder(self)
         self._resources.take(samples)
 
+    def take_torch_memory(self, rank: int, memory: Sequence[float]) -> None:
+        """Keep the bytes of GPU memory that torch has allocated and reserved in a rank."""
+        if self._resources is not None:
+            self._resources.take_torch(rank, memory)
+
     def record_notice(self, notice: Notice) -> None:
         """Write what the user should read; the log shows it between the lines of its time."""
         self.note(notice.level, notice.text, notice.code)

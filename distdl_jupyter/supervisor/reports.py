@@ -203,6 +203,8 @@ def _valid_steps(report: Fields) -> bool:
     return (
         all(_is_whole(report.get(name)) for name in ("first", "size", "sending"))
         and all(_is_whole(report.get(name, 0)) for name in ("gradients", "backward"))
+        and _is_list_of(report.get("gpu_memory", [0, 0]), _is_whole)
+        and len(report.get("gpu_memory", [0, 0])) == 2
         and report["size"] > 0
         and _is_list_of(report.get("records"), lambda record: _is_list_of(record, _is_whole) and len(record) >= HEAD)
     )
@@ -321,6 +323,8 @@ def _on_steps(recorder: EventRecorder, rank: int, report: Fields) -> None:
 
         recorder.step_times = StepTimesWriter(recorder)
     recorder.step_times.take(rank, report)
+    if report.get("gpu_memory"):
+        recorder.take_torch_memory(rank, report["gpu_memory"])
 
 
 def _on_weights(recorder: EventRecorder, rank: int, report: Fields) -> None:

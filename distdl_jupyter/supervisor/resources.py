@@ -11,7 +11,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.resources import ResourceBook, ResourceReader, about_frame, sample_frame
+from distdl_jupyter.core.resources import ResourceBook, ResourceReader, about_frame, sample_frame, torch_frame
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _RANKS, _DAY = 8, 86400.0
 #: Seconds between two looks for what goes wrong, which costs more than to keep a sample.
 _LOOK = 2.0
 #: Codes of the notes.
-CODES = {"memory": "memory-limit", "gpu-memory": "gpu-memory-grows", "gpu": "gpu-idle"}
+CODES = {"memory": "memory-limit", "gpu_memory": "gpu-memory-grows", "gpu": "gpu-idle"}
 
 
 class ResourceRecorder:
@@ -39,6 +39,9 @@ class ResourceRecorder:
         self._book = ResourceBook(self._reader.about, curves=False)
         #: When the last sample of each node was taken: another supervisor may read those of an earlier one again.
         self._last: dict[int, float] = {}
+        #: The memory of torch that ranks reported last, and what of it is new since the last sample that was kept.
+        self._torch: dict[int, Sequence[float]] = {}
+        self._new_torch: dict[int, Sequence[float]] = {}
         self._begun: float | None = None
         self._noted: set[tuple[str, int]] = set()
         self._look_at = 0.0
@@ -58,6 +61,11 @@ class ResourceRecorder:
             self._last[sample.node] = sample.t
             self._book.apply(sample)
 
+    def take_torch(self, rank: int, memory: Sequence[float]) -> None:
+        """Keep the bytes of GPU memory that torch has allocated and reserved in a rank, for the next sample."""
+        if self._torch.get(rank) != memory:
+            self._torch[rank] = self._new_torch[rank] = memory
+
     def take(self, samples: Sequence[NodeSample]) -> None:
         """Keep samples, and note what they say."""
         for node, data in samples:
@@ -74,6 +82,9 @@ class ResourceRecorder:
             return
         about = data.get("about")
         content = (b"" if about is None else about_frame(node, t, about)) + sample_frame(node, data)
+        if self._new_torch:
+            content = torch_frame(t, self._new_torch) + content
+            self._new_torch = {}
         if os.write(self._file, content) < len(content):
             os.ftruncate(self._file, self._reader.cursor)
         self._follow()

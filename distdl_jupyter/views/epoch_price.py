@@ -14,7 +14,7 @@ from distdl_jupyter.core.humanize import TIMES, count, plural
 from distdl_jupyter.views.schema import ScalingPrice
 
 if TYPE_CHECKING:
-    from distdl_jupyter.azure.vm_size import VmSize
+    from distdl_jupyter.azure import VmSize
     from distdl_jupyter.core.link import Link
     from distdl_jupyter.core.scaling import Forecast, Point, Scaling
     from distdl_jupyter.views.scaling_panel import Facts
@@ -65,15 +65,15 @@ def _own(found: Scaling, last: Point, facts: Facts, samples: float) -> ScalingPr
 
 def _rented(found: Scaling, processes: int, samples: float) -> tuple[list[ScalingPrice], tuple[str, ...]]:
     """Return the sizes on which an epoch is cheapest, and who says their prices."""
+    from distdl_jupyter.azure import catalogue
     from distdl_jupyter.azure import prices as retail
-    from distdl_jupyter.azure.merged import sizes
 
     rows: list[tuple[ScalingPrice, str]] = []
-    for size in sizes():
+    for size in catalogue():
         gpus = size.whole_gpus
         if size.retired or not size.nvidia or size.gpu_count < 1 or processes % gpus:
             continue
-        price = retail.known(size.size)
+        price = retail.cached(size.size)
         forecast = on_size(found, processes, size) if price else None
         if price is None or forecast is None:
             continue
@@ -120,8 +120,7 @@ def size_to_rehearse(facts: Facts, known: Prices, processes: int) -> VmSize | No
     Without either it is the size with several GPUs whose network is the slowest, of those that so many processes fill
     with two nodes or more.
     """
-    from distdl_jupyter.azure.merged import sizes
-    from distdl_jupyter.azure.vm_sizes import find
+    from distdl_jupyter.azure import catalogue, find
 
     name = facts.vm_size or next((row.size for row in known.rows if row.speed), "")
     if name:
@@ -131,7 +130,7 @@ def size_to_rehearse(facts: Facts, known: Prices, processes: int) -> VmSize | No
             return None
     several = [
         one
-        for one in sizes()
+        for one in catalogue()
         if not one.retired
         and one.nvidia
         and one.ethernet_gbps

@@ -33,14 +33,15 @@ TITLES = {
     "memory": ("Memory", "bytes"),
     "gpu": ("GPU", "% busy"),
     "gpu_memory": ("GPU memory", "bytes"),
+    "torch_allocated": ("Tensors on GPU", "bytes"),
     "power": ("Power", "W"),
     "disk": ("Disk", "bytes/s"),
     "network": ("Network", "bytes/s"),
 }
-HEAD = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Power", "Free on host", "Disk of host",
-        "Network of host")  # fmt: skip
+HEAD = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Tensors on GPU", "Power", "Free on host",
+        "Disk of host", "Network of host")  # fmt: skip
 _NOT_YET = "No samples yet. The first is taken one second after the first rank has started."
-_NONE = "No samples. The job ran for less than a second, ran on Azure ML, or was created by an older version."
+_NONE = "No samples. The job ran for less than a second, or ran on Azure ML."
 
 
 class ResourceTable(Sequence[ResourceSample]):
@@ -83,7 +84,8 @@ class ResourceTable(Sequence[ResourceSample]):
         disk = _both(machine.disk_read, machine.disk_written)
         return (
             str(rank), host, _percent(use.cpu), _size(use.memory), _percent(use.gpu),
-            _of(use.gpu_memory, use.gpu_limit), "" if use.power is None else f"{use.power:.0f} W",
+            _of(use.gpu_memory, use.gpu_limit), _size(use.torch_allocated),
+            "" if use.power is None else f"{use.power:.0f} W",
             *((left_text(machine), disk, _both(machine.received, machine.sent)) if first else ("", "", "")),
         )  # fmt: skip
 

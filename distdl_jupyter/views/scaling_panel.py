@@ -17,7 +17,7 @@ from distdl_jupyter.views.schema import ScalingAction, ScalingPanel, ScalingRow,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.azure.vm_size import VmSize
+    from distdl_jupyter.azure import VmSize
     from distdl_jupyter.core.scaling import Scaling
     from distdl_jupyter.core.step_times import Straggler
 

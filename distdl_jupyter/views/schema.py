@@ -287,7 +287,11 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class RankResources:
-    """What one rank used lately: percent of a core, bytes, percent of the time that its GPUs were busy, watts."""
+    """What one rank used lately: percent of a core, bytes, percent of the time that its GPUs were busy, watts.
+
+    ``gpu_memory`` is what all programs use of its GPUs, ``torch_allocated`` and ``torch_reserved`` what torch in this
+    rank uses for tensors, and holds.
+    """
 
     rank: int
     #: The number of its machine in ``Resources.nodes``.
@@ -298,6 +302,8 @@ class RankResources:
     gpu_memory: float | None
     gpu_limit: float | None
     power: float | None
+    torch_allocated: float | None
+    torch_reserved: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,11 @@ class GpuSteps:
         #: The step that was read last, as long as those without events before it.
         self._read: Measured | None = None
 
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
+        gpus = range(self._cuda.device_count())
+        return sum(map(self._cuda.memory_allocated, gpus)), sum(map(self._cuda.memory_reserved, gpus))
+
     def border(self) -> None:
         """Take the end of a step without events, after which one with events begins."""
         self._border = self._record()

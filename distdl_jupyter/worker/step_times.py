@@ -80,7 +80,8 @@ class StepRecorder:
         self._records: list[list[int]] = []
         #: The step that runs, and the first one of the records that wait.
         self._step = self._first = 0
-        #: When a report was sent last, and how busy the connections were; how many numbers the records have that wait.
+        #: When a report was sent last, and one with what is read once a second: how busy the connections were, and the
+        #: memory of the GPUs; how many numbers the records have that wait.
         self._sent_at = self._sending_at = self._numbers = 0
         #: The step that is put into a record next: behind ``_step`` where a GPU is yet to say how long it took.
         self._put = 0
@@ -90,8 +91,11 @@ class StepRecorder:
         #: Whether the hooks are to measure now. Where not they only say that a backward pass has run, and for how many
         #: nanoseconds the thread was blocked in it and by collective operations.
         self.detailed, self.passed, self.blocked = True, False, 0
-        #: Whether hooks know of ``detailed``, whether the steps are short, and since when this is counted.
-        self.can_skip, self._is_short, self._block = False, False, 0
+        #: Whether hooks know of ``detailed``, whether the steps are short, and since which moment and step this is
+        #: counted.
+        self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
+        #: How many of the next steps are certainly not to be measured, nor are those behind them.
+        self._skips = 0
         self._measures_all = False
         #: Of the steps since the last one that was measured: nanoseconds, in all and blocked.
         self._skipped: list[tuple[int, int]] = []
@@ -108,7 +112,7 @@ class StepRecorder:
     def _forget(self) -> None:
         #: Nanoseconds: the step's begin and its end so far, 0 for none.
         self._begin = self._end = 0
-        self.detailed, self.passed = True, False
+        self.detailed, self.passed, self._skips = True, False, 0
         if self._gpu is not None:
             self._gpu.forget()
         self._begin_step(0)
@@ -138,7 +142,7 @@ class StepRecorder:
 
     def fail(self, error: Exception) -> None:
         """Stop measuring and say so once."""
-        self.on = False
+        self.on, self._skips = False, 0
         out = channel.current()
         if out is not None:
             text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
@@ -204,7 +208,7 @@ class StepRecorder:
     def measure_all(self, *, on: bool) -> None:
         """Measure each step from the next one on, or only as many as needed."""
         self._measures_all = on
-        self.detailed = self.detailed or on
+        self.detailed, self._skips = self.detailed or on, 0
 
     def arrived(self) -> int:
         """Return the moment at which this rank's own part of a backward pass is done; any thread may say so."""
@@ -240,6 +244,19 @@ class StepRecorder:
     @_harmless
     def stepped(self) -> None:
         """Take that an optimizer has stepped. Of several after one backward pass the last one ends the step."""
+        if not (self._skips and self.passed and self._thread == threading.get_ident()):
+            self._stepped()
+            return
+        # This is ``_stepped`` for most of the short steps, which takes a few microseconds less.
+        duration, moment = self._end - self._begin, now()
+        self._skipped.append((duration, self._blocked))
+        self._begin, self._end = self._end, moment
+        self._step += 1
+        self._skips = self._skips - 1 if duration < _SHORT_ON_GPU else 0
+        self.passed, self.blocked, self._blocked = False, 0, self.blocked
+
+    @_harmless
+    def _stepped(self) -> None:
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self._forget()
@@ -259,6 +276,7 @@ class StepRecorder:
         """Prepare for the step after the one that has ended."""
         measured = not self._is_skipped
         self.detailed = self._is_detailed(self._step + 1)
+        self._skips = 0 if measured or self.detailed else -(self._step + 2) % _EVERY
         if self._gpu is not None:
             if measured:
                 self._gpu.stepped()
@@ -333,9 +351,10 @@ class StepRecorder:
 
     def _count(self, end: int) -> None:
         self._step += 1
-        if self._step % _BLOCK == 0:
+        if (steps := self._step - self._block_step) >= _BLOCK:
             limit = _SHORT if self._gpu is None else _SHORT_ON_GPU
-            self._is_short, self._block = self.can_skip and end - self._block < _BLOCK * limit, end
+            self._is_short = self.can_skip and end - self._block < steps * limit
+            self._block, self._block_step = end, self._step
         if end - self._sent_at > _SEND_EVERY:
             self._send()
 
@@ -355,15 +374,33 @@ class StepRecorder:
 
     def _put_skipped(self, step: Measured) -> None:
         """Put steps into records that are like one that was measured; a pause is the rank's own, or a wait."""
-        for nanoseconds, blocked in self._skipped:
-            seconds, waits = nanoseconds // 1000, step.waits
+        skipped, self._skipped = self._skipped, []
+        self._backward += 1000 * step.own * len(skipped)
+        like: list[int] = []
+        for nanoseconds, blocked in skipped:
+            seconds = nanoseconds // 1000
+            if not step.waits or seconds - step.seconds <= _PAUSE:
+                like.append(seconds)
+                continue
+            self._put_like(step, like)
+            like.clear()
             rest = max(0, step.rest + seconds - step.seconds)
-            if waits and seconds - step.seconds > _PAUSE:
-                waited = max(0, min(rest, blocked // 1000 - step.passes))
-                rest, waits = rest - waited, [*waits[:-1], waits[-1] + waited]
-            self._put_record([seconds, step.data, rest, step.samples, *waits])
-        self._backward += 1000 * step.own * len(self._skipped)
-        self._skipped.clear()
+            waited = max(0, min(rest, blocked // 1000 - step.passes))
+            waits = [*step.waits[:-1], step.waits[-1] + waited]
+            self._put_record([seconds, step.data, rest - waited, step.samples, *waits])
+        self._put_like(step, like)
+
+    def _put_like(self, step: Measured, seconds: list[int]) -> None:
+        """Put steps of so many microseconds into records: all that goes into one at once."""
+        at = 0
+        while at < len(seconds):
+            self._begin_record()
+            some = seconds[at : at + self._size - (self._put - self._size_from) % self._size]
+            at, number = at + len(some), len(some)
+            own = step.rest - step.seconds
+            rest = sum([own + one for one in some if own + one > 0])
+            parts = [sum(some), number * step.data, rest, number * step.samples]
+            self._put_record([*parts, *[number * wait for wait in step.waits]], number)
 
     def _put_measured(self, step: Measured) -> None:
         waits = step.waits[:MOST_WAITS]
@@ -372,17 +409,21 @@ class StepRecorder:
         self._backward += 1000 * step.own
         self._put_record([step.seconds, step.data, step.rest, step.samples, *waits])
 
-    def _put_record(self, record: list[int]) -> None:
+    def _begin_record(self) -> None:
+        """Decide how many steps the next record has."""
         if self._put == self._size_below:
             self._send()
             self._size = steps_per_record(self._put)
             self._size_from, self._size_below = self._size_below, FULL * (2 * self._size - 1)
+
+    def _put_record(self, record: list[int], steps: int = 1) -> None:
+        self._begin_record()
         if (self._put - self._size_from) % self._size:
             _add(self._records[-1], record)
         else:
             self._records.append(record)
             self._numbers += len(record)
-        self._put += 1
+        self._put += steps
         if self._numbers > _MOST_NUMBERS:
             self._send()
 
@@ -397,11 +438,15 @@ class StepRecorder:
         if out is not None and records:
             sending = 0
             due = self._sent_at - self._sending_at > _SEND_EVERY
+            more: dict[str, Any] = {}
             if due and any(len(record) > HEAD for record in records):
                 from distdl_jupyter.worker import links  # the module socket, which most ranks never import
 
                 self._sending_at, sending = self._sent_at, links.time_sending()
-            more = {"gradients": self._gradients, "backward": self._backward // 1000} if self._gradients else {}
+            if self._gradients:
+                more |= {"gradients": self._gradients, "backward": self._backward // 1000}
+            if due and self._gpu is not None:
+                self._sending_at, more["gpu_memory"] = self._sent_at, self._gpu.memory()
             self._backward = 0
             out.send("steps", first=first, size=size, records=records, sending=sending, **more)
 
@@ -417,7 +462,7 @@ recorder = StepRecorder()
 
 
 def _disable() -> None:
-    recorder.on = False
+    recorder.on, recorder._skips = False, 0  # noqa: SLF001
 
 
 # A process that training code forks, to load data, is no rank.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.azure import catalogue, find, successor, successor_of
+from distdl_jupyter.azure import catalogue, find, successor_of
 
 RETIRED = [size for size in catalogue() if size.retired]
 
 
 @pytest.mark.parametrize("old", RETIRED, ids=lambda size: size.name)
 def test_the_successor_can_be_rented_and_holds_the_training(old) -> None:
-    new = successor(old)
-    assert new is not None
+    found = successor_of(old)
+    assert found is not None
+    new = found.size
     assert not new.retired
     assert new.nvidia
     assert not new.arm_host
@@ -34,11 +35,11 @@ def test_the_successor_can_be_rented_and_holds_the_training(old) -> None:
     ],
 )
 def test_the_rule(old: str, new: str) -> None:
-    assert successor(find(old)) == find(new)
+    assert successor_of(find(old)).size == find(new)
 
 
 def test_a_size_that_is_not_retired_has_none() -> None:
-    assert all(successor(size) is None for size in catalogue() if not size.retired)
+    assert all(successor_of(size) is None for size in catalogue() if not size.retired)
 
 
 def test_the_reason_has_the_numbers_and_says_what_is_lost() -> None:

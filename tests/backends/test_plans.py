@@ -123,7 +123,7 @@ def test_nccl_without_a_gpu_for_each_rank_is_refused(gpus, there, remedy):
     with pytest.raises(InvalidSpec) as refused:
         plan("torch-nccl", per_node=4, gpus=gpus)
     assert refused.value.code == "nccl-needs-gpus"
-    assert refused.value.args[0] == f"NCCL needs a GPU for each of 4 processes, but {there}."
+    assert refused.value.args[0] == f"NCCL needs 4 GPUs for 4 processes, but {there}."
     assert refused.value.hint == remedy
 
 

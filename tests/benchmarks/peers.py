@@ -23,8 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 from distdl_jupyter.core.caches import cache_directory
-from distdl_jupyter.environment.build import WheelCache
-from distdl_jupyter.environment.horovod import build_key
+from distdl_jupyter.environment.build import Recipe, find_wheel
 from distdl_jupyter.environment.inspection import inspect_environment
 from distdl_jupyter.environment.toolchain import find_mpi
 
@@ -95,7 +94,7 @@ def environment() -> Environment:
 
 
 def _horovod_wheel() -> Path | None:
-    return WheelCache().find(build_key(inspect_environment(), find_mpi()))
+    return find_wheel(Recipe(inspect_environment(), find_mpi()).key)
 
 
 @contextmanager

@@ -611,7 +611,7 @@ def test_a_living_job_cannot_be_removed():
         ({"compute_target": "lab"}, "Unknown cluster 'lab'"),
         ({"controller": "mpi"}, "Neither the backend"),
         ({"env": {"DISTDL_RANK": "1"}}, "is reserved for this package"),
-        ({"use_gpu": True}, "use_gpu needs a GPU"),
+        ({"use_gpu": True}, "The job needs 1 GPU, but this machine has none"),
         ({"vm_size": "Standard_NC99"}, "NC99"),
     ],
 )

@@ -188,7 +188,11 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
     ("options", "says"),
     [
         ({"cores": 10_000}, "but this machine has"),
-        ({"gpus": 1}, "gpus needs 1 GPU for each of 1 process, but this machine has 0"),
+        ({"gpus": 1}, "The job needs 1 GPU, but this machine has none"),
+        (
+            {"gpus": 2, "process_count_per_node": 2, "distributed_backend": "torch"},
+            "2 processes with 2 GPUs each need 4 GPUs, but this machine has none",
+        ),
         ({"gpus": -1}, "gpus must be an integer from 0"),
         ({"gpus": 1, "use_gpu": False}, "gpus is 1, but use_gpu is False"),
         ({"cores": 0}, "cores must be an integer from 1 to"),

@@ -136,7 +136,7 @@ def test_a_gpu_for_each_rank_is_given_where_there_are_as_many_and_refused_where_
     cluster, spec, now = wants(2)
     assert now is None
     assert placed(cluster, dataclasses.replace(spec, use_gpu=True)) == [0, 1]
-    with pytest.raises(InvalidSpec, match="a GPU for each of 3 processes, but this machine has 2"):
+    with pytest.raises(InvalidSpec, match="3 processes with 1 GPU each need 3 GPUs, but this machine has 2 GPUs"):
         placed(cluster, dataclasses.replace(spec, use_gpu=True, process_count_per_node=3))
     cluster.give_back()
 

@@ -14,7 +14,7 @@ def summary(rank, host, waits=(30.0, 10.0), operators=()):
     spans = [["wait", 100.0 * (at + 1) - long, 100.0 * (at + 1)] for at, long in enumerate(waits)]
     steps = [[100.0 * at, 100.0 * (at + 1)] for at in range(len(waits))]
     return {"rank": rank, "host": host, "pid": 1, "first": 7, "steps": steps, "waits": spans, "operators": operators,
-            "left_out": 0, "gpu": False}  # fmt: skip
+            "computing": 100.0 * len(waits) - sum(waits), "left_out": 0, "gpu": False}  # fmt: skip
 
 
 def test_what_a_rank_waits_longer_than_the_last_it_waits_for_it(tmp_path):

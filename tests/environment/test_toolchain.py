@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,15 +31,14 @@ def path_without(tmp_path: Path, *hidden: str) -> str:
 
 def test_everything_is_here() -> None:
     assert toolchain.missing_to_install() == []
-    assert toolchain.missing_to_build(Path.home()) == []
+    assert toolchain.missing_to_build() == []
     toolchain.require([])
 
 
 def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", path_without(tmp_path, "g++", "c++", "clang++"))
-    missing = toolchain.check_compiler()
-    assert missing is not None
+    (missing,) = toolchain.missing_to_build()
     assert missing.what == "Building Horovod needs a C++ compiler, but none is on PATH."
     assert "install" in missing.remedy
 
@@ -46,22 +47,51 @@ def test_a_compiler_that_cannot_compile_is_as_good_as_none(monkeypatch: pytest.M
     false = shutil.which("false")
     assert false is not None
     monkeypatch.setenv("CXX", false)
-    missing = toolchain.check_compiler()
-    assert missing is not None
+    (missing,) = toolchain.missing_to_build()
     assert false in missing.what
 
 
 def test_a_compiler_with_a_launcher_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = toolchain.compiler_command()
     monkeypatch.setenv("CXX", f"env {compiler}")
-    assert toolchain.check_compiler() is None
+    assert toolchain.missing_to_build() == []
 
 
 def test_missing_make_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", path_without(tmp_path, "make"))
-    missing = toolchain.check_make()
-    assert missing is not None
+    (missing,) = toolchain.missing_to_build()
     assert "`make`" in missing.what
+    assert "install" in missing.remedy
+
+
+def test_missing_headers_and_a_full_disk_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "not" / "yet"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
+    headers, disk = toolchain.missing_to_build()
+    assert "Python.h" in headers.what
+    assert "install" in headers.remedy
+    assert f"1.5 GB of disk space, but {tmp_path} has less" in disk.what
+    assert "DISTDL_CACHE" in disk.remedy
+
+
+def test_what_any_horovod_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    finder = SimpleNamespace(PathFinder=SimpleNamespace(find_spec=lambda _name: None))
+    monkeypatch.setattr(toolchain, "machinery", finder)
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
+    monkeypatch.setattr(toolchain, "installed_version", lambda *_names: "")
+    pip, system, torch = toolchain.missing_to_install()
+    assert "has no pip" in pip.what
+    assert "ensurepip" in pip.remedy
+    assert "belongs to the operating system" in system.what
+    assert "python3 -m venv" in system.remedy
+    assert "torch is not installed" in torch.what
+    assert "pip install 'distdl-jupyter[torch]'" in torch.remedy
+    with pytest.raises(PluginUnavailable, match="TensorFlow is not installed") as raised:
+        toolchain.require_tensorflow()
+    assert "pip install 'distdl-jupyter[tensorflow]'" in raised.value.hint
 
 
 def test_all_that_is_missing_is_said_at_once() -> None:
@@ -79,7 +109,7 @@ def test_the_command_stops_before_any_work_without_a_compiler(tmp_path: Path) ->
         "DISTDL_CACHE": str(tmp_path / "cache"),
     }
     environment.pop("CXX", None)
-    command = [sys.executable, "-m", "distdl_jupyter.environment.horovod", "--force"]
+    command = [sys.executable, "-m", "distdl_jupyter.cli", "install", "horovod", "--force"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stdout == ""

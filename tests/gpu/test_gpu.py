@@ -185,6 +185,35 @@ def test_use_of_the_gpu_is_sampled():
     assert frame["power"].max() > 50
 
 
+def keep_losses(seconds):
+    """Train with steps whose losses are kept, each with its own graph."""
+    import time
+
+    import torch
+
+    model = torch.nn.Linear(1024, 1024).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    kept, until = [], time.monotonic() + seconds
+    while time.monotonic() < until:
+        loss = model(torch.randn(8192, 1024, device="cuda")).square()  # 32 MiB
+        loss.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(loss.detach())
+        time.sleep(0.05)
+    return torch.cuda.memory_allocated()
+
+
+def test_memory_of_tensors_is_sampled_beside_that_of_the_gpu():
+    job = submit(keep_losses, (6.0,), process_count_per_node=1, distributed_backend="torch")
+    (at_the_end,) = job.results(timeout=150)
+    frame = job.resources().to_pandas().dropna(subset=["torch_allocated"])
+    assert frame["torch_allocated"].is_monotonic_increasing
+    assert 2**29 < frame["torch_allocated"].max() <= at_the_end
+    assert (frame["torch_allocated"] <= frame["torch_reserved"]).all()
+    assert (frame["torch_reserved"] < frame["gpu_memory"]).all()
+
+
 def fill_memory():
     import torch
 

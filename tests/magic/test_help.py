@@ -3,14 +3,13 @@
 import pytest
 
 from distdl_jupyter import jobs
+from tests.packaging import surface
 
 pytestmark = pytest.mark.timeout(600)
 
-CELLS = ["%%distributed", "%%distdl", "%%sweep", "%%ranks"]
-LINES = [
-    *("%dist_attach", "%dist_cancel", "%dist_check", "%dist_checkpoints", "%dist_clusters", "%dist_config"),
-    *("%dist_jobs", "%dist_logs", "%dist_profile", "%dist_ranks", "%dist_resources", "%dist_stacks", "%dist_time"),
-]
+NAMES = [name for name in surface.magics() if " " not in name]
+CELLS = [name for name in NAMES if name.startswith("%%")]
+LINES = [name for name in NAMES if not name.startswith("%%")]
 
 
 def test_the_list_of_magics_is_whole(shared_kernel):

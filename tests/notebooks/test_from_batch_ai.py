@@ -54,36 +54,18 @@ def test_the_job_trained_as_its_file_says(executed, monkeypatch):
 
 
 @pytest.mark.full
-def test_the_table_names_every_field_and_what_is_missing(executed):
+def test_the_saved_output_is_that_of_the_ended_job(executed):
     notebook, _ = executed
-    (table,) = outputs(notebook, 'batchai.explain("batch-ai/job.json")')
-    for word in ("nodeCount", "customToolkitSettings", "inputDirectories DIGITS", "outputDirectories MODEL",
-                 "containerSettings", "jobPreparation", "Standard_NC6", "MISSING"):  # fmt: skip
-        assert word in table["text/html"]
-        assert word in table["text/plain"]
-    assert outputs(notebook, "load_digits")[-1]["text/plain"] == "True"
-
-
-@pytest.mark.full
-def test_the_saved_timeline_tells_the_seven_steps_of_the_ended_job(executed):
-    notebook, _ = executed
-    (shown,) = outputs(notebook, "job = submit(")
-    page, text = shown["text/html"], shown["text/plain"].splitlines()
+    shown = outputs(notebook, "job = batchai.submit(")
+    assert any("Not carried over from job.json: containerSettings" in str(output) for output in shown)
+    (page,) = [output["text/html"] for output in shown if "text/html" in output]
     assert "Completed" in page
     assert "<script" not in page
-    assert [line.split("  ")[0] for line in text[1:]] == list("1234567")
-    assert [title in page for title in ("Scripts", "Data on the nodes", "Image", "Nodes", "Job", "Results")] == [
-        True
-    ] * 6
-    (told,) = outputs(notebook, "timeline(job).steps")
-    steps = eval(told["text/plain"])
-    assert [state for _, state, _ in steps] == ["done", "done", "done", "unused", "done", "done", "done"]
-    assert [seconds is None for _, _, seconds in steps] == [False, True, False, True, False, False, False]
 
 
 def test_it_holds_nothing_of_the_machine_that_it_was_written_on():
     files = [NOTEBOOKS / "from-batch-ai.ipynb", *(NOTEBOOKS / "batch-ai").glob("*.*")]
-    assert len(files) == 4
+    assert len(files) == 3
     assert [path.name for path in files if re.search(r"/home/|/root/|/work/|/tmp/", path.read_text())] == []
 
 

@@ -439,7 +439,7 @@ def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
     code = read(capture_cell(f"import torch\nimport torch.distributed as dist\n{line}", {}, execution_count=7))
     (finding,) = nccl(code, asked(processes=2), devices=devices, environment={}).findings
     assert (finding.level, finding.code) == (level, "nccl-call-needs-gpus")
-    assert "of Cell [7] needs a GPU for each of 2 processes, but this machine has " in finding.text
+    assert "of Cell [7] needs 2 GPUs for 2 processes, but this machine has " in finding.text
     assert finding.remedy == f'{remedy}: init_process_group("gloo").'
     assert nccl(code, asked(processes=2), devices=(0, 1), environment={}).findings == ()
     assert nccl(code, asked(processes=2), devices=devices, environment={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) is None

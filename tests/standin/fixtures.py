@@ -90,7 +90,7 @@ def azure(azure_server, azure_settings, tmp_path, monkeypatch):
     """
     (home := tmp_path / "home").mkdir(exist_ok=True)
     monkeypatch.setenv("HOME", str(home))
-    prices._questions.clear()  # What was asked before lies in another test's cache.
+    prices._problems.clear()
     for name in [name for name in os.environ if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))]:
         monkeypatch.delenv(name)
     path = cloud_file(tmp_path, azure_server.address)

@@ -36,8 +36,6 @@ class Prices:
     server: Server
     items: list = field(default_factory=list)
     page: int = 3
-    #: Set: nothing is answered before it.
-    held: object = None
     refuses: tuple[int, str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -55,8 +53,6 @@ class Prices:
         self.server.route("GET", "/api/retail/prices", self._answer)
 
     def _answer(self, request: Request) -> Answer:
-        if self.held is not None:
-            self.held.wait(60)
         if self.refuses:
             return refusal(*self.refuses)
         if "authorization" in request.headers:

@@ -2,12 +2,13 @@
 
 import pytest
 
-from distdl_jupyter.clusters.base import NodeSample
+from distdl_jupyter.clusters.base import NodeSample, Stream
 from distdl_jupyter.core.resources import ResourceReader
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import resources
+from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.written import all_written
 
@@ -62,6 +63,20 @@ def test_another_supervisor_goes_on_behind_the_last_whole_sample_and_keeps_none_
         file.write(b"\x40\x00S")
     recorder_of(folder).take_samples([sample(1.0, about=True), sample(2.0), sample(3.0)])
     assert read(folder) == [(1.0, 0), (2.0, 0), (3.0, 0)]
+
+
+def test_memory_of_torch_that_a_rank_reports_is_kept_with_the_next_sample(folder):
+    recorder = recorder_of(folder)
+    report = {"type": "steps", "first": 0, "size": 1, "records": [[9, 0, 0, 0]], "sending": 0}
+    recorder.take_samples([sample(1.0, about=True)])
+    for t in (2.0, 3.0):
+        recorder.take(Stream(-1, 0, "out"), [RankReport({**report, "t": t, "gpu_memory": [3 * 10**9, 4 * 10**9]})])
+        recorder.take_samples([sample(t)])
+    recorder.close()
+    before, _, after = ResourceReader(folder.resources).all()
+    assert folder.resources.read_bytes().count(b"T\0\0") == 1, "what is as before is not written again"
+    assert before.ranks[0].torch_allocated is None
+    assert (after.ranks[0].torch_allocated, after.ranks[0].torch_reserved) == pytest.approx((3 * GB, 4 * GB))
 
 
 def test_a_file_that_cannot_be_written_ends_no_job(folder):

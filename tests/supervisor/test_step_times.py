@@ -32,7 +32,7 @@ def test_reports_are_kept_by_rank_and_attempt_and_read_back(folder):
 @pytest.mark.parametrize(
     "wrong",
     [{"first": -1}, {"size": 0}, {"sending": 0.5}, {"records": [[1, 2, 3]]}, {"records": [[1, 2, 3, "8"]]},
-     {"records": None}, {"records": [[1, 2, 3, 4]] * 201}],
+     {"records": None}, {"records": [[1, 2, 3, 4]] * 201}, {"gpu_memory": [1]}, {"gpu_memory": ["1", 2]}],
 )  # fmt: skip
 def test_what_is_no_report_of_steps_is_text(wrong):
     assert reports.is_valid(GOOD)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.humanize import listing, plural
+from distdl_jupyter.core.humanize import listing, plural, total_need
 from distdl_jupyter.core.plan import Placement, RankSlot
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def check_gpus(spec: JobSpec, found: Checkup) -> None:
     lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
                if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
     if lacking:
-        asks = f"gpus needs {plural(each, 'GPU')}" if spec.gpus else "use_gpu needs a GPU"
+        need = total_need(spec.process_count_per_node, plural(each, "GPU"), plural(wanted, "GPU"))
         raise LaunchFailed(
-            f"{asks} for each of {plural(spec.process_count_per_node, 'process')} on a host, but {listing(lacking)}.",
+            f"{need} on each host, but {listing(lacking)}.",
             code="hosts-too-few-gpus",
             hint="Use fewer processes on each host, or remove use_gpu.",
         )

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Seconds for which a look is good enough, and while something changes.
 STEADY, MOVING = 10.0, 2.0
-#: Seconds that a price is waited for when somebody is about to make machines.
-_TIMEOUT = 5.0
 _ENDED = ("Succeeded", "Failed", "Canceled")
 _WORDS = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting", "Unknown": "changing"}
 #: Azure's states of a node (``NodeState``), as ours; a machine costs from its preparation until it has left.
@@ -181,7 +179,7 @@ class Managed(Cluster, ABC):
             )
         check_name(options.compute)
         body = wanted.body(Computes(options).location())
-        price = _price(wanted.size, body["location"], low_priority=wanted.low_priority, timeout=_TIMEOUT)
+        price = _price(wanted.size, body["location"], low_priority=wanted.low_priority)
         return Machines(
             exists=False,
             size=wanted.size,
@@ -291,8 +289,8 @@ def _price_of(compute: Compute) -> Price | None:
     return _price(compute.vm_size, compute.location, low_priority=compute.low_priority)
 
 
-def _price(size: str, location: str, *, low_priority: bool, timeout: float = 0.0) -> Price | None:
-    """Return what a node costs in an hour as the Retail Prices API told; wait for it so many seconds at most."""
+def _price(size: str, location: str, *, low_priority: bool) -> Price | None:
+    """Return what a node costs per hour by the Retail Prices API, None for one that can be preempted."""
     from distdl_jupyter.azure import prices
 
-    return prices.look(choices.proper(size), region=location, low_priority=low_priority, timeout=timeout).price
+    return None if low_priority else prices.lookup(choices.proper(size), location)[0]

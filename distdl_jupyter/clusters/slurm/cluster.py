@@ -193,11 +193,6 @@ class SlurmCluster(AgentCluster):
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
         """Reach the agents of a started job by their files. Raises LaunchFailed when its folder is gone."""
-        if "nodes" not in handle:
-            raise LaunchFailed(
-                "The job was started by an earlier version of this package. Cancel it and submit it again.",
-                code="slurm-earlier-version",
-            )
         slurm = _found(handle, context)
         if slurm is None:
             raise LaunchFailed(

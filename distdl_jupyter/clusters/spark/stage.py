@@ -126,8 +126,8 @@ class Stage:
 
 
 def _error_of(message: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the message, code and hint of an error of the driver; a notebook with an earlier version sends no code."""
-    return str(message["error"]), str(message.get("code", "")), str(message["hint"])
+    """Return the message, code and hint of an error of the driver."""
+    return str(message["error"]), str(message["code"]), str(message["hint"])
 
 
 def nodes(options: SparkOptions) -> list[dict[str, Any]]:

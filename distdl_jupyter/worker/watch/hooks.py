@@ -9,14 +9,26 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from distdl_jupyter.worker import report
 
+V = TypeVar("V")
 After = Callable[[ModuleType], None]
 Before = Callable[[], None]
+
+
+class ByObject(dict[int, V]):
+    """Values by the ``id`` of an object, for as long as it lives: found sooner than in a WeakKeyDictionary."""
+
+    def add(self, key: object, value: V) -> V:
+        """Keep a value and return it."""
+        self[id(key)] = value
+        weakref.finalize(key, self.pop, id(key), None).atexit = False
+        return value
 
 
 class PostImport:

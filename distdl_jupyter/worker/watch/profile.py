@@ -15,18 +15,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel, stacks
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.step_times import now, recorder
-from distdl_jupyter.worker.watch import trace_file
+from distdl_jupyter.worker.watch import step_hooks, trace_file
 from distdl_jupyter.worker.watch.hooks import PostImport
 
 #: Folder of the job in which a rank leaves what it has recorded.
@@ -59,22 +57,22 @@ class RankProfiler:
             self._path, self._identity = Path(folder) / f"rank-{identity.rank}.profile", identity
 
     def stepped(self, *_: Any) -> None:
-        """Take that an optimizer has stepped (a hook of torch)."""
-        if self._path is None or _is_compiling() or recorder.step == self._step:
+        """Take that an optimizer has stepped."""
+        if self._path is None or recorder.step == self._step:
             return
-        self._step = recorder.step
+        steps, self._step = recorder.step - self._step, recorder.step
         try:
-            self._advance()
+            self._advance(steps)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             self._fail(f"{type(error).__name__}: {error!s:.200}")
 
-    def _advance(self) -> None:
+    def _advance(self, steps: int) -> None:
         if self._recording is not None:
             if self._recording.stepped():
                 self._save()
             return
         moment = now()
-        self._pace, self._last = moment - self._last, moment
+        self._pace, self._last = (moment - self._last) // steps, moment
         if moment >= self._next_look:
             self._next_look = moment + _LOOK
             self._look(moment)
@@ -91,8 +89,10 @@ class RankProfiler:
             return
         if request["steps"] < 1:  # it was taken back
             self._number, self._armed = request["number"], None
+            recorder.measure_all(on=False)
         elif self._armed is None or self._armed[0]["number"] != request["number"]:
             self._armed = request, moment
+            recorder.measure_all(on=True)
             _report(request["number"], "armed", step=self._step, pace=self._pace)
         else:
             self._armed = request, self._armed[1]
@@ -107,6 +107,7 @@ class RankProfiler:
 
     def _fail(self, text: str) -> None:
         recording, self._recording, self._armed = self._recording, None, None
+        recorder.measure_all(on=False)
         if recording is not None:
             self._number = recording.number
             with contextlib.suppress(Exception):
@@ -225,24 +226,13 @@ def _request(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and all(type(found.get(name)) is int for name in names) else None
 
 
-def _is_compiling() -> bool:
-    """Say whether a compiler follows the code (which takes this for a constant)."""
-    compiler = getattr(sys.modules["torch"], "compiler", None)  # torch 2.1
-    return compiler is not None and bool(compiler.is_compiling())
-
-
 #: That of this process; only a rank looks for requests.
 profiler = RankProfiler()
 
 
-def watch(finder: PostImport) -> None:
-    """Ask to be told when the module is imported in which steps are seen."""
-    finder.after("torch.optim.optimizer", _watch_optimizers)
-
-
-def _watch_optimizers(module: ModuleType) -> None:
-    if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
-        module.register_optimizer_step_post_hook(profiler.stepped)
+def watch(_finder: PostImport) -> None:
+    """Ask to be told of steps."""
+    step_hooks.listen(profiler.stepped)
 
 
 def _forget() -> None:

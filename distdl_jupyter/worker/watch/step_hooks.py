@@ -22,6 +22,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from distdl_jupyter.worker.step_times import now, recorder
+from distdl_jupyter.worker.watch import compiling
 from distdl_jupyter.worker.watch.hooks import PostImport
 
 
@@ -33,6 +34,8 @@ class _Inside(threading.local):
 inside = _Inside()
 #: Of the functions that stand in the places of torch's.
 _codes: set[CodeType] = set()
+#: What is called with an optimizer that has stepped.
+_listeners: list[Callable[[Any], None]] = []
 #: Containers inside each other in which a batch's tensors are looked for.
 _DEEPEST = 4
 
@@ -50,20 +53,24 @@ def watch(finder: PostImport) -> None:
     finder.after("horovod.torch.optimizer", _watch_horovod)
 
 
+def listen(call: Callable[[Any], None]) -> None:
+    """Call ``call(optimizer)`` after each step that is measured in all parts, and before each of them."""
+    _listeners.append(call)
+
+
 def _watch_optimizers(module: ModuleType) -> None:
     if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
         module.register_optimizer_step_post_hook(_stepped)
 
 
-def _stepped(*_: Any) -> None:
-    if not _is_compiling():
-        recorder.stepped()
-
-
-def _is_compiling() -> bool:
-    """Say whether a compiler follows the code (which takes this for a constant)."""
-    compiler = getattr(sys.modules["torch"], "compiler", None)  # torch 2.1
-    return compiler is not None and bool(compiler.is_compiling())
+def _stepped(optimizer: Any, *_: Any) -> None:
+    if compiling.is_compiling():
+        return
+    measured = recorder.detailed
+    recorder.stepped()
+    if measured or recorder.detailed:
+        for call in _listeners:
+            call(optimizer)
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,7 +147,7 @@ def _watch_parallel(module: ModuleType) -> None:
 
     @functools.wraps(forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_compiling() and recorder.detailed and torch.is_grad_enabled():
+        if not compiling.is_compiling() and recorder.detailed and torch.is_grad_enabled():
             recorder.forward()
             if self not in counted:
                 counted.add(self)
@@ -154,7 +161,7 @@ def _watch_parallel(module: ModuleType) -> None:
 
         @functools.wraps(synchronise)
         def watched_buffers(self: Any) -> None:
-            (synchronise if _is_compiling() else waited)(self)
+            (synchronise if compiling.is_compiling() else waited)(self)
 
         owner._sync_buffers = untraced(watched_buffers)  # noqa: SLF001
 
@@ -164,11 +171,13 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if not recorder.on or inside.backward or _is_compiling():
+        if compiling.is_compiling():
             return backward(tensors, *args, **kwargs)
         if not recorder.detailed:
             recorder.passed = True
             return blocked(backward, tensors, *args, **kwargs)
+        if not recorder.on or inside.backward:
+            return backward(tensors, *args, **kwargs)
         recorder.can_skip = True
         recorder.backward()
         begin, arrival = now(), None
@@ -182,7 +191,7 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
-        if not _is_compiling():
+        if not compiling.is_compiling():
             if recorder.detailed:
                 recorder.backward()
             else:

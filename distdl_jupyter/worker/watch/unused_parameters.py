@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.step_times import recorder
-from distdl_jupyter.worker.watch.hooks import PostImport
-from distdl_jupyter.worker.watch.step_hooks import untraced
+from distdl_jupyter.worker.watch import step_hooks
+from distdl_jupyter.worker.watch.hooks import ByObject, PostImport
 
 if TYPE_CHECKING:
     from distdl_jupyter.worker.failing_statement import View
@@ -48,12 +48,13 @@ class _Model:
 
     def __init__(self, model: Any, describer: Describer) -> None:
         self._describer = describer
+        self.wrapper = weakref.ref(model)
         # torch numbers parameters in this order: those that are trained when the model is wrapped.
         ignored = getattr(model, "parameters_to_ignore", ())
         self.parameters = [(name, value) for name, value in model.module.named_parameters()
                            if value.requires_grad and name not in ignored]  # fmt: skip
         self.step = 0
-        #: File and line of the user's code that ran the last pass.
+        #: File and line of the user's code that ran the last pass, in a step that is measured in all parts.
         self.position = ("", 0)
         #: Whether a pass has run since an optimizer has stepped.
         self.pending = False
@@ -77,13 +78,14 @@ class _Model:
         )
 
 
-_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
+_models: ByObject[_Model] = ByObject()
 
 
 def watch(finder: PostImport, sources: Sources, code: Path) -> None:
-    """Ask to be told when DistributedDataParallel and optimizers are imported; ``code`` has the user's modules."""
+    """Ask to be told of steps, and when DistributedDataParallel is imported; ``code`` has the user's modules."""
     finder.after("torch.nn.parallel.distributed", functools.partial(_watch_parallel, sources=sources, code=code))
-    finder.after("torch.optim.optimizer", _watch_optimizers)
+    pid = os.getpid()
+    step_hooks.listen(lambda optimizer: _stepped(optimizer, pid))
 
 
 def _watch_parallel(module: ModuleType, sources: Sources, code: Path) -> None:
@@ -91,42 +93,35 @@ def _watch_parallel(module: ModuleType, sources: Sources, code: Path) -> None:
 
     if not hasattr(module.DistributedDataParallel, "_pre_forward"):  # before torch 2.0
         return
-    owner, describer = module.DistributedDataParallel, Describer(sources, code)
+    owner, describer, torch = module.DistributedDataParallel, Describer(sources, code), sys.modules["torch"]
     original, before = owner.__init__, owner._pre_forward  # noqa: SLF001  it begins each pass, compiled or not
 
     @functools.wraps(original)
     def made(this: Any, *args: Any, **kwargs: Any) -> None:
         original(this, *args, **kwargs)
-        _models[this] = _Model(this, describer)
+        _models.add(this, _Model(this, describer))
 
     @functools.wraps(before)
     def begun(this: Any, *args: Any, **kwargs: Any) -> Any:
         result = before(this, *args, **kwargs)  # raises where the pass before was not complete
-        if (model := _models.get(this)) is not None and this.require_backward_grad_sync and _is_training():
+        model = _models.get(id(this))
+        if model is not None and this.require_backward_grad_sync and torch.is_grad_enabled():
             model.step, model.pending = model.step + 1, recorder.detailed
-            model.position = describer.position()
+            model.position = describer.position() if model.pending else ("", 0)
         return result
 
-    owner.__init__, owner._pre_forward = made, untraced(begun)  # noqa: SLF001
-
-
-def _is_training() -> bool:
-    torch = sys.modules["torch"]
-    return bool(torch.is_grad_enabled())
-
-
-def _watch_optimizers(module: ModuleType) -> None:
-    if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
-        pid = os.getpid()
-        module.register_optimizer_step_post_hook(lambda optimizer, *_: _stepped(optimizer, pid))
+    owner.__init__, owner._pre_forward = made, step_hooks.untraced(begun)  # noqa: SLF001
 
 
 def _stepped(optimizer: Any, pid: int) -> None:
     """Send a note where parameters of the optimizer have no gradient, which DistributedDataParallel waits for."""
-    if not recorder.detailed:
-        return
-    for wrapper, model in list(_models.items()):
-        if model.pending and (missing := [one for one in model.parameters if one[1].grad is None]):
+    for model in list(_models.values()):
+        wrapper = model.wrapper()
+        if (
+            wrapper is not None
+            and model.pending
+            and (missing := [one for one in model.parameters if one[1].grad is None])
+        ):
             mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
             names = [name for name, value in missing if id(value) in mine]
             if names and len(names) < sum(id(value) in mine for _, value in model.parameters):
@@ -173,10 +168,10 @@ def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
     """Return the model whose method raised the error, else the one that ran last."""
     while trace is not None:
         this = trace.tb_frame.f_locals.get("self")
-        if type(this).__name__ == "DistributedDataParallel" and this in _models:
-            return this, _models[this]
+        if type(this).__name__ == "DistributedDataParallel" and id(this) in _models:
+            return this, _models[id(this)]
         trace = trace.tb_next
-    return next(reversed(list(_models.items())), None)
+    return next(((this, one) for one in reversed(_models.values()) if (this := one.wrapper()) is not None), None)
 
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:

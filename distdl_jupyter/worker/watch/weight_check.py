@@ -19,7 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch.hooks import PostImport
+from distdl_jupyter.worker.watch import compiling
+from distdl_jupyter.worker.watch.hooks import ByObject, PostImport
 
 #: Variable with the number of steps between two checks, 0 for none.
 VARIABLE = "DISTDL_WEIGHT_CHECK"
@@ -45,7 +46,7 @@ class _Checker:
         self._every = every
         self._parallel: list[weakref.ref[Any]] = []
         #: By optimizer: its number, its steps, how deep ``step`` calls itself, and its comparable parameters.
-        self._known: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._known: ByObject[list[Any]] = ByObject()
         self._pid = os.getpid()
 
     def watch_optimizers(self, module: ModuleType) -> None:
@@ -67,15 +68,15 @@ class _Checker:
         owner.__init__ = made
 
     def _begun(self, optimizer: Any, *_: Any) -> None:
-        if _is_compiling():
+        if compiling.is_compiling():
             return
-        known = self._known.get(optimizer)
+        known = self._known.get(id(optimizer))
         if known is None:
-            known = self._known[optimizer] = [len(self._known), 0, 0, None]
+            known = self._known.add(optimizer, [len(self._known), 0, 0, None])
         known[2] += 1
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        if _is_compiling() or (known := self._known.get(optimizer)) is None:
+        if compiling.is_compiling() or (known := self._known.get(id(optimizer))) is None:
             return
         known[2] = max(0, known[2] - 1)
         if known[2] or known[3] == []:  # Horovod's ``step`` calls that of the optimizer
@@ -117,12 +118,6 @@ class _Checker:
             if (model := made()) is not None and _spans_all(model):
                 alike |= {id(one) for one in model._module_parameters}  # noqa: SLF001  those it averages
         return [one for one in mine if id(one) in alike]
-
-
-def _is_compiling() -> bool:
-    """Say whether a compiler follows the code (which takes this for a constant)."""
-    compiler = getattr(sys.modules["torch"], "compiler", None)
-    return compiler is not None and bool(compiler.is_compiling())
 
 
 def _is_adasum(optimizer: Any) -> bool:

@@ -20,11 +20,11 @@ export class Cost implements Part {
   }
 
   update(): void {
-    const { bills = false, per_hour = '', nodes = 1, source = '', problem = '', looking = false, wrong = false } = this.store.get('cost') ?? {};
+    const { bills = false, per_hour = '', nodes = 1, source = '', problem = '', wrong = false } = this.store.get('cost') ?? {};
     // Where nothing is paid for, nobody asks for money.
     show(this.element, bills || Boolean(this.store.get('price_per_hour')));
     this.#own.show(this.store.get('price_per_hour'));
-    setText(this.#sum, per_hour ? _n('about %2/h for %1 node', 'about %2/h for %1 nodes', nodes, per_hour) : looking ? __('Loading the price') : '');
+    setText(this.#sum, per_hour ? _n('about %2/h for %1 node', 'about %2/h for %1 nodes', nodes, per_hour) : '');
     setLine(this.#source, source);
     setLine(this.#problem, problem);
     assign(this.#problem, { class: `dd-form-note ${wrong ? 'dd-ink-err' : ''}`, role: wrong ? 'alert' : null });

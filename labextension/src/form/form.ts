@@ -82,7 +82,7 @@ export class Form {
   /** Poll while machines or data locations are checked and the form is on the page. */
   #lookAgain(): void {
     clearTimeout(this.#look);
-    if ([this.#store.get('place'), this.#store.get('data_now'), this.#store.get('cost')].some((one) => one?.looking)) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
+    if ([this.#store.get('place'), this.#store.get('data_now')].some((one) => one?.looking)) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
   }
 
   #set(changes: Parameters<Store['set']>[0]): void {

@@ -17,7 +17,7 @@ export class VmTable implements Part {
   readonly #body = h('tbody');
   readonly #frame: HTMLElement;
   readonly #caption = h('span', { role: 'status' });
-  readonly #origins = h('div', { class: 'dd-form-note dd-vm-origins', hidden: true });
+  readonly #price = h('div', { class: 'dd-form-note dd-vm-price', hidden: true });
   readonly #clear: HTMLButtonElement;
   readonly #pages = h('div', { class: 'dd-vm-pages dd-sub', hidden: true });
   readonly #sources: HTMLButtonElement;
@@ -32,7 +32,7 @@ export class VmTable implements Part {
     this.#fold = new Fold(__('VM series'), h('span', { class: 'dd-form-fold-action' }, open, h('span', { class: 'dd-when-open' }, this.#filter.words.element)),
       this.#filter.element,
       this.#frame,
-      this.#origins,
+      this.#price,
       h('div', { class: 'dd-form-note dd-vm-caption' }, h('span', {}, this.#caption, ' ', this.#sources), this.#clear),
       this.#pages,
     );
@@ -48,13 +48,13 @@ export class VmTable implements Part {
     this.#fold.update(chosen ? plan : cluster?.rents ? __('none chosen') : none, Boolean(chosen || cluster?.rents));
     this.#filter.offer(sizes);
     const found = sizes.filter((size) => this.#filter.passes(size));
-    fill(this.#body, JSON.stringify([found.map((size) => [size.name, size.restriction]), this.#filter.key]), () =>
+    fill(this.#body, JSON.stringify([found.map(({ name }) => name), this.#filter.key]), () =>
       found.length ? found.map((size) => this.#row(size)) : [this.#nothing(sizes)]);
     this.#mark(chosen);
     setText(this.#caption, __('%1 of %2 sizes. Catalogue of %3,', found.length, sizes.length, catalogue_date));
     show(this.#clear, Boolean(chosen));
     const size = sizes.find(({ name }) => name === chosen);
-    setLine(this.#origins, size ? originsOf(size) : '');
+    setLine(this.#price, size?.price ? __('Price: %1.', size.price) : '');
     this.#showPages(size, catalogue_date);
   }
 
@@ -67,12 +67,12 @@ export class VmTable implements Part {
   #row(size: VmSizeChoice): HTMLElement {
     const radio = h('input', { type: 'radio', class: 'dd-radio', name: this.#group, value: size.name, disabled: Boolean(size.retired), 'aria-label': this.#spoken(size) });
     radio.addEventListener('change', () => this.store.set({ vm_size: size.name }));
-    const row = h('tr', { class: size.retired ? 'dd-retired' : size.restriction ? 'dd-barred' : '', title: size.notes || null },
+    const row = h('tr', { class: size.retired ? 'dd-retired' : '', title: size.notes || null },
       h('td', { class: 'dd-vm-radio' }, radio),
       h('td', { class: 'dd-vm-name dd-ell', title: size.name }, size.name),
       h('td', { class: 'dd-ell', title: size.gpus }, size.gpus),
       h('td', { class: 'dd-right dd-num' }, size.memory),
-      ...(size.retired ? [this.#replacement(size)] : size.restriction ? [barred(size)] : network(size)),
+      ...(size.retired ? [this.#replacement(size)] : network(size)),
     );
     if (!size.retired) onClick(row, () => radio.checked || this.store.set({ vm_size: size.name }));
     return row;
@@ -150,17 +150,6 @@ function network(size: VmSizeChoice): HTMLElement[] {
   const title = size.network === 'not stated' ? __('InfiniBand is not documented for %1. Its Ethernet: %2.', size.name, size.rate || __('not documented')) : null;
   const what = size.network === 'InfiniBand' ? h('span', { class: 'dd-tag dd-tag-ok' }, 'InfiniBand') : h('span', { class: 'dd-sub' }, networkWord(size));
   return [h('td', { title }, what), h('td', { class: 'dd-sub dd-num dd-ell', title }, size.rate)];
-}
-
-/** Return the cell of a size that the subscription cannot rent; it can be chosen all the same. */
-function barred(size: VmSizeChoice): HTMLElement {
-  return h('td', { colspan: 2, class: 'dd-ell', title: [size.restriction, ...size.origin_texts].join('\n') }, h('span', { class: 'dd-tag dd-tag-warn' }, size.restriction));
-}
-
-/** Return what Azure and the price list say of a size: quota and price, each with who says so. */
-function originsOf({ quota, price, origin_texts: origins }: VmSizeChoice): string {
-  const whole = [quota && __('Quota: %1.', quota), price && __('Price: %1.', price), origins.length > 0 && origins.map((one) => `${one.split(':')[0] ?? ''}.`).join(' ')];
-  return whole.filter(Boolean).join(' ');
 }
 
 /** Scroll the frame, and only the frame, so that the row can be seen. */

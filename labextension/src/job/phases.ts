@@ -31,10 +31,9 @@ export class Phases {
   update(card: Card): void {
     this.#card = card;
     this.root.classList.toggle('dd-waits', this.#queue.update(card));
-    // Data on its way has more to say than the hint; cards of older notebooks know of none.
-    const bars = (card.staging as Card['staging'] | undefined) ?? [];
-    this.#staging.update(bars);
-    show(this.#hint, card.lines === 0 && !bars.length);
+    this.#staging.update(card.staging);
+    // Data on its way has more to say than the hint.
+    show(this.#hint, card.lines === 0 && !card.staging.length);
     this.tick();
   }
 

@@ -121,6 +121,7 @@ function useColumns(rows: RankRow[], used: Map<number, Use>): (Column | false)[]
     has(({ rate }) => rate) && { title: __('Samples/s'), number: true, cell: of(({ rate }) => (rate === null ? '' : number(Number(rate.toPrecision(3))))) },
     has(({ gpu }) => gpu) && { title: __('GPU busy'), number: true, cell: of(({ gpu }) => said('gpu', gpu)) },
     has((use) => use.gpu_memory) && { title: __('GPU memory'), number: false, cell: of((use) => bar(use.gpu_memory, use.gpu_limit)) },
+    has((use) => use.torch_allocated) && { title: __('Tensors on GPU'), number: true, cell: of(({ torch_allocated }) => said('torch_allocated', torch_allocated)) },
     has(({ power }) => power) && { title: __('Power'), number: true, cell: of(({ power }) => said('power', power)) },
     has(({ cpu }) => cpu) && { title: __('CPU'), number: true, cell: of(({ cpu }) => said('cpu', cpu)) },
     has(({ memory }) => memory) && { title: __('Memory'), number: false, cell: of(({ memory, limit }) => bar(memory, limit)) },

@@ -90,6 +90,7 @@ function titleOf(name: string): [string, string] {
     memory: [__('Memory'), __('each rank')],
     gpu: [__('GPU'), __('% busy')],
     gpu_memory: [__('GPU memory'), __('each rank')],
+    torch_allocated: [__('Tensors on GPU'), __('each rank')],
     power: [__('Power'), 'W'],
     disk: [__('Disk'), __('each host')],
     network: [__('Network'), __('each host')],

@@ -1,0 +1,181 @@
+"""Jobs of Azure Batch AI (retired 2019-03-31): ``batchai.submit("job.json")`` runs one as a job of this package.
+
+The fields are those of the REST API 2018-05-01. ``mpirun`` is parsed and never run: the backend starts the ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import warnings
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from distdl_jupyter import capture, client
+from distdl_jupyter.core.aliases import override
+from distdl_jupyter.core.data import VARIABLE
+from distdl_jupyter.core.errors import InvalidSpec
+
+#: The backend for each type of toolkit settings.
+_BACKENDS = {"horovodSettings": "horovod-gloo", "customToolkitSettings": "horovod-gloo", "pyTorchSettings": "torch"}
+_CARRIED_OVER = {"$schema", "nodeCount", "mountVolumes", "inputDirectories", "outputDirectories",
+                 "environmentVariables", *_BACKENDS}  # fmt: skip
+#: Variables that Batch AI set in every job, with their values in a rank.
+_VARIABLES = {"AZ_BATCHAI_TASK_INDEX": "$DISTDL_RANK", "AZ_BATCHAI_PYTORCH_INIT_METHOD": "env://"}
+#: A path below the mount root, in an argument or a value.
+_MOUNTED = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^\s\"':;,]*[^\s\"':;,/])/*")
+#: A command that runs a script, up to the next command of the line.
+_COMMAND = re.compile(
+    r"""(?:^|;|&&|\n)\s*(?:[\w./]*(?:mpirun|mpiexec|horovodrun)(?P<flags>\s(?:[^;&\n]*\s)?))?
+        (?:[\w./-]*/)?python[\d.]*\s+(?:-[uBOsS]+\s+)*(?P<script>[^\s;&'"-][^\s;&'"]*\.py)
+        (?P<arguments>(?:\s[^;&\n]*)?)(?=$|;|&&|\n)""",
+    re.VERBOSE,
+)
+#: What a rank cannot do without a shell: pipes, redirections, substitutions, and several programs for ``mpirun``.
+_SHELL = re.compile(r"[`|<>]|\$\(|\s:\s")
+
+
+def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = None, **options: Any) -> client.Job:
+    """Run the job of a job.json and return its handle at once; warn about fields that are not carried over.
+
+    ``mounts`` maps a mount to where its files are today: ``{"nfs": "shared:/mnt/nfs", "extfs": "./files"}``. Containers
+    that the job mounted are read from Blob; account keys in the file are never used. ``options`` are those of
+    ``distdl_jupyter.submit`` and override the file.
+
+    Raises InvalidSpec that names what is missing, and what ``distdl_jupyter.submit`` raises.
+    """
+    path = Path(job).expanduser().resolve()
+    try:
+        fields = _read(path)
+        imported = _Import(fields, path.parent, mounts or {})
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise InvalidSpec(
+            f"{path} is not a valid Batch AI job: {type(error).__name__}: {error}.",
+            code="batchai-not-a-job",
+            field="job",
+            hint="Use the job.json of 'az batchai job create'.",
+        ) from error
+    code = capture.capture_script(imported.script, path.parent, imported.arguments)
+    layout = {"variables": list(imported.variables.items()), "folders": imported.folders}
+    code = dataclasses.replace(code, payload_json={**code.payload_json, "layout": layout})
+    if left_out := sorted(fields.keys() - _CARRIED_OVER):
+        warnings.warn(
+            f"Not carried over from {path.name}: {', '.join(left_out)}. Ranks run in this Python environment without a "
+            "container, and job.logs() returns their output.",
+            stacklevel=2,
+        )
+    environment = {**imported.environment, **options.pop("environment_variables", {})}
+    return client.launch(code, **override(imported.options, options), environment_variables=environment)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the fields of a job.json that are set; those within ``properties`` count as fields of their own."""
+    account = os.environ.get("AZURE_BATCHAI_STORAGE_ACCOUNT")
+    text = path.read_text(encoding="utf-8-sig")
+    content = json.loads(text.replace("<AZURE_BATCHAI_STORAGE_ACCOUNT>", account) if account else text)
+    return {name: value for name, value in (content | content.pop("properties", {})).items() if value}
+
+
+class _Import:
+    """A job.json as a script, its arguments, options of ``submit``, and variables and folders of every rank."""
+
+    def __init__(self, fields: Mapping[str, Any], folder: Path, mounts: Mapping[str, str]) -> None:
+        self._folder, self._mounts = folder, {name.strip("/"): str(address) for name, address in mounts.items()}
+        self._containers = {
+            volume["relativeMountPath"].strip("/"): f"blob://{volume['accountName']}/{volume['containerName']}"
+            for volume in fields.get("mountVolumes", {}).get("azureBlobFileSystems", [])
+        }
+        self.variables, self.folders = dict(_VARIABLES), list[str]()
+        self.environment: dict[str, str] = {}
+        self._data: dict[str, str] = {}
+        self.options: dict[str, Any] = {"data": self._data}
+        command = self._set_command(fields)
+        inputs = {f"AZ_BATCHAI_INPUT_{entry['id']}": entry["path"] for entry in fields.get("inputDirectories", [])}
+        script = re.sub(r"\$\{?(\w+)\}?", lambda match: inputs.get(match[1], match[0]), command["script"])
+        self.script = self._find_script(script)
+        for name, text in inputs.items():
+            self.variables[name] = (
+                str(self.script.parent) if script.startswith(f"{text.rstrip('/')}/") else self._on_ranks(text)
+            )
+        for output in fields.get("outputDirectories", []):
+            self._add_output(output)
+        for entry in fields.get("environmentVariables", []):
+            known = self.variables if "AZ_BATCHAI_" in entry["value"] else self.environment
+            known[entry["name"]] = self._on_ranks(entry["value"])
+        self.arguments = [self._on_ranks(text) for text in shlex.split(command["arguments"])]
+
+    def _set_command(self, fields: Mapping[str, Any]) -> re.Match[str]:
+        """Set counts, backend and variables of the command line, and return its parts. Raises InvalidSpec."""
+        toolkit = next((name for name in _BACKENDS if name in fields), "")
+        settings, nodes, backend = fields.get(toolkit, {}), fields.get("nodeCount", 1), _BACKENDS.get(toolkit)
+        line = settings.get("commandLine", "").replace("\\\n", " ")
+        script = f"python {settings.get('pythonScriptFilePath')} {settings.get('commandLineArgs', '')}"
+        commands = list(_COMMAND.finditer(line or script))
+        if len(commands) != 1 or _SHELL.search(commands[0][0]):
+            raise InvalidSpec(
+                "The command line of the job cannot be converted.",
+                code="batchai-command-unsupported",
+                field="job",
+                hint="Write it in customToolkitSettings.commandLine as: mpirun -np COUNT python SCRIPT.py ARGUMENTS",
+            )
+        flags = commands[0]["flags"] or ""
+        counts = {
+            name: int(value) for name, value in re.findall(r"(?<!\S)--?(np|n|ppn|npernode|perhost|N)[=\s](\S+)", flags)
+        }
+        if line and not flags:
+            nodes, backend = 1, "plain"  # Batch AI ran such a command on the first node only
+        in_all = counts.pop("np", 0) or counts.pop("n", 0)
+        total = in_all or nodes * sum(counts.values()) or settings.get("processCount", nodes)
+        self.options |= {"node_count": min(nodes, total), "np": total, "distributed_backend": backend}
+        self.environment |= re.findall(r"(?<!\S)--?(?:x\s+(?=\w+=)|g?env\s+)(\w+)[=\s](\S+)", flags)
+        return commands[0]
+
+    def _find_script(self, text: str) -> Path:
+        match = _MOUNTED.fullmatch(text)
+        below = match[1] if match else text
+        paths = [self._address(below), self._folder / below, self._folder / PurePosixPath(below).name]
+        script = next((path for path in map(Path, paths) if path.is_file()), None)
+        if script is None:
+            raise _missing(below)
+        return script.resolve()
+
+    def _on_ranks(self, text: str) -> str:
+        """Replace paths below the mount root by the variables of data sources. Raises InvalidSpec for unknown ones."""
+        return _MOUNTED.sub(self._add_data, text)
+
+    def _add_data(self, match: re.Match[str]) -> str:
+        address = self._address(match[1])
+        if not address:
+            raise _missing(match[1])
+        name = re.sub(r"[^A-Za-z0-9]", "_", match[1])[:40]
+        self._data[name] = address
+        return f"${VARIABLE}{name.upper()}"
+
+    def _add_output(self, output: Mapping[str, str]) -> None:
+        folder = f"$DISTDL_JOB_DIR/outputs/{output.get('pathSuffix', output['id'])}"
+        self.folders.append(folder)
+        self.variables[f"AZ_BATCHAI_OUTPUT_{output['id']}"] = folder
+        match = _MOUNTED.fullmatch(output["pathPrefix"])
+        if match and self._address(match[1]).startswith("blob:"):
+            self.options["outputs"] = self._address(match[1])
+
+    def _address(self, below: str) -> str:
+        """Return where a path below the mount root is today: in a mount, in Blob, beside job.json, or "" (unknown)."""
+        for parent in (below, *map(str, PurePosixPath(below).parents)):
+            if address := self._mounts.get(parent) or self._containers.get(parent):
+                return address.rstrip("/") + below[len(parent) :]
+        paths = [self._folder / part for part in (below, below.partition("/")[2]) if part]
+        return next((str(path) for path in paths if path.exists()), "")
+
+
+def _missing(below: str) -> InvalidSpec:
+    return InvalidSpec(
+        f"The job uses {below}, which is not available here.",
+        code="batchai-path-missing",
+        field="mounts",
+        hint=f'Copy it to the folder of job.json, or set where it is: mounts={{"{below.partition("/")[0]}": "PATH"}}',
+    )
