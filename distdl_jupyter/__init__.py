@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.retention import prune
     from distdl_jupyter.scaling import scale
     from distdl_jupyter.sweeps import sweep
-    from distdl_jupyter.widgets import azure_sign_in, launcher, panel, timeline
+    from distdl_jupyter.widgets import azure_sign_in, launcher, panel
     from distdl_jupyter.worker.checkpoints import checkpoint_dir, should_checkpoint
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
@@ -63,7 +63,6 @@ _HOMES = {
     "should_checkpoint": "worker.checkpoints",
     "submit": "client",
     "sweep": "sweeps",
-    "timeline": "widgets",
     "uniform": "core.space",
     "vm_sizes": "azure.vm_sizes",
 }
@@ -100,7 +99,6 @@ __all__ = [
     "should_checkpoint",
     "submit",
     "sweep",
-    "timeline",
     "uniform",
     "vm_sizes",
 ]

@@ -69,7 +69,7 @@ def build(
     if looked_at and (reason := backend.unavailable(backend_options)):
         raise PluginUnavailable(reason, code="backend-not-usable")
     variables = given.pop("environment_variables", {})
-    secret = {k: v for k, v in variables.items() if redact.is_secret(k, v)}
+    secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
     vm_size = _vm_size(given.pop("vm_size", None))
     rate = _rate(given.pop("price_per_hour", None), vm_size, cluster, cluster_given)

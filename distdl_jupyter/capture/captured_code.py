@@ -60,6 +60,8 @@ class CapturedCode:
     #: Numbers among what travels or is passed, by name: a batch size, a learning rate.
     numbers: Mapping[str, float] = field(default_factory=dict)
     secret_arguments: frozenset[int] = frozenset()
+    #: Names of environment variables whose values are secret, whatever the names look like.
+    secret_variables: frozenset[str] = frozenset()
 
     def write(self, folder: JobFolder) -> None:
         """Write payload.json, payload.pkl and code/ into a job's folder. May be called more than once."""

@@ -111,7 +111,8 @@ class Experiment:
         from distdl_jupyter import capture, client  # ranks import this module, and need neither
 
         code = capture.capture_script(config.entry_script, config.source_directory, config.script_params)
-        layout = {"variables": []} if config.options["data"] else {}  # with it, ranks fill in variables in arguments
+        # With it, ranks fill in variables in arguments.
+        layout: dict[str, Any] = {"variables": []} if config.options["data"] else {}
         code = dataclasses.replace(code, payload_json={**code.payload_json, "layout": layout})
         return Run(self, client.launch(code, name=self.name, **config.options).id)
 

@@ -137,8 +137,8 @@ class _Import:
     def _find_script(self, text: str) -> Path:
         match = _MOUNTED.fullmatch(text)
         below = match[1] if match else text
-        paths = [self._address(below), self._folder / below, self._folder / PurePosixPath(below).name]
-        script = next((path for path in map(Path, paths) if path.is_file()), None)
+        paths: list[str | Path] = [self._address(below), self._folder / below, self._folder / PurePosixPath(below).name]
+        script = next((path for text in paths if (path := Path(text)).is_file()), None)
         if script is None:
             raise _missing(below)
         return script.resolve()

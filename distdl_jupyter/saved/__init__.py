@@ -1,5 +1,5 @@
-"""What stays in a notebook without a kernel: a job, a cell's ranks, a timeline, as one page and one text each.
+"""What stays in a notebook without a kernel: a job, a cell's ranks, as one page and one text each.
 
-``templates`` holds the pages (jinja2); ``job``, ``ranks`` and ``timeline`` say what stands in them. No script, no link,
+``templates`` holds the pages (jinja2); ``job`` and ``ranks`` say what stands in them. No script, no link,
 no style sheet: every style is inline, and all that comes from a job is escaped.
 """

@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.widgets.job import panel
     from distdl_jupyter.widgets.launch import launcher
     from distdl_jupyter.widgets.output import show
-    from distdl_jupyter.widgets.steps import timeline
 
-__all__ = ["azure_sign_in", "launcher", "panel", "show", "timeline"]
+__all__ = ["azure_sign_in", "launcher", "panel", "show"]
 
-_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "job", "show": "output", "timeline": "steps"}
+_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "job", "show": "output"}
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_it_and_what_came_is_kept(stage, lar
         filler.write_bytes(bytes(30 * MB))
     last = run.failed()
     assert last["text"] == f"The disk of {place} is full."
-    assert "What has come is kept" in last["remedy"]
+    assert "Downloaded files are kept." in last["remedy"]
     assert stage.left("") == []
     filler.unlink()
     slow.times = 0
