@@ -158,14 +158,6 @@ class HorovodBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""
-        if placement.rehearsed and (options.elastic or options.controller != "gloo"):
-            raise InvalidSpec(
-                f"A rehearsal does not support {'elastic jobs' if options.elastic else 'horovod-mpi'}, because the "
-                "program that starts the processes cannot reach the networks of the nodes.",
-                code="rehearse-backend-unsupported",
-                field="rehearse",
-                hint="Use horovod-gloo or torch, or remove rehearse.",
-            )
         if options.elastic:
             return _elastic_plan(spec, placement, options)
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)

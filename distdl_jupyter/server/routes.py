@@ -39,7 +39,6 @@ from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
 from distdl_jupyter.server.profile import JobProfiles, ProfileTrace
 from distdl_jupyter.server.resources import JobResources
-from distdl_jupyter.server.scaling import ResumeScaling, ScalingById
 from distdl_jupyter.server.stacks import JobStacks
 from distdl_jupyter.server.sweeps import ResumeSweep, RunBestOfSweep, StopSweep, SweepById, Sweeps
 from distdl_jupyter.server.tracking import TrackersOfJob
@@ -80,8 +79,6 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/notifications/test", TestNotification),
     ("/queue", QueueOfJobs),
     ("/compare", Compare),
-    ("/scaling/{id}", ScalingById),
-    ("/scaling/{id}/resume", ResumeScaling),
     ("/sweeps", Sweeps),
     ("/sweeps/{id}", SweepById),
     ("/sweeps/{id}/stop", StopSweep),

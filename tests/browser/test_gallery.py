@@ -46,22 +46,6 @@ def train():
 
 launcher(train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto", name="digits")
 """
-SCALE = """import torch
-from distdl_jupyter import scale
-
-def train(lr=0.01):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(DigitsCNN())
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    data = torch.utils.data.TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
-    while True:
-        for x, y in torch.utils.data.DataLoader(data, batch_size=32, drop_last=True):
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            optimizer.zero_grad(); loss.backward(); optimizer.step()
-
-scale(train, [1, 2], backends="torch", seconds=5, epoch_samples=50_000, price_per_hour="3 USD", name="digits")
-"""
 
 
 @pytest.fixture
@@ -165,14 +149,6 @@ def test_the_launch_form(opened: Callable[..., Book]) -> None:
     expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
     expect(form.locator(".dd-form-head")).to_contain_text("checks passed")
     both(book, "launcher", form)
-
-
-def test_a_scaling_study(opened: Callable[..., Book]) -> None:
-    book = opened([PREPARE, SCALE], width=1300)
-    book.run_all()
-    panel = book.page.locator(".dd-scaling")
-    expect(panel.locator(".dd-pill")).to_have_text("Completed", timeout=400_000)
-    both(book, "scaling", panel)
 
 
 def test_cells_on_ranks(opened: Callable[..., Book]) -> None:

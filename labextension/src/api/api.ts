@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Notifications, NotificationsChange, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel, TrackerRow } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Notifications, NotificationsChange, Output, paths, PluginList, Prune, Pruned, Stacks, SweepPanel, TrackerRow } from './schema';
 import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
@@ -71,8 +71,6 @@ export class Api {
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
   curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
-  scaling = (id: string): Promise<ScalingPanel> => answer(this.#api.GET(`${ROOT}/scaling/{id}`, at({ id })));
-  resumeScaling = (id: string): Promise<ScalingPanel> => answer(this.#api.POST(`${ROOT}/scaling/{id}/resume`, at({ id })));
   sweep = (id: string): Promise<SweepPanel> => answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })));
   stopSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })));
   resumeSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/resume`, at({ id })));

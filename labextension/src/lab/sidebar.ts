@@ -167,7 +167,7 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
   };
   return {
     open: ({ id }) => run('distdl:open-job', { id }),
-    openStudy: (id, kind) => run(kind === 'sweep' ? 'distdl:open-sweep' : 'distdl:open-scaling', { id }),
+    openSweep: (id) => run('distdl:open-sweep', { id }),
     stopSweep: (id) => api.stopSweep(id),
     removeSweep: (id) => api.removeSweep(id),
     cancel: ({ id }, now) => api.cancelJob(id, now),

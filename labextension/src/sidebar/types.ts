@@ -19,7 +19,7 @@ export interface Connection {
 export interface Actions {
   open(job: JobRow): void;
   /** Show a study as a whole. */
-  openStudy(id: string, kind: string): void;
+  openSweep(id: string): void;
   stopSweep(id: string): Promise<unknown>;
   /** Delete a sweep that has ended, with its trials. */
   removeSweep(id: string): Promise<unknown>;

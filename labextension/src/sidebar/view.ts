@@ -248,7 +248,7 @@ export class SidebarView {
       if (found) action(found);
     };
     return {
-      open: (id) => (this.#studies.has(id) ? this.actions.openStudy(id, this.#studies.get(id)?.group?.kind ?? '') : row(id, (found) => this.actions.open(found))),
+      open: (id) => (this.#studies.has(id) ? this.#openStudy(id) : row(id, (found) => this.actions.open(found))),
       cancel: (id) => void (this.#studies.has(id) ? this.#cancelRun(id) : this.cancel(id)),
       rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
       unfold: (id, on) => this.#unfold(id, on),
@@ -259,6 +259,12 @@ export class SidebarView {
 
   #runs(id: string): JobRow[] {
     return this.#items.flatMap(({ row }) => (row.group?.id === id && !isStudy(row) ? [row] : []));
+  }
+
+  /** Show a sweep's page; a scaling study has none, so show or hide its runs. */
+  #openStudy(id: string): void {
+    if (this.#studies.get(id)?.group?.kind === 'sweep') this.actions.openSweep(id);
+    else this.#unfold(id, !this.#unfolded.has(id));
   }
 
   #unfold(id: string, on: boolean): void {
