@@ -637,19 +637,8 @@ TrialState = StateName | Literal["pruned"]
 
 
 @dataclass(frozen=True, slots=True)
-class SweepAxis:
-    """One parameter: numbers from ``low`` to ``high``, or the words of its ``choices``."""
-
-    name: str
-    low: float | None
-    high: float | None
-    log: bool
-    choices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial: ``values`` in the order of the axes, as numbers or words; ``steps`` and ``means`` are its curve.
+    """One trial: ``values`` in the order of the parameters, as numbers or words; ``steps`` and ``means`` are its curve.
 
     ``done`` of ``total`` is its progress, the last step where none was reported. ``detail`` says why it ended early.
     """
@@ -686,7 +675,7 @@ class SweepPanel:
     size: int
     elapsed: float
     left: float | None
-    axes: tuple[SweepAxis, ...]
+    parameters: tuple[str, ...]
     trials: tuple[TrialRow, ...]
     best: int | None
     processes: int
