@@ -347,8 +347,6 @@ class CompareQuery(Request, frozen=True):
 
     ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = ()
     metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = ""
-    against: Literal["step", "elapsed"] = "step"
-    log: bool = False
     dark: bool = False
     width: Pixels | None = None
     height: Pixels | None = None
@@ -356,7 +354,7 @@ class CompareQuery(Request, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Several jobs: their curves in one figure, and what was asked and came of each side by side."""
+    """Several jobs: their curves in one figure, and the options that differ."""
 
     curve: Curve
     jobs: tuple[JobRow, ...]

@@ -575,14 +575,11 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best."""
+    """One option in which jobs differ: a value for each job, "" where it has none."""
 
-    section: Literal["Spec", "Result"]
     field: str
     label: str
     values: tuple[str, ...]
-    differs: bool
-    best: int | None
 
 
 @dataclass(frozen=True, slots=True)

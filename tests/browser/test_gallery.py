@@ -107,7 +107,7 @@ def test_a_cell_that_trains(opened: Callable[..., Book], dark: bool) -> None:
     assert kept
 
 
-def test_the_whole_of_jupyterlab_and_jobs_compared(opened: Callable[..., Book]) -> None:
+def test_the_whole_of_jupyterlab(opened: Callable[..., Book]) -> None:
     smaller = [(2, "digits-smoke", 10), (1, "digits", 40), (2, "digits", 40)]
     cells = [SMALL.replace("{ranks}", str(r)).replace("{name}", n).replace("{epochs}", str(e)) for r, n, e in smaller]
     book = opened([PREPARE, *cells, TRAIN], width=1440, height=980)
@@ -124,12 +124,6 @@ def test_the_whole_of_jupyterlab_and_jobs_compared(opened: Callable[..., Book]) 
     book.page.wait_for_function("bar => Number(bar.getAttribute('aria-valuenow')) >= 35", arg=bar.element_handle())
     both(book, "lab", book.page.locator("#main"))
     pages.says(page, "Completed")
-    others = rows.evaluate_all("rows => rows.slice(0, 3).map(row => row.dataset.id)")
-    book.command("distdl:compare", ids=others[::-1])
-    compared = book.page.locator(".dd-comparing")
-    expect(pages.curves(compared)).to_have_count(3)
-    compared.get_by_role("checkbox", name="Differences only").check()
-    both(book, "compare", compared.get_by_role("heading", name="Compare 3 jobs"), compared.locator(".dd-side"))
 
 
 def test_a_rank_that_fails(opened: Callable[..., Book]) -> None:

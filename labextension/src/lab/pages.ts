@@ -3,12 +3,11 @@ import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } fro
 import { WidgetTracker } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
 import { INotebookTracker } from '@jupyterlab/notebook';
-import { UUID, type ReadonlyJSONObject, type ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import type { ReadonlyJSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { SplitPanel, type Widget } from '@lumino/widgets';
-import type { CompareState } from '../job/comparison';
 import type { Choice } from '../job/picker';
 import { ComparePage } from './comparepage';
-import { COMPARE, JobPage, OPEN_JOB } from './jobpage';
+import { JobPage, OPEN_JOB } from './jobpage';
 import { NAME } from './ids';
 import { isJobId } from './jobid';
 import { ILanguage } from './language';
@@ -18,6 +17,8 @@ import { cellOpener, type OpenCell } from './opencell';
 import { __ } from '../ui/trans';
 
 type Args = ReadonlyPartialJSONObject;
+
+const COMPARE = 'distdl:compare';
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:pages`,
@@ -63,27 +64,25 @@ function jobPages(app: JupyterFrontEnd, distdl: DistDL, openCell: OpenCell, rest
 
 function comparePages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRestorer | null): void {
   const tracker = new WidgetTracker<ComparePage>({ namespace: 'distdl-compare' });
-  const make = (args: Args, ids: string[]): ComparePage => {
-    const page = new ComparePage(app, distdl, compareState(args, ids), typeof args['key'] === 'string' ? args['key'] : UUID.uuid4());
+  const make = (ids: string[], metric: string): ComparePage => {
+    const page = new ComparePage(app, distdl, { ids, metric });
     page.stateChanged.connect(() => void tracker.save(page));
     void tracker.add(page);
     return page;
   };
   app.commands.addCommand(COMPARE, {
     label: __('Compare Jobs'),
-    describedBy: describe({ ids: { type: 'array', items: { type: 'string' }, description: __('The ids of the jobs') }, add: { type: 'boolean', description: __('Add more jobs') } }, ['ids']),
+    describedBy: describe({ ids: { type: 'array', items: { type: 'string' }, description: __('The ids of the jobs') } }, ['ids']),
     execute: (args) => {
       const ids = Array.isArray(args['ids']) ? [...new Set(args['ids'].filter(isJobId))] : [];
-      const same = tracker.find((page) => page.args.ids.length === ids.length && ids.every((id) => page.args.ids.includes(id)));
-      const page = same ?? make(args, ids);
-      show(app, page);
-      if (args['add'] === true) page.offer();
+      const same = tracker.find(({ state }) => state.ids.length === ids.length && ids.every((id) => state.ids.includes(id)));
+      if (ids.length) show(app, same ?? make(ids, typeof args['metric'] === 'string' ? args['metric'] : ''));
     },
   });
   void restorer?.restore(tracker, {
     command: COMPARE,
-    args: (page) => ({ ...page.args }) as unknown as Args,
-    name: (page) => page.key,
+    args: (page) => ({ ...page.state }),
+    name: (page) => page.id,
   });
 }
 
@@ -126,16 +125,6 @@ const describe = (properties: ReadonlyJSONObject, required: string[]): { args: R
 function isChoice(value: unknown): value is Choice & Args {
   const choice = value as Partial<Choice> | null | undefined;
   return typeof choice?.metric === 'string' && (choice.mode === 'band' || choice.mode === 'ranks') && typeof choice.log === 'boolean';
-}
-
-function compareState(args: Args, ids: string[]): CompareState {
-  return {
-    ids,
-    metric: typeof args['metric'] === 'string' ? args['metric'] : '',
-    against: args['against'] === 'elapsed' ? 'elapsed' : 'step',
-    log: args['log'] === true,
-    onlyDiffering: args['onlyDiffering'] === true,
-  };
 }
 
 export default plugin;
