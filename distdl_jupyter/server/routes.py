@@ -9,6 +9,7 @@ import re
 
 from distdl_jupyter.server.azure import Azure, AzureByCode, AzureOut, AzureSubscriptions
 from distdl_jupyter.server.base import Handler, Nothing
+from distdl_jupyter.server.choices import Choices
 from distdl_jupyter.server.clusters import CheckOfCluster, ClusterByName, Clusters
 from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
@@ -24,7 +25,6 @@ from distdl_jupyter.server.jobs import (
     Jobs,
     MoveJob,
     PriorityOfJob,
-    PruneJobs,
     QueueOfJobs,
     RerunJob,
     ResumeJob,
@@ -32,8 +32,6 @@ from distdl_jupyter.server.jobs import (
 )
 from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
-from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
-from distdl_jupyter.server.notifications import NotificationsOfUser, TestNotification
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
@@ -47,11 +45,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
     ("/clusters/{name}", ClusterByName),
     ("/clusters/{name}/check", CheckOfCluster),
-    ("/clusters/{name}/machines", MachinesOfCluster),
-    ("/clusters/{name}/forecast", Forecast),
     ("/choices", Choices),
     ("/jobs", Jobs),
-    ("/jobs/prune", PruneJobs),
     ("/jobs/{id}", JobById),
     ("/jobs/{id}/cancel", CancelJob),
     ("/jobs/{id}/priority", PriorityOfJob),
@@ -75,8 +70,6 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/metrics", JobMetrics),
     ("/jobs/{id}/outputs", Outputs),
     ("/jobs/{id}/outputs/{path}", OutputFile),
-    ("/notifications", NotificationsOfUser),
-    ("/notifications/test", TestNotification),
     ("/queue", QueueOfJobs),
     ("/compare", Compare),
     ("/sweeps", Sweeps),

@@ -597,8 +597,6 @@ class Plugin:
     options: dict[str, Any]
     problem: str
     remedy: str
-    #: The JSON schema of what is said of machines that this kind of cluster can make, None for one that makes none.
-    wanted: dict[str, Any] | None = None
     code: str = ""
 
 

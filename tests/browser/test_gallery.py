@@ -1,6 +1,6 @@
 """Every picture of README and of the site, made from real jobs, in the light and in the dark theme.
 
-``make pictures`` keeps them. The machines of Azure ML are pictured by ``test_machines.py``.
+``make pictures`` keeps them.
 """
 
 from __future__ import annotations
