@@ -79,13 +79,6 @@ def build(
     _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
     given |= _of_ranks_that_stay(given, cluster, target.name, draft)
     _refuse_packages(given, cluster)
-    if given.get("rehearse") and not cluster.rehearses:
-        raise InvalidSpec(
-            f"{cluster.title or cluster.name} has its own network links, so rehearse works only on this machine.",
-            code="rehearse-elsewhere",
-            field="rehearse",
-            hint="Remove rehearse or compute_target.",
-        )
     _refuse_more_than_all(given.get("min_node_count"), nodes)
     requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(

@@ -1,4 +1,4 @@
-"""``scale(train, processes=[1, 2, 4])``: short runs of a training function, how they scale, and a forecast.
+"""``scale(train, processes=[1, 2, 4])``: short runs of a training function, and how they scale.
 
 ``distdl_jupyter.scaling(id)`` opens a study again: the module can be called, as ``distdl_jupyter.clusters`` can.
 """
@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import new_id
-from distdl_jupyter.form.code import Training, inspect_cell, inspect_training
 from distdl_jupyter.node.processes import mark
 from distdl_jupyter.supervisor import control
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.client import Job
     from distdl_jupyter.views.scaling import ScalingShown
-    from distdl_jupyter.widgets.scaling import Output
 
 #: Options of one job, and what stands for them here.
 _INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
@@ -64,7 +61,6 @@ def scale(
     nodes: int | Sequence[int] = 1,
     backends: str | Sequence[str] = registry.DEFAULT,
     seconds: float = 10.0,
-    epoch_samples: float | None = None,
     **options: Any,
 ) -> ScalingShown:
     """Run a training function with several numbers of processes, one after another, and measure how it scales.
@@ -72,36 +68,30 @@ def scale(
     Each run is measured for about ``seconds`` seconds of steps, without the first steps, and then canceled unless the
     function has returned. Runs are repeated until two of them agree. ``nodes`` is a number of nodes, or one for each
     item of ``processes``. Batch sizes are those of the function: the same on each process (weak scaling), or divided by
-    the number of ranks (strong scaling). ``epoch_samples`` is the number of samples per epoch, which is used for its
-    price. ``options`` are those of ``submit``.
+    the number of ranks (strong scaling). All runs have equally many threads per process: as many as each process of the
+    largest run has cores. ``options`` are those of ``submit``.
 
-    ``.figure`` and ``.table`` show the result; ``.forecast(16)`` predicts the effect of more processes. The study is
-    stored with its jobs: ``distdl_jupyter.scaling(id)`` opens it, ``.resume()`` continues an interrupted one.
+    ``.table`` is a DataFrame, ``.figure`` a plotly figure, ``str()`` the sentences. The study is stored with its jobs:
+    ``distdl_jupyter.scaling(id)`` opens it, ``.resume()`` continues an interrupted one.
 
     Raises InvalidSpec if the function does not train, JobFailed if it fails, and the errors of ``submit``.
     """
     draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
-    training = inspect_training(function, args, kwargs or {}, numbers=draft.numbers)
-    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, epoch_samples=epoch_samples,
-                    training=training, **options)  # fmt: skip
+    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **options)
 
 
 def of_draft(
     draft: CapturedCode, processes: Sequence[int], *, nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = registry.DEFAULT, seconds: float = 10.0, epoch_samples: float | None = None,
-    training: Training | None = None, **options: Any,
+    backends: str | Sequence[str] = registry.DEFAULT, seconds: float = 10.0, **options: Any,
 ) -> ScalingShown:  # fmt: skip
-    """Do what ``scale`` does with captured code; ``training`` is what is known of it."""
+    """Do what ``scale`` does with captured code."""
     counts, by_count = _listed(processes), _listed(nodes)
     by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
     labels = backends.split(",") if isinstance(backends, str) else _listed(backends)
-    _check(counts, by_count, labels, seconds, epoch_samples, options)
+    _check(counts, by_count, labels, seconds, options)
     labels = [registry.backend_label(one) for one in dict.fromkeys(labels)]
     name = str(options.pop("name", draft.name))
-    about = training or inspect_cell(draft.source.code, name=name, numbers=draft.numbers)
-    plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds,
-            "epoch_samples": epoch_samples, "learning_rate": about.learning_rate or _flag_rate(draft),
-            "scales_rate": about.scales_rate, "driver": mark()}  # fmt: skip
+    plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds, "driver": mark()}
     group = Group(kind=scaling_study.KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
     return _measured(group, {}, lambda **given: client.launch(draft, group, **given, **options))
@@ -141,14 +131,13 @@ def _missing(group: Group, known: dict[tuple[str, int], list[scaling.Run]]) -> I
 
 def _measured(group: Group, known: dict[tuple[str, int], list[scaling.Run]], start: Callable[..., Job]) -> ScalingShown:
     """Start the runs that are missing of a study, measure each, and return it."""
-    output = _output(group.id)
     state, problem = State.CANCELED, ""
     try:
         for given in _missing(group, known):
             backend, count = given["distributed_backend"], given["node_count"] * given["process_count_per_node"]
             runs = known.setdefault((backend, count), [])
-            runs.append(_measure(start(**given), group.plan["seconds"], output.update))
-            output.measured(backend, count, runs)
+            runs.append(_measure(start(**given), group.plan["seconds"]))
+            _report(backend, count, runs)
         state = State.COMPLETED
     except BaseException as error:  # an interrupt may have come while a run was started
         _end_runs(group.id)
@@ -158,19 +147,17 @@ def _measured(group: Group, known: dict[tuple[str, int], list[scaling.Run]], sta
             explain(error, _interrupted(group.id))
         raise
     finally:
-        output.settle()
         studies.tell(group.id, state, problem)
     return scaling_study.find(group.id)
 
 
 def of_options(
-    draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0,
-    epoch_samples: float | None = None,
-) -> ScalingShown:  # fmt: skip
+    draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
+) -> ScalingShown:
     """Do what ``scale`` does with the options of a line: its nodes are those of each run, its backends a list."""
     more = dict(options)
     nodes, backends = more.pop("node_count", 1), more.pop("distributed_backend", registry.DEFAULT)
-    more |= {"nodes": nodes, "backends": backends, "seconds": seconds, "epoch_samples": epoch_samples}
+    more |= {"nodes": nodes, "backends": backends, "seconds": seconds}
     return of_draft(draft, processes, **more)
 
 
@@ -207,9 +194,8 @@ def _is_positive(given: Any) -> bool:
 
 
 def _check(
-    counts: Sequence[Any], nodes: Sequence[Any], labels: Sequence[Any], seconds: Any, epoch_samples: Any,
-    options: Mapping[str, Any],
-) -> None:  # fmt: skip
+    counts: Sequence[Any], nodes: Sequence[Any], labels: Sequence[Any], seconds: Any, options: Mapping[str, Any]
+) -> None:
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
             raise InvalidSpec(
@@ -248,26 +234,6 @@ def _check(
             field="seconds",
             hint="Example: seconds=10.",
         )
-    if epoch_samples is not None and not _is_positive(epoch_samples):
-        raise InvalidSpec(
-            "epoch_samples must be a number above 0.",
-            code="scale-epoch-samples-invalid",
-            field="epoch_samples",
-            hint="Example: epoch_samples=50_000.",
-        )
-
-
-def _flag_rate(draft: CapturedCode) -> float | None:
-    """Return the learning rate among a script's arguments: ``--lr 0.01``, ``--learning-rate=0.01``."""
-    words = draft.script_arguments
-    for word, after in pairwise((*words, "")):
-        name, equals, value = word.partition("=")
-        if name in ("--lr", "--learning-rate", "--learning_rate"):
-            try:
-                return float(value if equals else after)
-            except ValueError:
-                return None
-    return None
 
 
 def _in_short(error: Exception) -> str:
@@ -288,14 +254,13 @@ def _end_runs(study: str) -> None:
                 job.remove()
 
 
-def _measure(job: Job, seconds: float, look: Callable[[], None]) -> scaling.Run:
+def _measure(job: Job, seconds: float) -> scaling.Run:
     """Follow a job until it has been measured, and end it. Raises JobFailed, InvalidSpec."""
     reader = StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
             if reader.read() and _is_enough(scaling.measured(reader.times()), seconds):
                 break
-            look()
             time.sleep(_LOOK)
     finally:  # also when this is interrupted
         if not job.state.ended:
@@ -321,25 +286,9 @@ def _is_enough(found: scaling.Run | None, seconds: float) -> bool:
     return found.seconds >= seconds and (found.error <= _PRECISE * found.rate or found.seconds >= _AT_MOST * seconds)
 
 
-class _Lines:
-    """Prints what each run came to, in a terminal."""
-
-    def update(self) -> None:
-        """Nothing changes between two lines."""
-
-    def measured(self, backend: str, count: int, runs: Sequence[scaling.Run]) -> None:
-        """Print what a run came to."""
-        run = runs[-1]
-        unit = "samples" if run.counts_samples else "batches"
-        sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
-        sys.stderr.flush()
-
-    def settle(self) -> None:
-        """Say no more."""
-
-
-def _output(id_: str) -> Output | _Lines:
-    """Return where the study is shown while it goes on: in a notebook's cell, or as lines."""
-    from distdl_jupyter.widgets.scaling import Output, in_notebook
-
-    return Output(id_) if in_notebook() else _Lines()
+def _report(backend: str, count: int, runs: Sequence[scaling.Run]) -> None:
+    """Print the throughput of the newest of ``runs``."""
+    run = runs[-1]
+    unit = "samples" if run.counts_samples else "batches"
+    sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
+    sys.stderr.flush()

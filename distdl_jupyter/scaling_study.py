@@ -7,7 +7,6 @@ its ``steps.jsonl``. So any process may open a study, while it goes on and after
 from __future__ import annotations
 
 import functools
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimes
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.node.processes import has_ended, mark
-from distdl_jupyter.views.scaling import ScalingShown
-from distdl_jupyter.views.scaling_panel import SIZE, Facts
+from distdl_jupyter.views.scaling import Facts, ScalingShown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,11 +60,6 @@ def find(id_: str = "", *, over: bool = False) -> ScalingShown:
     ``over`` says that no further run will come, which else shows some seconds after the last one.
     """
     return _read(_listed(id_), over=over)
-
-
-def runs_of(id_: str) -> list[str]:
-    """Return the jobs of a study by their ids, the oldest first. Raises JobNotFound."""
-    return [one.row.id for one in _listed(id_)]
 
 
 def _listed(id_: str) -> list[Listed]:
@@ -184,37 +177,7 @@ def _facts(spec: JobSpec, runs: Sequence[StudyRun], listed: Sequence[Listed], *,
         done=done, size=group.size, runs=len(runs), seconds=last - rows[0].created,
         processes=tuple(plan.get("processes", ())), backends=tuple(plan.get("backends", ())),
         stragglers={key: same for key, found in by_point.items() if (same := _same(found)) is not None},
-        epoch_samples=plan.get("epoch_samples"), learning_rate=plan.get("learning_rate"),
-        scales_rate=bool(plan.get("scales_rate")), vm_size=spec.vm_size or "",
-        price_per_hour=spec.price_per_hour, currency=spec.currency, price_source=spec.price_source,
-        rehearsal=_rehearsal(spec, tuple(plan.get("backends", ()))),
     )  # fmt: skip
-
-
-def _rehearsal(spec: JobSpec, backends: Sequence[str]) -> str:
-    """Return code that measures the same on two emulated nodes, "" where it is not known, or runs elsewhere."""
-    group, command = spec.group, spec.source.command
-    if group is None or spec.cluster != "local" or spec.cluster_options.get("rehearse"):
-        return ""
-    counts = sorted({one for one in group.plan.get("processes", ()) if one % 2 == 0} | {2})
-    counts = counts if len(counts) > 1 else [2, 4]
-    if spec.kind == "cell" and command.startswith("%%"):
-        first, *rest = shlex.split(command)
-        kept = [word for at, word in enumerate(rest) if not _counts(word) and not (at and _counts(rest[at - 1]) == 2)]
-        line = [first, "--scale", ",".join(map(str, counts)), "-N", "2", *kept, "--rehearse", SIZE]
-        return f"{' '.join(word if word == SIZE else shlex.quote(word) for word in line)}\n{spec.source.code}"
-    if spec.kind == "function":
-        name = command.partition("(")[2].partition(",")[0]
-        return (f"from distdl_jupyter import scale\n\n# With the same args= and kwargs= as before.\n"
-                f'scale({name}, processes={counts}, nodes=2, backends={[*backends]}, rehearse="{SIZE}")')  # fmt: skip
-    return ""
-
-
-def _counts(word: str) -> int:
-    """Return of how many words a flag is that says how many processes or nodes there are, 0 for another."""
-    if word in ("--scale", "-N"):
-        return 2
-    return int(word.startswith(("--scale=", "-N")))
 
 
 def _done(runs: Sequence[StudyRun]) -> int:

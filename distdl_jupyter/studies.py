@@ -132,9 +132,12 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
 
 
 def _efficiency(means: dict[tuple[str, int], float]) -> float | None:
-    """Return the rate of each process of the most as a share of that of the fewest, of the first backend."""
+    """Return the rate of each process of the most as a share of that of the fewest, of the first backend.
+
+    None for runs that cannot be compared.
+    """
     own = sorted((count, rate) for (backend, count), rate in means.items() if backend == next(iter(means))[0])
-    return (own[-1][1] / own[-1][0]) / (own[0][1] / own[0][0]) if len(own) > 1 else None
+    return scaling.efficiency(own[0], own[-1]) if len(own) > 1 else None
 
 
 # sweeps ------------------------------------------------------------------------------------------

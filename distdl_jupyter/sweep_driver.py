@@ -123,6 +123,20 @@ class _Going:
     is_pruned: bool = field(default=False)
 
 
+def stored_study(folder: JobFolder) -> optuna.Study | None:
+    """Return the study in the journal of a sweep's folder, None where there is none yet or any more."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    journal = folder.path / "journal.log"
+    if not journal.exists():
+        return None
+    storage = JournalStorage(JournalFileBackend(str(journal)))
+    names = optuna.study.get_all_study_names(storage)
+    return optuna.load_study(study_name=names[0], storage=storage) if names else None
+
+
 class Driver:
     """One sweep, from where it stands to its end."""
 

@@ -12,9 +12,10 @@ import dataclasses
 import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter import capture, client, jobspec, rerun, studies, sweep_study
+from distdl_jupyter import capture, client, jobspec, rerun, studies, sweep_driver, sweep_study
 from distdl_jupyter.capture.free_names import parse
 from distdl_jupyter.core import atomic_write, space
 from distdl_jupyter.core.checkpoints import more_is_better
@@ -80,6 +81,29 @@ class Sweep(SweepShown):
             raise ResultUnavailable(says, code="sweep-without-best", hint=more)
         assert isinstance(study.best, SweepTrial)
         return study.best
+
+    def figure(self, kind: Literal["history", "parameters"] = "history") -> Any:
+        """Return a plotly Figure by ``optuna.visualization``.
+
+        ``history`` shows the values of the trials in the order of their start, ``parameters`` the parallel coordinates.
+        Raises InvalidSpec, PluginUnavailable without Optuna, ResultUnavailable before the first trial or if the folder
+        of the sweep was deleted.
+        """
+        if kind not in ("history", "parameters"):
+            raise InvalidSpec(
+                f"Unknown figure {kind!r} of a sweep. Use one of: history, parameters.",
+                code="figure-unknown",
+                field="kind",
+            )
+        _check_optuna()
+        from optuna.visualization import plot_optimization_history, plot_parallel_coordinate
+
+        study = sweep_driver.stored_study(sweep_study.folder(self.id))
+        if study is None:
+            raise ResultUnavailable(f"Sweep {self.id} has no stored trials, so there is no figure.",
+                                    code="sweep-without-trials")  # fmt: skip
+        plot = plot_optimization_history if kind == "history" else plot_parallel_coordinate
+        return plot(study, target_name=escape(self.study.plan.metric))
 
     def wait(self, timeout: float | None = None) -> Sweep:
         """Wait until the sweep has ended, at most ``timeout`` seconds, and return this handle.
@@ -287,12 +311,7 @@ def _check_plan(plan: Plan) -> None:
             code="prune-after-invalid",
             field="prune_after",
         )
-    if importlib.util.find_spec("optuna") is None:
-        raise PluginUnavailable(
-            "A sweep needs Optuna, which is not installed.",
-            code="optuna-missing",
-            hint="Install it: pip install 'distdl-jupyter[sweep]'",
-        )
+    _check_optuna()
     try:
         made(plan, plan.seed)
     except ImportError as error:
@@ -301,6 +320,15 @@ def _check_plan(plan: Plan) -> None:
             code="sampler-package-missing",
             hint=f"Run pip install {error.name}, or choose another sampler.",
         ) from None
+
+
+def _check_optuna() -> None:
+    if importlib.util.find_spec("optuna") is None:
+        raise PluginUnavailable(
+            "A sweep needs Optuna, which is not installed.",
+            code="optuna-missing",
+            hint="Install it: pip install 'distdl-jupyter[sweep]'",
+        )
 
 
 def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:

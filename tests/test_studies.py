@@ -53,6 +53,9 @@ def test_a_scaling_study_says_how_near_to_ideal_the_most_processes_come():
     (shown,) = studies.rows(runs)
     assert (shown.name, shown.state, shown.done, shown.total) == ("Scaling of digits", "completed", 2, 2)
     assert (shown.metric, shown.value) == ("% of ideal", 75)
+    fast = [of(scale(3000.0), 7, process_count_per_node=2), of(scale(3000.0), 6, process_count_per_node=2)]
+    (unlike,) = studies.rows([*fast, *runs[2:]])
+    assert (unlike.metric, unlike.value, unlike.done) == ("", None, 2)
     # The second run of the last point is missing, and none follows: it was ended.
     (shown,) = studies.rows(runs[1:])
     assert (shown.state, shown.done, shown.ended) == ("canceled", 1, runs[1].ended)

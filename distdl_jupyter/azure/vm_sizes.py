@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.azure.prices import PREFIX
-from distdl_jupyter.core import link
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import TIMES
-from distdl_jupyter.core.link import Link
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,31 +196,6 @@ def _series_keys(series: str) -> set[str]:
     word = series.split(" (", maxsplit=1)[0]
     keys = {_key(one) for one in (word, f"{word}-series", *([f"{word}v1"] if "(v1)" in series else []))}
     return keys | {key.replace("_", "") for key in keys}
-
-
-def link_of(text: str) -> Link:
-    """Return the link that ``1gbit,0.2ms`` or ``NC64as_T4_v3,0.2ms`` means.
-
-    That of a size is its Ethernet, which Gloo and MPI over TCP go by; where only InfiniBand is stated, that. No page
-    states a latency: without one it is 0, so what more a message takes is what runs have measured. Raises InvalidSpec
-    for a size that is unknown, or of which no rate is stated.
-    """
-    name, bits, latency = link.words(text)
-    if bits is not None:
-        return Link(bits, latency or 0.0, "set by you")
-    size = find(name)
-    by_infiniband = size.ethernet_gbps is None
-    gbps = size.infiniband_gbps_per_vm if by_infiniband else size.ethernet_gbps
-    if not gbps:
-        raise InvalidSpec(
-            f"The network rate of {size.name} is not documented.",
-            code="vm-size-without-network-rate",
-            field="rehearse",
-            hint="Set the rate, for example 32gbit.",
-        )
-    said = f"{'InfiniBand' if by_infiniband else 'Ethernet'} rate: {size.source}"
-    said += "; latency: " + ("set by you" if latency is not None else "not documented")
-    return Link(1e9 * gbps, latency or 0.0, said, size.name)
 
 
 def select(

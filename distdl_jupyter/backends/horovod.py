@@ -134,13 +134,6 @@ class HorovodBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""
-        if placement.rehearsed and options.controller != "gloo":
-            raise InvalidSpec(
-                "A rehearsal does not support horovod-mpi, because mpirun cannot reach the networks of the nodes.",
-                code="rehearse-backend-unsupported",
-                field="rehearse",
-                hint="Use horovod-gloo or torch, or remove rehearse.",
-            )
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
 
 

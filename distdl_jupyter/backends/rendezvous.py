@@ -17,7 +17,7 @@ import socket
 import sys
 from collections import defaultdict
 
-from distdl_jupyter.worker import import_recorder, network
+from distdl_jupyter.worker import import_recorder
 from distdl_jupyter.worker.watch import rendezvous_secret
 
 READY = "rendezvous ready"
@@ -154,5 +154,4 @@ async def _main(address: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    network.enter(os.environ)
     asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

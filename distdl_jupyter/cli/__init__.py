@@ -201,9 +201,6 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=10.0, metavar="S", help="length of each run in seconds (default: 10)"
     )
     one.add_argument("--csv", action="store_true", help="print one line per number of processes, times in seconds")
-    one.add_argument(
-        "--epoch-samples", type=float, metavar="N", help="number of samples per epoch, to show the cost of an epoch"
-    )
     one.add_argument("--show", metavar="ID", help="show an existing study (its id or the last part of it)")
     one.add_argument("--resume", metavar="ID", help="continue an interrupted study; finished measurements are kept")
     _add_script_flags(one)
@@ -414,8 +411,7 @@ def _measured(chosen: argparse.Namespace) -> ScalingShown:
         )
     options = _options(chosen)
     draft = capture.capture_script(chosen.script, None, chosen.arguments)
-    return scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds,
-                              epoch_samples=chosen.epoch_samples)  # fmt: skip
+    return scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds)
 
 
 def _check(chosen: argparse.Namespace) -> int:

@@ -336,8 +336,6 @@ class Cluster(ABC):
     stages: ClassVar[bool] = False
     #: Whether it installs a job's packages on its nodes before ranks start.
     installs: ClassVar[bool] = False
-    #: Whether its nodes can meet over links of a rate and a latency that the job asks for.
-    rehearses: ClassVar[bool] = False
     #: Whether it takes sources with ``mode=mount``, which are read over the network while the ranks train.
     mounts: ClassVar[bool] = False
     #: Whether each of its nodes costs money for every hour that it is up.

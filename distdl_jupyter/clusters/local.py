@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distdl_jupyter.clusters.base import Staging
-    from distdl_jupyter.clusters.rehearsal import Rehearsal
     from distdl_jupyter.clusters.stagers import Staged
     from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
@@ -67,7 +66,6 @@ class LocalCluster(Cluster):
     Options = LocalOptions
     stages = True
     installs = True
-    rehearses = True
     slots = True
     serves = True
 
@@ -78,7 +76,6 @@ class LocalCluster(Cluster):
         self._taken: list[int] | None = None
         self._staged: dict[int, Staged] = {}
         self._notices: list[Notice] = []
-        self._rehearsal: Rehearsal | None = None
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -124,24 +121,11 @@ class LocalCluster(Cluster):
         if context.staging is not None:
             self._staged = _staged(spec, placement, context.staging, context)
         try:
-            # A number that is free here is free in a new network, too.
             reserved = self._ports.reserve(ports, _ADDRESS)
             placement = with_ports(placement, context.rank_ports, self._rank_ports)
         except OSError as error:
             raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
-        if placement.rehearsed:
-            self._rehearse(spec)
         return dataclasses.replace(placement, ports=tuple(reserved))
-
-    def _rehearse(self, spec: JobSpec) -> None:
-        """Make the network of the nodes. Raises LaunchFailed."""
-        from distdl_jupyter.azure.vm_sizes import link_of
-        from distdl_jupyter.clusters.rehearsal import Rehearsal
-
-        link = link_of(spec.rehearse)
-        self._rehearsal = Rehearsal(spec.node_count, link)
-        self._notices.append(Notice("info", f"Rehearsal on {link}: the nodes communicate at this rate and reach "
-                                    "nothing else.", "rehearsal"))  # fmt: skip
 
     def _look_for_room(self, spec: JobSpec, context: Context) -> None:
         from distdl_jupyter.node import headroom
@@ -204,9 +188,6 @@ class LocalCluster(Cluster):
         _check_room(spec)
         each = spec.gpus or 1
         emulated = spec.node_count > 1
-        address, interface, rehearsed = _ADDRESS, "lo0" if sys.platform == "darwin" else "lo", False
-        if spec.rehearse:
-            address, interface, rehearsed = *_rehearsed(spec), True
         here = socket.gethostname()
         places = tuple(
             RankSlot(
@@ -221,13 +202,12 @@ class LocalCluster(Cluster):
         )
         return Placement(
             ranks=places,
-            address=address,
+            address=_ADDRESS,
             ports=(),
-            interface=interface,
-            cores_per_rank=spec.cores or max(1, cores() // spec.process_count),
+            interface="lo0" if sys.platform == "darwin" else "lo",
+            cores_per_rank=spec.cores or max(1, cores() // spec.most_processes),
             emulated=emulated,
-            rehearsed=rehearsed,
-            remote_shell=_remote_shell() if emulated and not rehearsed else (),
+            remote_shell=_remote_shell() if emulated else (),
         )
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
@@ -235,7 +215,7 @@ class LocalCluster(Cluster):
         from distdl_jupyter.clusters.agents import run as agent_run
         from distdl_jupyter.clusters.local_node import LocalNodes
 
-        nodes = LocalNodes(spec, context, self._ports, self._slot, self._staged, self._rehearsal)
+        nodes = LocalNodes(spec, context, self._ports, self._slot, self._staged)
         nodes.notices += self._notices
         return agent_run.start(placement, plan, context, nodes)
 
@@ -248,16 +228,6 @@ class LocalCluster(Cluster):
         run_dir.sweep(job_id)
         stagers.forget(job_id)
         return sorted(found)
-
-
-def _rehearsed(spec: JobSpec) -> tuple[str, str]:
-    """Return the address of the first node and the interface of all. Raises InvalidSpec."""
-    from distdl_jupyter.azure.vm_sizes import link_of
-    from distdl_jupyter.clusters import rehearsal
-
-    link_of(spec.rehearse)
-    rehearsal.check(spec.node_count)
-    return rehearsal.address(0), rehearsal.INTERFACE
 
 
 def _remote_shell() -> tuple[str, ...]:

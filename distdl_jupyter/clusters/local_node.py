@@ -24,7 +24,6 @@ from distdl_jupyter.worker import import_recorder
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.clusters.rehearsal import Rehearsal
     from distdl_jupyter.core.plan import RankSlot
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.node.channels import Source
@@ -200,9 +199,8 @@ class LocalNodes(Nodes[Node]):
     """This machine, on which all nodes of a job are emulated. ``staged`` is what each node's ranks get."""
 
     def __init__(
-        self, spec: JobSpec, context: Context, ports: Ports, slot: Slot | None, staged: Mapping[int, stagers.Staged],
-        rehearsal: Rehearsal | None = None,
-    ) -> None:  # fmt: skip
+        self, spec: JobSpec, context: Context, ports: Ports, slot: Slot | None, staged: Mapping[int, stagers.Staged]
+    ) -> None:
         self._agent = LocalAgent(spec, context.folder.path)
         folder = str(context.folder.path)
         super().__init__([Node(self._agent, folder, directory=spec.working_directory, run=str(self._agent.run))])
@@ -210,9 +208,6 @@ class LocalNodes(Nodes[Node]):
         self._ports = ports
         self._slot = slot
         self._staged = staged
-        self._rehearsal = rehearsal
-        if rehearsal is not None:
-            rehearsal.write_hosts(self._agent.run)
         for one in staged.values():  # all nodes are this machine: they have one environment
             self.nodes[0].python = one.python
 
@@ -234,14 +229,11 @@ class LocalNodes(Nodes[Node]):
         own = {**variables, **(self._staged[place.node].variables if self._staged else {})}
         if place.rank == 0:
             own |= self._learning("rank-0")
-        return own | self._network(place.node)
+        return own
 
     def of_service(self, number: int) -> dict[str, str]:
         """Let a service record its imports; it runs on the first node."""
-        return self._learning(f"service-{number}") | self._network(0)
-
-    def _network(self, node: int) -> dict[str, str]:
-        return {} if self._rehearsal is None else self._rehearsal.variables(node)
+        return self._learning(f"service-{number}")
 
     def _learning(self, name: str) -> dict[str, str]:
         """Let a process record what it has imported, for the next job's warm start."""
@@ -268,7 +260,5 @@ class LocalNodes(Nodes[Node]):
         self._ports.release()
         if self._slot is not None:
             self._slot.release()
-        if self._rehearsal is not None:
-            self._rehearsal.close()
         if self._staged:
             stagers.forget(self._context.folder.id)

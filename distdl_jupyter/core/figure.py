@@ -148,7 +148,7 @@ def _band_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
         *branch_traces(look.branch.rows, look.branch.name, look.branch.step, y, theme),
     ]
     right = 9 + 7 * len(label) if label else 14
-    x = _step_axis([*(row.step for row in band.rows), *look.branch.steps], look)
+    x = steps_axis([*(row.step for row in band.rows), *look.branch.steps], look)
     legend = bool(wide or band.marks or look.branch.rows)
     return Plot(traces, x, y, right, int(legend), note, "x unified")
 
@@ -168,12 +168,12 @@ def _ranks_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
         marks_trace(band.marks, y, theme),
         *branch_traces(look.branch.rows, look.branch.name, look.branch.step, y, theme),
     ]
-    x = _step_axis([*(step for line in lines for step in line.steps[:1] + line.steps[-1:]), *look.branch.steps], look)
-    rows = _legend_rows(traces, look.width - 60) if len(lines) > 1 or look.branch.rows else 0
+    x = steps_axis([*(step for line in lines for step in line.steps[:1] + line.steps[-1:]), *look.branch.steps], look)
+    rows = legend_rows(traces, look.width - 60) if len(lines) > 1 or look.branch.rows else 0
     return Plot(traces, x, y, 14, rows, note, "x unified" if coloured else "closest")
 
 
-def _legend_rows(traces: list[Trace], width: int) -> int:
+def legend_rows(traces: list[Trace], width: int) -> int:
     """Return how many rows the legend needs: an entry is its sign, its text and some air, and rows are filled."""
     names = [trace["name"].replace("%{meta[0]}", *trace.get("meta", [""])) for trace in traces if trace["showlegend"]]
     widest = max((46 + 6 * len(name) for name in names), default=0)
@@ -189,7 +189,8 @@ def chosen_value_axis(values: list[float], look: Look) -> tuple[Axis, str]:
     return value_axis(values, most), "The log scale shows only values above 0." if look.log and values else ""
 
 
-def _step_axis(steps: list[float], look: Look) -> Axis:
+def steps_axis(steps: list[float], look: Look) -> Axis:
+    """Return the axis of these steps."""
     return step_axis(min(steps, default=0.0), max(steps, default=1.0), max(2, (look.width - 54) // 62))
 
 
@@ -236,9 +237,9 @@ _LEGEND = {
     "itemclick": False,
     "itemdoubleclick": False,
 }
-CORNER = {"showarrow": False, "xref": "paper", "yref": "paper"}
-_STEP = {**CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}
-_NOTE = {**CORNER, "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
+_CORNER = {"showarrow": False, "xref": "paper", "yref": "paper"}
+_STEP = {**_CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}
+_NOTE = {**_CORNER, "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
 
 
 def _ticks(axis: Axis) -> Figure:

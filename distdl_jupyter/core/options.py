@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.core import humanize, link, tracking
+from distdl_jupyter.core import humanize, tracking
 from distdl_jupyter.core.alerts import check_rules
 from distdl_jupyter.core.data import DataSource, blob_place
 from distdl_jupyter.core.errors import InvalidSpec
@@ -193,13 +193,6 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
                 hint="Use a name that does not begin with DISTDL_.",
             )
     return {name: str(text) for name, text in pairs.items()}
-
-
-def _link(value: Any, _field: str) -> str | None:
-    if value in (None, ""):
-        return None
-    link.words(str(value))
-    return str(value)
 
 
 def _outputs(value: Any, field: str) -> str | None:
@@ -398,12 +391,6 @@ class JobOptions:
         default=False, check=_yes_or_no, switch=True, by_default="no",
         help_="Start although the code uses a name that nothing defines", label="Undefined names",
         shown=lambda allowed: "allowed" if allowed else "refused",
-    )  # fmt: skip
-    #: The link of each emulated node: ``1gbit,0.2ms``, or a VM size with or without a latency. "": the loopback.
-    rehearse: str = _option(
-        "", _link,
-        "Simulate several nodes on this machine over slower links: a rate and a latency, such as 1gbit,0.2ms, or "
-        "the VM size whose link to use, such as NC64as_T4_v3", metavar="LINK", label="Simulated link", shown=link.shown,
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(

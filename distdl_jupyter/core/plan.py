@@ -56,8 +56,6 @@ class Placement:
     network: str = ""
     #: True when several logical nodes share one machine.
     emulated: bool = False
-    #: True when these have networks of their own, in which no launcher can reach them.
-    rehearsed: bool = False
     #: Words that run a command on a node when its host and the command follow, as "ssh" does; () where there are none.
     remote_shell: tuple[str, ...] = ()
 

@@ -76,25 +76,6 @@ def step_axis(low: float, high: float, most: int = 6) -> Axis:
     return Axis(axis.low, axis.high, kept)
 
 
-#: Distances between ticks of an axis of time, in seconds.
-_TIME_STEPS = (
-    0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200,
-)  # fmt: skip
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-
-
-def time_axis(high: float, most: int = 6) -> Axis:
-    """Return the axis of seconds since a beginning, from 0, with ticks where a clock has them: 30 s, 5 min, 2 h."""
-    high = max(0.1, min(high, _HUGE))
-    step = next((step for step in _TIME_STEPS if high / step <= most), None)
-    if step is None:
-        step = 86_400 * _round_up(high / most / 86_400)
-    # One unit for all ticks: "90 s" reads easier beside "60 s" than "1 min 30 s".
-    unit, name = next(((unit, name) for unit, name in _UNITS if step >= unit), (1, "s"))
-    amount = math.floor(high / step + 1e-9) + 1
-    return Axis(0.0, high, tuple((n * step, f"{n * step / unit:,.6g} {name}") for n in range(amount)))
-
-
 def _extent(values: Iterable[float]) -> tuple[float, float]:
     """Return finite ends that differ enough to be told apart."""
     known = [min(_HUGE, max(-_HUGE, value)) for value in values] or [0.0, 1.0]

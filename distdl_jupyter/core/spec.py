@@ -116,6 +116,20 @@ class JobSpec(JobOptions):
         """World size: the number of ranks."""
         return self.node_count * self.process_count_per_node
 
+    @property
+    def most_processes(self) -> int:
+        """The number of processes of the largest run of its scaling study, else its own: they share this machine."""
+        return max([self.process_count, *self._study("processes")])
+
+    @property
+    def most_processes_per_node(self) -> int:
+        """The same of one node. Shares of cores go by it, so that all runs have equally many threads."""
+        counts = zip(self._study("processes"), self._study("nodes"), strict=True)
+        return max([self.process_count_per_node, *(count // nodes for count, nodes in counts)])
+
+    def _study(self, name: str) -> list[int]:
+        return self.group.plan[name] if self.group is not None and self.group.kind == "scale" else []
+
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON data."""
         return dataclasses.asdict(self)

@@ -3,12 +3,10 @@
 ``steps.jsonl`` of a job's folder has a line for each report of ``worker.step_times``::
 
     {"v", "t", "type": "steps", "attempt", "rank", "first", "size", "sending",
-     "records": [[seconds, data, rest, samples, wait, ...], ...], "gradients", "backward"}
+     "records": [[seconds, data, rest, samples, wait, ...], ...]}
 
 ``first`` is the first record's first step, from 0 in each attempt; a record is of ``size`` steps. Times are
 microseconds. ``sending`` is for how long the rank's busiest connection sent in these steps (``worker.links``).
-``gradients`` are the bytes of the gradients that each step averages over the ranks, ``backward`` is what the backward
-passes of these steps took without the wait at their end; both are missing where they were not seen.
 
 A collective operation ends for all ranks at about the same time, so the rank that was blocked shortest in it came
 last: for so long each rank was blocked by the operation itself (``communication``), and beyond that by the slowest
@@ -141,9 +139,6 @@ class StepTimes:
     #: For how many microseconds the busiest connection of each rank sent, in how many steps.
     sending: dict[int, tuple[int, int]] = field(default_factory=dict)
     why: str = ""
-    #: Bytes of the gradients that a step averages over the ranks, 0 for unknown; seconds of a mean backward pass.
-    gradients: int = 0
-    backward: float = 0.0
     ended: bool = False
 
     def ranks(self) -> list[RankTime]:
@@ -274,9 +269,6 @@ class StepTimesReader:
         #: The ranks of each attempt.
         self._ranks: dict[int, set[int]] = defaultdict(set)
         self._sending: dict[int, tuple[int, int]] = {}
-        self._gradients = 0
-        #: Microseconds of backward passes, in how many steps.
-        self._backward = (0, 0)
         #: A supervisor that goes on for another one may write some reports again.
         self._seen: set[tuple[int, int, int]] = set()
 
@@ -301,9 +293,6 @@ class StepTimesReader:
         self._ranks[attempt].add(one["rank"])
         for at, record in enumerate(one["records"]):
             self._records.setdefault((attempt, first + at * size, size), {})[one["rank"]] = record
-        self._gradients = one.get("gradients") or self._gradients
-        if first and (backward := one.get("backward")):
-            self._backward = (self._backward[0] + backward, self._backward[1] + size * len(one["records"]))
         if first:  # the connections are as old as the process, so the first count is of other things too
             spent, steps = self._sending.get(one["rank"], (0, 0))
             self._sending[one["rank"]] = spent + one["sending"], steps + size * len(one["records"])
@@ -319,9 +308,7 @@ class StepTimesReader:
         """
         records = [(place, found) for place, found in sorted(self._records.items()) if self._is_whole(place[0], found)]
         rows = [row for place, found in records or sorted(self._records.items()) for row in _compared(*place, found)]
-        spent, steps = self._backward
-        backward = spent * _MICRO / steps if steps else 0.0
-        return StepTimes(rows, hosts or {}, self._sending, gradients=self._gradients, backward=backward, ended=ended)
+        return StepTimes(rows, hosts or {}, self._sending, ended=ended)
 
     def _is_whole(self, attempt: int, found: Mapping[int, Record]) -> bool:
         waits = any(len(record) > HEAD for record in found.values())

@@ -30,7 +30,7 @@ _BACKENDS = "the backends"
 #: An option as it is given to a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags that say what the magic does rather than what the job is.
-OWN = ("out", "wait", "panel", "on_ranks", "check", "scale", "epoch_samples")
+OWN = ("out", "wait", "panel", "on_ranks", "check", "scale")
 #: What a sweep takes beside its parameters and the options of its trials.
 SWEEP = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
 
@@ -263,12 +263,6 @@ def _add_own_flags(parser: Parser) -> None:
         "--scale",
         metavar="1,2,4",
         help="Measure short runs on these numbers of processes instead; -b a,b compares backends.",
-    )
-    add(
-        "--epoch-samples",
-        type=float,
-        metavar="N",
-        help="With --scale: number of samples per epoch, to show the cost of an epoch.",
     )
     add("--check", action="store_true", help="Check the code with short runs, on several ranks and on one process, "
         "instead of starting a job.")  # fmt: skip

@@ -60,8 +60,6 @@ class Chosen(Request, frozen=True, kw_only=True):
     allow_undefined: bool = False
     #: Trackers, separated by commas; off for none.
     track: str = ""
-    #: The link of each emulated node as it was typed; it counts on this machine with several nodes only.
-    rehearse: str = ""
     data: tuple[DataRow, ...] = ()
     pip_packages: tuple[str, ...] = ()
     conda_packages: tuple[str, ...] = ()

@@ -197,7 +197,6 @@ def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> 
         "environment_variables": dict(variables) or None,
         "use_gpu": _USE_GPU[chosen.use_gpu],
         "metrics_from_output": None if chosen.metrics_from_output else False,
-        "rehearse": (chosen.compute_target == "local" and chosen.node_count > 1 and chosen.rehearse.strip()) or None,
         "data": datarows.words(chosen.data) or None,
         "outputs": chosen.outputs.strip() or None,
         "memory": chosen.memory.strip() or None,

@@ -83,8 +83,7 @@ class CellMagic:
         """Measure the cell on several numbers of processes."""
         from distdl_jupyter import scaling
 
-        samples = getattr(chosen, "epoch_samples", None)
-        found = scaling.of_options(draft, scaling.numbers(chosen.scale), options, epoch_samples=samples)
+        found = scaling.of_options(draft, scaling.numbers(chosen.scale), options)
         if out:
             self._session.keep(out, found)
         return found

@@ -32,7 +32,6 @@ def html(panel: SweepPanel) -> str:
     pruned = sum(one.state == "pruned" for one in panel.trials)
     summary = [f"{panel.done} of {plural(panel.size, 'trial')}", f"{running} running" if running else "",
                f"{pruned} pruned" if pruned else "", duration(panel.elapsed)]  # fmt: skip
-    names = [axis.name for axis in panel.axes]
     return page(
         "sweep.html",
         PAPER,
@@ -40,8 +39,8 @@ def html(panel: SweepPanel) -> str:
         state=State(panel.state),
         summary=" · ".join(filter(None, summary)),
         best=best and {"value": number(best.value or 0.0), "number": best.number,
-                       "values": [*zip(names, map(_word, best.values), strict=True)]},
-        columns=("Trial", panel.metric, *names, "Progress", "State", ""),
+                       "values": [*zip(panel.parameters, map(_word, best.values), strict=True)]},
+        columns=("Trial", panel.metric, *panel.parameters, "Progress", "State", ""),
         rows=[_row(one, panel) for one in panel.trials[:_ROWS]],
         more=max(0, len(panel.trials) - _ROWS),
         figure=_picture(panel),

@@ -141,7 +141,7 @@ class ClusterByName(Handler):
     async def patch(self, name: str, body: ScaleCluster) -> Cluster:
         """Change the number of nodes of a cluster."""
         target = await self.run_in_thread(
-            provision.scale, await self.run_in_thread(cluster_handles.find, name), body.node_count, body.min_nodes
+            provision.scale, await self.run_in_thread(cluster_handles.find, name), body.node_count
         )
         return (await shown(self.app, [target]))[0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import environment
@@ -26,7 +25,7 @@ class Compare(Handler):
 
     @answers(Comparison, query=CompareQuery, refuses=(404,))
     async def get(self, query: CompareQuery) -> Comparison:
-        """Compare jobs: their curves in one figure, their specs and results side by side."""
+        """Compare jobs: their curves of one metric in one figure, and the options that differ."""
         return await self.run_in_thread(_compared, query)
 
 
@@ -36,17 +35,13 @@ def _compared(query: CompareQuery) -> Comparison:
         raise InvalidSpec(f"ids must be 1 to {MOST} different jobs.", code="compare-ids-invalid", field="ids")
     readings = [_read(id_) for id_ in ids]
     subjects = [compare.ComparedJob(one.spec, one.view, one.book, environment.read(one.folder)) for one in readings]
-    now = time.time()
     metric = compare.chosen_metric(subjects, query.metric)
     return Comparison(
-        curve=compare.compared_curve(
-            subjects, metric, against=query.against, log=query.log, dark=query.dark, width=query.width,
-            height=query.height,
-        ),
+        curve=compare.compared_curve(subjects, metric, dark=query.dark, width=query.width, height=query.height),
         jobs=tuple(_row(one) for one in readings),
         metrics=compare.metric_names(subjects),
-        rows=compare.comparison_rows(subjects, now),
-    )  # fmt: skip
+        rows=compare.differing_rows(subjects),
+    )
 
 
 def _read(id_: str) -> CurveReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, ended_cache, job_queue, retention
+from distdl_jupyter import client, ended_cache, job_queue
 from distdl_jupyter.core import environment
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.state import State
@@ -21,7 +21,6 @@ from distdl_jupyter.server.schema import (
     Move,
     NewJob,
     Priority,
-    Prune,
     Result,
     TimeQuery,
 )
@@ -150,15 +149,6 @@ class CheckOfJob(Handler):
         job = await self.slowly(lambda: correctness.start_again(attached(id_)))
         correctness.finish_later(job)
         return await self.run_in_thread(row_of, job)
-
-
-class PruneJobs(Handler):
-    """The request to delete old jobs."""
-
-    @answers(retention.Pruned, body=Prune, refuses=(507,))
-    async def post(self, body: Prune) -> retention.Pruned:
-        """Delete ended jobs that are older than an age and not among the newest, or only list them."""
-        return await self.slowly(retention.prune, body.older, body.keep, dry_run=body.dry_run, only=body.only)
 
 
 class CancelJob(Handler):

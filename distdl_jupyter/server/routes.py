@@ -9,6 +9,7 @@ import re
 
 from distdl_jupyter.server.azure import Azure, AzureByCode, AzureOut, AzureSubscriptions
 from distdl_jupyter.server.base import Handler, Nothing
+from distdl_jupyter.server.choices import Choices
 from distdl_jupyter.server.clusters import CheckOfCluster, ClusterByName, Clusters
 from distdl_jupyter.server.compare import Compare
 from distdl_jupyter.server.events import Events
@@ -24,7 +25,6 @@ from distdl_jupyter.server.jobs import (
     Jobs,
     MoveJob,
     PriorityOfJob,
-    PruneJobs,
     QueueOfJobs,
     RerunJob,
     ResumeJob,
@@ -32,14 +32,11 @@ from distdl_jupyter.server.jobs import (
 )
 from distdl_jupyter.server.lazy_routes import BASE
 from distdl_jupyter.server.log import JobCurve, JobLog, JobMetrics
-from distdl_jupyter.server.machines import Choices, Forecast, MachinesOfCluster
-from distdl_jupyter.server.notifications import NotificationsOfUser, TestNotification
 from distdl_jupyter.server.outputs import OutputFile, Outputs
 from distdl_jupyter.server.pictures import JobPicture
 from distdl_jupyter.server.plugins import Advise, Plugins, VmSizes
 from distdl_jupyter.server.profile import JobProfiles, ProfileTrace
 from distdl_jupyter.server.resources import JobResources
-from distdl_jupyter.server.scaling import ResumeScaling, ScalingById
 from distdl_jupyter.server.stacks import JobStacks
 from distdl_jupyter.server.sweeps import ResumeSweep, RunBestOfSweep, StopSweep, SweepById, Sweeps
 from distdl_jupyter.server.tracking import TrackersOfJob
@@ -48,11 +45,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/clusters", Clusters),
     ("/clusters/{name}", ClusterByName),
     ("/clusters/{name}/check", CheckOfCluster),
-    ("/clusters/{name}/machines", MachinesOfCluster),
-    ("/clusters/{name}/forecast", Forecast),
     ("/choices", Choices),
     ("/jobs", Jobs),
-    ("/jobs/prune", PruneJobs),
     ("/jobs/{id}", JobById),
     ("/jobs/{id}/cancel", CancelJob),
     ("/jobs/{id}/priority", PriorityOfJob),
@@ -76,12 +70,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     ("/jobs/{id}/metrics", JobMetrics),
     ("/jobs/{id}/outputs", Outputs),
     ("/jobs/{id}/outputs/{path}", OutputFile),
-    ("/notifications", NotificationsOfUser),
-    ("/notifications/test", TestNotification),
     ("/queue", QueueOfJobs),
     ("/compare", Compare),
-    ("/scaling/{id}", ScalingById),
-    ("/scaling/{id}/resume", ResumeScaling),
     ("/sweeps", Sweeps),
     ("/sweeps/{id}", SweepById),
     ("/sweeps/{id}/stop", StopSweep),

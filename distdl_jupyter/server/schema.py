@@ -105,12 +105,6 @@ class Cluster:
     in_use: InUse | None
 
 
-class NewMachines(Request, frozen=True):
-    """What machines to make: the fields of the kind's ``wanted``."""
-
-    wanted: dict[str, Any]
-
-
 class ChoicesQuestion(Request, frozen=True):
     """What one ``option`` of a kind of cluster may be, where these ``options`` are filled in so far."""
 
@@ -142,10 +136,9 @@ class NewCluster(Request, frozen=True):
 
 
 class ScaleCluster(Request, frozen=True):
-    """How many nodes a cluster shall have, or may have; ``min_nodes`` stay up without a job. None changes nothing."""
+    """How many nodes a cluster shall have."""
 
-    node_count: Annotated[int, Meta(ge=0, le=10_000, description="nodes")] | None = None
-    min_nodes: Annotated[int, Meta(ge=0, le=10_000, description="nodes that keep running without a job")] | None = None
+    node_count: Annotated[int, Meta(ge=0, le=10_000, description="nodes")]
 
 
 class CheckCluster(Request, frozen=True):
@@ -172,18 +165,6 @@ class JobsQuery(Request, frozen=True):
     q: Annotated[str, Meta(description="text to find in name, id, cluster, backend or notebook")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000, description="maximum number of rows")] = 200
     offset: Annotated[int, Meta(ge=0, le=1_000_000, description="number of rows to skip")] = 0
-
-
-class Prune(Request, frozen=True):
-    """Which ended jobs to delete, by ``older`` or ``keep`` or both: what is old and not among the newest.
-
-    With ``dry_run`` nothing is deleted. ``only`` are the ids of the jobs that may go: those that a page has shown.
-    """
-
-    older: Annotated[str, Meta(description="an age with its unit: 30d, 12h, 4w or 90min")] | None = None
-    keep: Annotated[int, Meta(ge=0, le=1_000_000, description="number of newest jobs to keep")] | None = None
-    dry_run: bool = False
-    only: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +334,6 @@ class CompareQuery(Request, frozen=True):
 
     ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = ()
     metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = ""
-    against: Literal["step", "elapsed"] = "step"
-    log: bool = False
     dark: bool = False
     width: Pixels | None = None
     height: Pixels | None = None
@@ -362,7 +341,7 @@ class CompareQuery(Request, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Several jobs: their curves in one figure, and what was asked and came of each side by side."""
+    """Several jobs: their curves in one figure, and the options that differ."""
 
     curve: Curve
     jobs: tuple[JobRow, ...]

@@ -202,7 +202,6 @@ def _is_source_line(line: Any) -> bool:
 def _valid_steps(report: Fields) -> bool:
     return (
         all(_is_whole(report.get(name)) for name in ("first", "size", "sending"))
-        and all(_is_whole(report.get(name, 0)) for name in ("gradients", "backward"))
         and _is_list_of(report.get("gpu_memory", [0, 0]), _is_whole)
         and len(report.get("gpu_memory", [0, 0])) == 2
         and report["size"] > 0

@@ -27,7 +27,6 @@ class StepTimesWriter:
     def take(self, rank: int, report: dict[str, Any]) -> None:
         """Keep a report of one rank with the number of restarts before it, until ``flush`` writes it."""
         fields = {name: report[name] for name in ("first", "size", "sending", "records")}
-        fields |= {name: report[name] for name in ("gradients", "backward") if report.get(name)}
         attempt = self._recorder.view.restart_count
         line = {"v": VERSION, "t": report.get("t"), "type": "steps", "attempt": attempt, "rank": rank, **fields}
         self._lines.append(encode(line))

@@ -29,7 +29,6 @@ def plugin_view(kind: registry.Kind, name: str) -> Plugin:
             options=_options(plugin),
             problem=_problem(kind, plugin),
             remedy="",
-            wanted=_wanted(plugin),
             code="plugin-unavailable",
         )
     except DistDLError as error:
@@ -45,10 +44,6 @@ def _options(plugin: Any) -> dict[str, Any]:
     for name, values in suggestions.items():
         schema["properties"][name]["examples"] = list(values)
     return _mark_asked(schema, plugin)
-
-
-def _wanted(plugin: Any) -> dict[str, Any] | None:
-    return _mark_asked(json_schema(plugin.Wanted), plugin) if getattr(plugin, "can_create", False) else None
 
 
 def _mark_asked(schema: dict[str, Any], plugin: Any) -> dict[str, Any]:

@@ -1,52 +1,72 @@
-"""How training scales, as text, as HTML, as a figure and as a table; a notebook shows the panel (``scaling_panel``)."""
+"""How training scales: the sentences, a DataFrame and a plotly figure of a study."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core.humanize import count, number
-from distdl_jupyter.core.scaling import Forecast, Point, Scaling
-from distdl_jupyter.views import scaling_panel, table
-from distdl_jupyter.views.scaling_panel import Facts, Finding, batch_of, forecasts, learning_rate, milliseconds, shown
+from distdl_jupyter.core.humanize import count, duration, listing, number, plural
+from distdl_jupyter.core.scaling import Point, Scaling
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.step_times import Straggler
+from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from distdl_jupyter.views.schema import ScalingPanel
-
 _COLOURS, _MARKS = ("#0D47A1", "#212121", "#00695C", "#8E24AA"), ("circle", "square", "diamond", "triangle-up")
+#: The share of a step below which a loss is not worth a sentence.
+_LEAST = 0.03
+#: How far batches may be from those of weak or strong scaling, as a share.
+_LIKE = 0.1
+NOT_COMPARABLE = "not comparable"
+_NOTE = "Computation, communication and waiting are in ms per step, median of the ranks."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a study besides its points. ``done`` of ``size`` points are measured, in ``seconds``.
+
+    ``stragglers`` are by backend and number of processes.
+    """
+
+    id: str
+    state: State
+    #: Why it ended before its time, "" where it did not or nobody knows.
+    problem: str = ""
+    target: str = ""
+    hosts: tuple[str, ...] = ()
+    done: int = 0
+    size: int = 0
+    runs: int = 0
+    seconds: float = 0.0
+    processes: tuple[int, ...] = ()
+    backends: tuple[str, ...] = ()
+    stragglers: Mapping[tuple[str, int], Straggler] = field(default_factory=dict)
 
 
 class ScalingShown(Scaling):
-    """A scaling as a notebook shows it: ``print``, display, ``table``, ``figure``, ``forecast(n)``."""
+    """A scaling as a notebook shows it: ``print``, display, ``table``, ``figure``."""
 
     #: What is known of the study besides its points; None for points of no study.
     facts: Facts | None = None
 
     def __str__(self) -> str:
-        if not self.points:
-            return "\n".join(filter(None, (self._head, "No measurements yet.")))
-        mode = scaling_panel.scaling_mode(self)
-        known = self.panel.prices if self.facts else ()
-        prices = [f"{one.size}: {one.cost:.3g} {one.currency} per epoch" for one in known]
-        parts = (self._head, self.finding, table.text(self._rows()), *prices, scaling_panel.forecast_text(self),
-                 scaling_panel.note(self, self.facts, mode))  # fmt: skip
-        return "\n".join(filter(None, parts))
+        lines = [*self._head, *self.sentences]
+        if self.points:
+            lines += [table.text(self._rows()), _NOTE]
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        note = scaling_panel.note(self, self.facts, scaling_panel.scaling_mode(self))
-        rows = table.html(self._rows()) if self.points else ""
-        return f"<p><b>{escape(self.finding)}</b></p>{rows}<p>{escape(note)}</p>"
-
-    def _ipython_display_(self) -> None:
-        # By name: what draws the panel stands above this floor.
-        importlib.import_module("distdl_jupyter.widgets.scaling").show(self)
+        lines = "".join(f"<p>{escape(line)}</p>" for line in (*self._head, *self.sentences))
+        return f"{lines}{table.html(self._rows())}<p>{_NOTE}</p>" if self.points else lines
 
     def resume(self) -> ScalingShown:
         """Resume an interrupted study: keep its measurements and run the missing ones.
@@ -59,35 +79,113 @@ class ScalingShown(Scaling):
         return found
 
     @property
-    def panel(self) -> ScalingPanel:
-        """Return the content of the panel as plain data."""
-        assert self.facts is not None
-        return scaling_panel.panel(self, self.facts)
-
-    @property
     def id(self) -> str:
         """Return the id of the study, or "" for points that belong to no study."""
         return self.facts.id if self.facts else ""
 
     @property
-    def _head(self) -> str:
-        if self.facts is None:
-            return ""
-        title, about = f"Scaling of {self.name} ({self.id}): {self.facts.state.value}", self.panel
-        return " · ".join((title, *about.words, about.summary))
-
-    @property
-    def unit(self) -> str:
+    def unit(self) -> Literal["samples", "batches"]:
         """Return the unit of the rates: samples, or batches if the batch size is unknown."""
-        return scaling_panel.unit(self)
+        return "samples" if all(one.counts_samples for one in self.points) else "batches"
 
     @property
-    def finding(self) -> str:
-        """Return the bottleneck of the first backend at its highest number of processes."""
-        found = Finding.of(self, self.facts)
-        if found is not None:
-            return " ".join(filter(None, (found.headline, found.reason)))
-        return "Only one number of processes has been measured." if self.points else "No measurements yet."
+    def mode(self) -> Literal["weak", "strong", ""]:
+        """Return "weak" if each process has a batch of one size, "strong" if all share one, "" for neither."""
+        points = self.of(self.backends[0]) if self.points else []
+        if len(points) < 2 or self.unit != "samples":
+            return ""
+        first = points[0]
+        ratios = [(one.batch / first.batch, one.processes / first.processes) for one in points[1:]]
+        if all(abs(batch / processes - 1) <= _LIKE for batch, processes in ratios):
+            return "weak"
+        return "strong" if all(abs(batch - 1) <= _LIKE for batch, _ in ratios) else ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """Return which points are not comparable and why, then where the time of the largest run goes."""
+        if len(self.points) == len(self.backends):
+            return ["Only one number of processes has been measured." if self.points else "No measurements yet."]
+        return [*filter(None, map(self.why_not_comparable, self.points)), *filter(None, [self._finding()])]
+
+    def why_not_comparable(self, point: Point) -> str:
+        """Return why the efficiency of a point would say nothing, "" if the point is comparable."""
+        if self.efficiency(point) is not None:
+            return ""
+        first = self.of(point.backend)[0]
+        ratio = (point.rate / point.processes) / (first.rate / first.processes)
+        each = first.batch / first.processes, point.batch / point.processes
+        before, after = plural(first.processes, "process"), plural(point.processes, "process")
+        if abs(each[1] / each[0] - 1) > _LIKE:
+            reason = f"The batch of a process differs: {number(each[0])} with {before}, {number(each[1])} with {after}."
+        else:
+            reason = (
+                f"The computation of a step took {milliseconds(first.own)} ms with {before} and "
+                f"{milliseconds(point.own)} ms with {after}, for example because other programs used the machine. "
+                "Measure again while the machine is otherwise idle."
+            )
+        return (
+            f"{after} of {point.backend} are {NOT_COMPARABLE} with {before}, because each process would be "
+            f"{number(ratio)} times as fast. {reason}"
+        )
+
+    def _finding(self) -> str:
+        """Return what limits the most processes of the first backend."""
+        points = self.of(self.backends[0])
+        first, last = points[0], points[-1]
+        share = self.efficiency(last)
+        if len(points) < 2 or share is None:
+            return ""
+        return " ".join(filter(None, (f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal.",
+                                      self._lost_time(first, last))))  # fmt: skip
+
+    def _lost_time(self, first: Point, last: Point) -> str:
+        step = last.own + last.communication + last.waiting
+        straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
+        lost = {"communication": last.communication, "waiting": last.waiting, "own": last.own - first.own}
+        if straggler is not None and straggler.seconds >= max(_LEAST * step, lost["own"], lost["communication"]):
+            what = "sending data of rank {} over its link" if straggler.cause == "link" else "waiting for rank {}"
+            return (
+                f"{_share_of_step(straggler.seconds, last.batch / last.rate)} are spent {what.format(straggler.rank)}."
+            )
+        worst = max(lost, key=lambda name: lost[name])
+        if lost[worst] < _LEAST * step:
+            return ""
+        return (
+            _share_of_step(lost[worst], step)
+            + {
+                "communication": " are spent on communication.",
+                "waiting": " are spent waiting for other ranks, not always the same one.",
+                "own": f" are additional computation compared with {plural(first.processes, 'process')}, for example "
+                "because processes share cores.",
+            }[worst]
+        )
+
+    @property
+    def _head(self) -> list[str]:
+        """Return one line on the study: where it ran, with which processes and batches, and how far it is."""
+        facts = self.facts
+        if facts is None:
+            return []
+        hosts = ", ".join(facts.hosts[:4]) + (" ..." if len(facts.hosts) > 4 else "")
+        runs = f"{plural(facts.runs, 'short run')}, {duration(facts.seconds)}"
+        parts = (
+            f"Scaling of {self.name} ({self.id}): {facts.state.value}",
+            f"{facts.target}: {hosts}" if hosts and facts.target != "local" else facts.target,
+            f"{listing(facts.processes)} processes" if facts.processes else "",
+            listing(facts.backends),
+            self._batches(),
+            runs if facts.done == facts.size else f"{facts.done} of {facts.size} measured, {runs}",
+            facts.problem,
+        )
+        return [" · ".join(filter(None, parts))]
+
+    def _batches(self) -> str:
+        if not self.mode:
+            return ""
+        first = self.of(self.backends[0])[0]
+        if self.mode == "weak":
+            return f"weak scaling: batch of {count(round(first.batch / first.processes))} per process"
+        return f"strong scaling: total batch of {count(round(first.batch))}"
 
     def best(self) -> Point:
         """Return the point with the highest rate. Raises ValueError if nothing was measured."""
@@ -95,20 +193,21 @@ class ScalingShown(Scaling):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Return one row per backend and number of processes, measured and forecast; times are in seconds."""
+        """Return one row per backend and number of processes; times are in seconds.
+
+        ``efficiency`` is missing where runs are not comparable; ``not_comparable`` says why.
+        """
         import pandas as pd
 
-        every = self._shown()
-        rows = [
-            {**dataclasses.asdict(one), "efficiency": self.efficiency(one), "measured": isinstance(one, Point),
-             "error": one.error, "learning_rate": learning_rate(self, one, self.facts)}
-            for one in every
-        ]  # fmt: skip
-        return pd.DataFrame(rows).drop(columns=["low", "high"], errors="ignore").dropna(axis="columns", how="all")
+        return pd.DataFrame([
+            {**dataclasses.asdict(one), "efficiency": self.efficiency(one),
+             "not_comparable": self.why_not_comparable(one)}
+            for one in self.points
+        ])  # fmt: skip
 
     @property
     def figure(self) -> Any:
-        """Return a plotly Figure of rates over processes with the ideal line, and of forecasts with their error."""
+        """Return a plotly Figure of the measured rates over processes, with the ideal line."""
         import plotly.graph_objects as go
 
         figure = go.Figure()
@@ -118,16 +217,15 @@ class ScalingShown(Scaling):
             figure.add_scatter(
                 x=[one.processes for one in points], y=[one.rate for one in points], name=backend,
                 mode="lines+markers", line={"color": colour}, marker={"symbol": mark, "size": 9},
-                error_y={"array": [one.error for one in points]},
-                customdata=[100 * self.efficiency(one) for one in points],
-                hovertemplate="%{x} processes: %{y:.4s}, %{customdata:.0f} % of ideal",
+                error_y={"array": [one.error for one in points]}, customdata=[self._share(one) for one in points],
+                hovertemplate="%{x} processes: %{y:.4s}, %{customdata}",
             )  # fmt: skip
-            self._draw_forecasts(figure, points, colour, mark)
-        first = self.of(self.backends[0])[0]
-        ends = [first.processes, max(one.processes for one in self._shown())]
-        figure.add_scatter(x=ends, y=[first.rate * end / first.processes for end in ends], mode="lines", name="ideal",
-                           line={"color": "#757575", "dash": "dash", "width": 1}, hoverinfo="skip")  # fmt: skip
-        ticks = sorted({one.processes for one in self._shown()})
+        ticks = sorted({one.processes for one in self.points})
+        if self.points:
+            first = self.of(self.backends[0])[0]
+            ideal = [first.rate * end / first.processes for end in (ticks[0], ticks[-1])]
+            figure.add_scatter(x=[ticks[0], ticks[-1]], y=ideal, mode="lines", name="ideal", hoverinfo="skip",
+                               line={"color": "#757575", "dash": "dash", "width": 1})  # fmt: skip
         figure.update_layout(
             template="simple_white", height=380, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
             xaxis={"title": "processes", "type": "log", "tickvals": ticks, "ticktext": list(map(str, ticks))},
@@ -135,43 +233,30 @@ class ScalingShown(Scaling):
         )  # fmt: skip
         return figure
 
-    def _draw_forecasts(self, figure: Any, points: list[Point], colour: str, mark: str) -> None:
-        found = forecasts(self, points[0].backend)
-        if not found:
-            return
-        x, last = [points[-1].processes, *(one.processes for one in found)], points[-1]
-        low, high = [last.rate, *(one.low for one in found)], [last.rate, *(one.high for one in found)]
-        figure.add_scatter(x=[*x, *x[::-1]], y=[*high, *low[::-1]], fill="toself", fillcolor=colour, opacity=0.16,
-                           line={"width": 0}, hoverinfo="skip", showlegend=False)  # fmt: skip
-        figure.add_scatter(
-            x=x, y=[last.rate, *(one.rate for one in found)], mode="lines+markers", name=f"{last.backend}, forecast",
-            line={"color": colour, "dash": "dot"}, marker={"symbol": f"{mark}-open", "size": [0, *[9] * len(found)]},
-            customdata=[0.0, *(100 * one.efficiency for one in found)],
-            hovertemplate="%{x} processes: about %{y:.4s}, %{customdata:.0f} % of ideal",
-        )  # fmt: skip
-
-    def _shown(self) -> list[Point | Forecast]:
-        found: list[Point | Forecast] = []
-        for backend in self.backends:
-            found += [*self.of(backend), *forecasts(self, backend)]
-        return found
+    def _share(self, point: Point) -> str:
+        share = self.efficiency(point)
+        return NOT_COMPARABLE if share is None else f"{100 * share:.0f} % of ideal"
 
     def _rows(self) -> list[tuple[str, ...]]:
         head = ("processes", "backend", f"{self.unit}/s", "efficiency", "computation", "communication", "waiting",
-                "batch", "lr")  # fmt: skip
-        return [head, *map(self._row, shown(self))]
+                "batch")  # fmt: skip
+        order = self.backends
+        points = sorted(self.points, key=lambda one: (one.processes, order.index(one.backend)))
+        return [head, *map(self._row, points)]
 
-    def _row(self, one: Point | Forecast) -> tuple[str, ...]:
-        share = 100 * self.efficiency(one)
-        rate, efficiency = f"{number(one.rate)} ± {number(one.error)}", f"{share:.0f} %"
-        if isinstance(one, Forecast):
-            rate = f"about {rate}"
-            efficiency = f"{share:.0f} ± {100 * one.error / one.rate * self.efficiency(one):.0f} %"
+    def _row(self, one: Point) -> tuple[str, ...]:
         times = map(milliseconds, (one.own, one.communication, one.waiting))
-        batch, lr = batch_of(self, one), learning_rate(self, one, self.facts)
-        backend = one.backend if isinstance(one, Point) else f"{one.backend}, forecast"
-        return (count(one.processes), backend, rate, efficiency, *times, "" if batch is None else count(round(batch)),
-                "" if lr is None else f"{lr:.4g}")  # fmt: skip
+        return (count(one.processes), one.backend, f"{number(one.rate)} ± {number(one.error)}",
+                self._share(one).removesuffix(" of ideal"), *times, count(round(one.batch)))  # fmt: skip
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in ms without the unit, with a tenth below 100."""
+    return f"{1000 * seconds:.1f}" if seconds < 0.09995 else count(round(1000 * seconds))
+
+
+def _share_of_step(seconds: float, step: float) -> str:
+    return f"{milliseconds(seconds)} of {milliseconds(step)} ms per step"
 
 
 def displayable(scaling: Scaling) -> ScalingShown:

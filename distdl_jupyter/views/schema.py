@@ -574,14 +574,11 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One line of jobs side by side: a value for each job ("" where it has none), and which of them is the best."""
+    """One option in which jobs differ: a value for each job, "" where it has none."""
 
-    section: Literal["Spec", "Result"]
     field: str
     label: str
     values: tuple[str, ...]
-    differs: bool
-    best: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,8 +596,6 @@ class Plugin:
     options: dict[str, Any]
     problem: str
     remedy: str
-    #: The JSON schema of what is said of machines that this kind of cluster can make, None for one that makes none.
-    wanted: dict[str, Any] | None = None
     code: str = ""
 
 
@@ -630,128 +625,14 @@ class CheckpointRow:
     load: str
 
 
-# a scaling study ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingRow:
-    """One number of processes of one backend, measured or forecast.
-
-    Rates are samples (or batches) a second of all processes, times seconds of a step; efficiencies are in percent. A
-    forecast's errors are one standard error. ``slow`` is what the finding names: "own", "communication", "waiting".
-    """
-
-    backend: str
-    processes: int
-    nodes: int | None
-    measured: bool
-    rate: float
-    error: float
-    efficiency: float
-    efficiency_error: float
-    own: float
-    communication: float
-    waiting: float
-    batch: float | None
-    learning_rate: float | None
-    runs: int
-    slow: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingWithout:
-    """The rate that would be reached without the delay of one rank."""
-
-    backend: str
-    processes: int
-    rate: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingAction:
-    """What to do next: the words of a button, and the code that does it."""
-
-    action: str
-    code: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingPrice:
-    """What one epoch costs on ``nodes`` nodes of a size; ``low`` to ``high`` are one standard error of the forecast.
-
-    ``per_hour`` is the price of all nodes; ``network`` is what is between them, ``speed`` in words.
-    """
-
-    size: str
-    devices: str
-    network: str
-    speed: str
-    infiniband: bool
-    efficiency: float
-    efficiency_error: float
-    seconds: float
-    per_hour: float
-    cost: float
-    low: float
-    high: float
-    currency: str
-    lowest: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingPanel:
-    """A scaling study as far as it has come; ``done`` of ``size`` points are measured.
-
-    ``ideal`` is the rate of one process, of which n are to reach n times as much. ``well``: nothing limits it so much
-    that it is worth a warning. Texts are "" and lists empty where there is nothing to say.
-    """
-
-    id: str
-    name: str
-    state: StateName
-    problem: str
-    words: tuple[str, ...]
-    summary: str
-    done: int
-    size: int
-    unit: Literal["samples", "batches"]
-    mode: Literal["weak", "strong", ""]
-    rows: tuple[ScalingRow, ...]
-    ideal: float | None
-    without: ScalingWithout | None
-    well: bool
-    headline: str
-    reason: str
-    #: The last forecast, as a sentence.
-    detail: str
-    action: ScalingAction | None
-    note: str
-    prices: tuple[ScalingPrice, ...]
-    #: What the prices are of, on what they rest, and who says them.
-    price_title: str
-    price_notes: tuple[str, ...]
-
-
 # a sweep ------------------------------------------------------------------------------------------
 
 TrialState = StateName | Literal["pruned"]
 
 
 @dataclass(frozen=True, slots=True)
-class SweepAxis:
-    """One parameter: numbers from ``low`` to ``high``, or the words of its ``choices``."""
-
-    name: str
-    low: float | None
-    high: float | None
-    log: bool
-    choices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial: ``values`` in the order of the axes, as numbers or words; ``steps`` and ``means`` are its curve.
+    """One trial: ``values`` in the order of the parameters, as numbers or words; ``steps`` and ``means`` are its curve.
 
     ``done`` of ``total`` is its progress, the last step where none was reported. ``detail`` says why it ended early.
     """
@@ -788,7 +669,7 @@ class SweepPanel:
     size: int
     elapsed: float
     left: float | None
-    axes: tuple[SweepAxis, ...]
+    parameters: tuple[str, ...]
     trials: tuple[TrialRow, ...]
     best: int | None
     processes: int

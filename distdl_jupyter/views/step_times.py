@@ -78,9 +78,7 @@ def _look(part: str, slow: list[bool]) -> dict[str, Any]:
 
 def displayable(times: StepTimes) -> StepTimesShown:
     """Return the same as a notebook shows it."""
-    return StepTimesShown(
-        times.rows, times.hosts, times.sending, times.why, times.gradients, times.backward, times.ended
-    )
+    return StepTimesShown(times.rows, times.hosts, times.sending, times.why, times.ended)
 
 
 def job_time(times: StepTimes, last: int) -> JobTime:

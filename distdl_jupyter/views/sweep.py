@@ -1,4 +1,4 @@
-"""A sweep as text, as a table, as figures, and as the plain data of its panel (``SweepPanel``)."""
+"""A sweep as text, as a table, and as the plain data of its panel (``SweepPanel``)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
 from distdl_jupyter.core import humanize, machine, space, sweep
-from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.views import table
-from distdl_jupyter.views.schema import SweepAxis, SweepPanel, TrialRow
+from distdl_jupyter.views.schema import SweepPanel, TrialRow
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.sweep import Study, Trial
     from distdl_jupyter.views.schema import TrialState
 
-_BEST, _DONE, _RUNNING, _PRUNED = "#0D47A1", "#6f93bb", "#1976D2", "#8c8c8c"
 #: Processes that the best is offered to run on, at most.
 _MOST = 8
 
@@ -32,7 +30,7 @@ def panel(study: Study) -> SweepPanel:
         id=study.id, name=study.group.name, state=study.state.value, problem=study.problem, remedy=study.hint,
         words=_words(study), metric=study.plan.metric, maximize=study.plan.maximize, done=study.done,
         size=study.plan.trials, elapsed=sweep.duration(study), left=finite(sweep.left(study)),
-        axes=tuple(_axis(name, one) for name, one in study.plan.parameters.items()),
+        parameters=tuple(study.plan.parameters),
         trials=tuple(_row(one, study) for one in study.sorted()), best=best.number if best else None,
         processes=_processes(study), code=_code(best) if best else "",
     )  # fmt: skip
@@ -44,12 +42,6 @@ def _words(study: Study) -> tuple[str, ...]:
     early = "" if plan.pruner == "none" else f"{plan.pruner} pruning"
     return tuple(filter(None, (spec.compute_target, f"{plan.sampler} sampler",
                                f"{each} per trial, {plan.parallel} at a time", early)))  # fmt: skip
-
-
-def _axis(name: str, one: space.Range | space.Choice) -> SweepAxis:
-    if isinstance(one, space.Choice):
-        return SweepAxis(name, None, None, log=False, choices=tuple(word(value) for value in one.values))
-    return SweepAxis(name, one.low, one.high, log=one.log, choices=())
 
 
 def _row(one: Trial, study: Study) -> TrialRow:
@@ -163,17 +155,6 @@ class SweepShown:
         # By name: what draws the panel stands above this floor.
         importlib.import_module("distdl_jupyter.widgets.sweep").show(self)
 
-    def figure(self, kind: str = "curves", *, log: bool = False) -> Any:
-        """Return a plotly Figure of the ``curves`` of all trials, or of the ``parameters`` and their results."""
-        study = self.study
-        if kind not in ("curves", "parameters"):
-            raise InvalidSpec(
-                f"Unknown figure {kind!r} of a sweep. Use one of: curves, parameters.",
-                code="figure-unknown",
-                field="kind",
-            )
-        return _curves(study, log=log) if kind == "curves" else _parameters(study)
-
 
 def counted(study: Study) -> str:
     """Return how far a sweep is: ``14 of 20 trials``."""
@@ -188,58 +169,3 @@ def _counts(study: Study) -> str:
             f"{failed} without a value" if failed else ""]  # fmt: skip
     took = duration(sweep.duration(study))
     return " · ".join(filter(None, (counted(study), *more, took)))
-
-
-def _curves(study: Study, *, log: bool) -> Any:
-    import plotly.graph_objects as go
-
-    best, found = study.best, go.Figure()
-    for one in reversed(study.sorted()):
-        if not one.points:
-            continue
-        x, y = zip(*one.points, strict=True)
-        is_best = best is not None and one.number == best.number
-        style = {"color": _BEST, "width": 2.5} if is_best else _style(one)
-        values = ", ".join(f"{name} {word(value)}" for name, value in one.params.items())
-        label = f"trial {one.number}, the best" if is_best else f"trial {one.number}"
-        found.add_trace(go.Scatter(x=x, y=y, mode="lines", name=label, line=style, hovertext=escape(values),
-                                   showlegend=is_best))  # fmt: skip
-        if one.state == "pruned":
-            found.add_trace(go.Scatter(x=x[-1:], y=y[-1:], mode="markers", showlegend=False, hoverinfo="skip",
-                                       marker={"symbol": "x-thin-open", "color": _PRUNED, "size": 8}))  # fmt: skip
-    title = {"text": escape(study.plan.metric), "font": {"size": 13}}
-    margin, axis = {"l": 48, "r": 16, "t": 40, "b": 40}, {"type": "log" if log else "linear"}
-    found.update_layout(template="simple_white", title=title, xaxis_title="step", height=340, margin=margin, yaxis=axis)
-    return found
-
-
-def _style(one: Trial) -> dict[str, Any]:
-    if one.state == "pruned":
-        return {"color": _PRUNED, "width": 1.25}
-    return {"color": _DONE, "width": 1.25} if one.has_ended else {"color": _RUNNING, "width": 1.5, "dash": "dot"}
-
-
-def _parameters(study: Study) -> Any:
-    import math
-
-    import plotly.graph_objects as go
-
-    shown = [one for one in study.sorted() if one.value is not None]
-    dimensions = []
-    for name, axis in study.plan.parameters.items():
-        values = [one.params.get(name) for one in shown]
-        if isinstance(axis, space.Choice):
-            words = [word(value) for value in axis.values]
-            dimensions.append({"label": escape(name), "values": [words.index(word(value)) for value in values],
-                               "tickvals": [*range(len(words))], "ticktext": [*map(escape, words)]})  # fmt: skip
-        elif axis.log:
-            powers = [*range(math.ceil(math.log10(axis.low)), math.floor(math.log10(axis.high)) + 1)]
-            dimensions.append({"label": escape(name), "values": [math.log10(float(value or 1)) for value in values],
-                               "tickvals": powers, "ticktext": [f"{10.0**one:g}" for one in powers]})  # fmt: skip
-        else:
-            dimensions.append({"label": escape(name), "values": values, "range": [axis.low, axis.high]})
-    results = [one.value for one in shown]
-    dimensions.append({"label": escape(study.plan.metric), "values": results})
-    scale = "Blues" if study.plan.maximize else "Blues_r"
-    return go.Figure(go.Parcoords(dimensions=dimensions, line={"color": results, "colorscale": scale}),
-                     layout={"height": 340, "margin": {"l": 60, "r": 40, "t": 60, "b": 30}})  # fmt: skip

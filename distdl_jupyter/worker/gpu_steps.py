@@ -20,7 +20,7 @@ TIMEOUT = 2.0
 
 @dataclass(slots=True)
 class Measured:
-    """One step, in microseconds. ``passes`` are its backward passes, ``own`` without the waits at their ends."""
+    """One step, in microseconds. ``passes`` are its backward passes."""
 
     seconds: int
     data: int
@@ -28,7 +28,6 @@ class Measured:
     samples: int
     waits: list[int]
     passes: int = 0
-    own: int = 0
 
     def like(self, seconds: int) -> Measured:
         """Return a step of which only the whole time is known: what it takes longer than this one is rest."""
@@ -43,7 +42,7 @@ class _Step:
     previous_end: Any
     skipped: int
     end: Any = None
-    #: ("data", "wait" or "backward", begin, end).
+    #: ("data" or "wait", begin, end).
     intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
     #: The event before which all is rest, but for so many first intervals.
     rest: tuple[Any, int] | None = None
@@ -157,7 +156,7 @@ class GpuSteps:
 
     def _measured(self, step: _Step) -> Iterator[Measured]:
         """Yield the steps before one that have no events, whose parts are taken to be alike, and that step."""
-        parts: dict[str, list[int]] = {"data": [], "wait": [], "backward": []}
+        parts: dict[str, list[int]] = {"data": [], "wait": []}
         inside_rest = 0
         for at, (part, begin, end) in enumerate(step.intervals):
             taken = _microseconds(begin, end)
@@ -165,8 +164,8 @@ class GpuSteps:
             if step.rest is not None and at < step.rest[1]:
                 inside_rest += taken
         rest = 0 if step.rest is None else max(0, _microseconds(step.begin, step.rest[0]) - inside_rest)
-        seconds, own = _microseconds(step.begin, step.end), sum(parts["backward"])
-        measured = Measured(seconds, sum(parts["data"]), rest, step.samples, parts["wait"], own=own)
+        seconds = _microseconds(step.begin, step.end)
+        measured = Measured(seconds, sum(parts["data"]), rest, step.samples, parts["wait"])
         if step.skipped and step.previous_end is not None:
             seconds = _microseconds(step.previous_end, step.begin) // step.skipped
         yield from [measured.like(seconds)] * step.skipped

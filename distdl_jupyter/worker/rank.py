@@ -17,7 +17,6 @@ from distdl_jupyter.worker import (
     execute,
     import_recorder,
     installed,
-    network,
     payload,
     report,
     results,
@@ -38,7 +37,6 @@ def main() -> int:
     """Run this process's rank and return its exit code."""
     try:
         identity = identify(os.environ)
-        network.enter(os.environ)
     except (ValueError, LookupError, OSError) as error:
         os.write(2, f"This rank cannot start: {error}\n".encode())
         return MISUSED

@@ -24,7 +24,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from distdl_jupyter.worker import channel
@@ -105,8 +105,6 @@ class StepRecorder:
         self._gpu: GpuSteps | None = None
         #: Whether the process was blocked by a collective operation in any step.
         self.has_waited = False
-        #: Bytes of the gradients that a step averages, and nanoseconds of backward passes since the last report.
-        self._gradients = self._backward = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -124,8 +122,8 @@ class StepRecorder:
         #: Whether the forward or backward pass has begun.
         self._works = False
         self._samples = 0
-        #: Nanoseconds of backward passes, with and without the waits at their ends.
-        self._passes = self._own = 0
+        #: Nanoseconds of backward passes, with the waits at their ends.
+        self._passes = 0
         self._is_skipped, self._on_gpu = False, self._gpu is not None
         if self._gpu is not None and self.detailed and begin:
             self._gpu.begin(len(self._skipped))
@@ -186,13 +184,6 @@ class StepRecorder:
         """Take the begin of a backward pass."""
         if not self._is_elsewhere(now()):
             self._works = True
-            if self._gpu is not None:
-                self._gpu.open("backward")
-
-    @_harmless
-    def gradients(self, parameters: Iterable[Any]) -> None:
-        """Take the parameters whose gradients each step averages over the ranks."""
-        self._gradients = sum(one.numel() * one.element_size() for one in parameters if one.requires_grad)
 
     @_harmless
     def use_gpu(self, device: Any) -> None:
@@ -213,7 +204,6 @@ class StepRecorder:
     def arrived(self) -> int:
         """Return the moment at which this rank's own part of a backward pass is done; any thread may say so."""
         if self._gpu is not None:
-            self._gpu.close("backward")
             self._gpu.open("wait")
         return now()
 
@@ -222,13 +212,9 @@ class StepRecorder:
         """Take a backward pass that ends now; at ``arrival`` it began to wait for others, 0 if it does not wait."""
         if self._thread != threading.get_ident():
             return
-        whole = now() - begin
-        self._passes += whole
-        self._own += arrival - begin if arrival else whole
+        self._passes += now() - begin
         if arrival:
             self.wait(arrival)
-        elif self._gpu is not None:
-            self._gpu.close("backward")
 
     @_harmless
     def wait(self, begin: int) -> None:
@@ -369,13 +355,11 @@ class StepRecorder:
             self._samples,
             [wait // 1000 for wait in self._waits],
             self._passes // 1000,
-            self._own // 1000,
         )
 
     def _put_skipped(self, step: Measured) -> None:
         """Put steps into records that are like one that was measured; a pause is the rank's own, or a wait."""
         skipped, self._skipped = self._skipped, []
-        self._backward += 1000 * step.own * len(skipped)
         like: list[int] = []
         for nanoseconds, blocked in skipped:
             seconds = nanoseconds // 1000
@@ -406,7 +390,6 @@ class StepRecorder:
         waits = step.waits[:MOST_WAITS]
         if len(step.waits) > MOST_WAITS:
             waits[-1] += sum(step.waits[MOST_WAITS:])
-        self._backward += 1000 * step.own
         self._put_record([step.seconds, step.data, step.rest, step.samples, *waits])
 
     def _begin_record(self) -> None:
@@ -443,11 +426,8 @@ class StepRecorder:
                 from distdl_jupyter.worker import links  # the module socket, which most ranks never import
 
                 self._sending_at, sending = self._sent_at, links.time_sending()
-            if self._gradients:
-                more |= {"gradients": self._gradients, "backward": self._backward // 1000}
             if due and self._gpu is not None:
                 self._sending_at, more["gpu_memory"] = self._sent_at, self._gpu.memory()
-            self._backward = 0
             out.send("steps", first=first, size=size, records=records, sending=sending, **more)
 
 

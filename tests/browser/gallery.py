@@ -26,28 +26,12 @@ MOST_BYTES = 1_500_000
 
 def keep(name: str, *shown: Locator, dark: bool) -> None:
     """Keep a picture of what one element, or several together, take of the page."""
-    paste(name, [picture_of(*shown)], dark=dark)
-
-
-def picture_of(*shown: Locator) -> Image.Image:
-    """Return what the page looks like where some elements are."""
-    return _opened(shown[0].page.screenshot(clip=around(*shown), animations="disabled"))
-
-
-def paste(name: str, pictures: list[Image.Image], *, dark: bool) -> None:
-    """Keep pictures beside each other as one."""
-    gap = 40 * (len(pictures) > 1)
-    size = sum(one.width + gap for one in pictures) - gap, max(one.height for one in pictures)
-    sheet = Image.new("RGB", size, "#111111" if dark else "white")
-    left = 0
-    for one in pictures:
-        sheet.paste(one, (left, 0))
-        left += one.width + gap
-    colours = sheet.getcolors(sheet.width * sheet.height) or []
+    picture = _opened(shown[0].page.screenshot(clip=around(*shown), animations="disabled"))
+    colours = picture.getcolors(picture.width * picture.height) or []
     assert len(colours) > 20, f"{name} shows nothing"
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{name}{'-dark' if dark else ''}.png"
-    sheet.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def film(name: str, page: Page, clip: FloatRect, until: Callable[[], bool], *, dark: bool) -> None:

@@ -1,6 +1,6 @@
 """Every picture of README and of the site, made from real jobs, in the light and in the dark theme.
 
-``make pictures`` keeps them. The machines of Azure ML are pictured by ``test_machines.py``.
+``make pictures`` keeps them.
 """
 
 from __future__ import annotations
@@ -45,22 +45,6 @@ def train():
     return DigitsCNN, images.shape, batch_size, lr, epochs
 
 launcher(train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto", name="digits")
-"""
-SCALE = """import torch
-from distdl_jupyter import scale
-
-def train(lr=0.01):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(DigitsCNN())
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    data = torch.utils.data.TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
-    while True:
-        for x, y in torch.utils.data.DataLoader(data, batch_size=32, drop_last=True):
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            optimizer.zero_grad(); loss.backward(); optimizer.step()
-
-scale(train, [1, 2], backends="torch", seconds=5, epoch_samples=50_000, price_per_hour="3 USD", name="digits")
 """
 
 
@@ -123,7 +107,7 @@ def test_a_cell_that_trains(opened: Callable[..., Book], dark: bool) -> None:
     assert kept
 
 
-def test_the_whole_of_jupyterlab_and_jobs_compared(opened: Callable[..., Book]) -> None:
+def test_the_whole_of_jupyterlab(opened: Callable[..., Book]) -> None:
     smaller = [(2, "digits-smoke", 10), (1, "digits", 40), (2, "digits", 40)]
     cells = [SMALL.replace("{ranks}", str(r)).replace("{name}", n).replace("{epochs}", str(e)) for r, n, e in smaller]
     book = opened([PREPARE, *cells, TRAIN], width=1440, height=980)
@@ -140,12 +124,6 @@ def test_the_whole_of_jupyterlab_and_jobs_compared(opened: Callable[..., Book]) 
     book.page.wait_for_function("bar => Number(bar.getAttribute('aria-valuenow')) >= 35", arg=bar.element_handle())
     both(book, "lab", book.page.locator("#main"))
     pages.says(page, "Completed")
-    others = rows.evaluate_all("rows => rows.slice(0, 3).map(row => row.dataset.id)")
-    book.command("distdl:compare", ids=others[::-1])
-    compared = book.page.locator(".dd-comparing")
-    expect(pages.curves(compared)).to_have_count(3)
-    compared.get_by_role("checkbox", name="Differences only").check()
-    both(book, "compare", compared.get_by_role("heading", name="Compare 3 jobs"), compared.locator(".dd-side"))
 
 
 def test_a_rank_that_fails(opened: Callable[..., Book]) -> None:
@@ -165,14 +143,6 @@ def test_the_launch_form(opened: Callable[..., Book]) -> None:
     expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
     expect(form.locator(".dd-form-head")).to_contain_text("checks passed")
     both(book, "launcher", form)
-
-
-def test_a_scaling_study(opened: Callable[..., Book]) -> None:
-    book = opened([PREPARE, SCALE], width=1300)
-    book.run_all()
-    panel = book.page.locator(".dd-scaling")
-    expect(panel.locator(".dd-pill")).to_have_text("Completed", timeout=400_000)
-    both(book, "scaling", panel)
 
 
 def test_cells_on_ranks(opened: Callable[..., Book]) -> None:

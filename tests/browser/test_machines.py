@@ -1,17 +1,16 @@
-"""Machines of Azure ML in JupyterLab's sidebar: picked, made, up, scaled and ended, with their cost."""
+"""Machines of Azure ML in JupyterLab's sidebar: picked, and shown with their cost when a command has made them."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from PIL import Image
 from playwright.sync_api import Locator, expect
 
 from distdl_jupyter.azure import settings
-from tests.browser import gallery
 from tests.browser.conftest import Book, Lab
 from tests.standin.computes import Computes
 from tests.standin.prices import Prices
@@ -39,24 +38,21 @@ def field(form: Locator, label: str) -> Locator:
     return form.locator(".dd-schema-field").filter(has=form.page.get_by_label(label, exact=True))
 
 
+def compute(lab: Lab, *words: str) -> None:
+    """Run a command on the machines of a cluster, as in a terminal of the same user."""
+    command = [str(lab.installed.python), "-m", "distdl_jupyter.cli", "clusters", "compute", *words, "--yes"]
+    subprocess.run(command, env=lab.installed.environment(**lab.variables), check=True)
+
+
 def choose(form: Locator, label: str, value: str) -> None:
     field(form, label).get_by_role("button", name="Choose").click()
     form.locator(f'.dd-choice[data-value="{value}"]').click()
 
 
-def looks(book: Book, side: Locator) -> dict[bool, Image.Image]:
-    """Return the upper part of the sidebar in the light theme and in the dark one."""
-    pictures = {}
-    book.page.mouse.move(900, 900)  # The row under the pointer has buttons.
-    for dark in (True, False):
-        book.theme(dark=dark)
-        picture = gallery.picture_of(side)
-        pictures[dark] = picture.crop((0, 0, picture.width, 740))
-    return pictures
-
-
 @pytest.mark.full
-def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes, books: Callable[..., Book]) -> None:
+def test_a_compute_cluster_is_picked_and_shown_with_its_cost(
+    lab: Lab, workspace: Computes, books: Callable[..., Book]
+) -> None:
     book = books([], 1440, 980, dark=False, scale=1.5)
     book.open_lab()
     bar = book.sidebar()
@@ -82,18 +78,8 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     gpu = bar.cluster("gpu")
     summary = bar.summary("gpu")
     expect(summary).to_have_text("not created")
-    gpu.locator(".dd-cluster-machines").get_by_role("button", name="Create machines").click()
-    form = gpu.get_by_role("form", name="Create the machines of gpu")
-    choose(form, "VM size", "Standard_NC4as_T4_v3")
-    form.get_by_label("Max nodes", exact=True).fill("2")
-    book.picture("machines-create", side)
-    created = looks(book, side)
-    form.get_by_role("button", name="Create", exact=True).click()
-    question = form.locator(".dd-question")
-    expect(question).to_contain_text("At most 2 nodes of Standard_NC4as_T4_v3, westeurope.")
-    expect(question).to_contain_text("A node costs 0.50 USD per hour while it is up (Retail Prices API, westeurope, ")
-    book.picture("machines-cost", side)
-    question.get_by_role("button", name="Create").click()
+    expect(gpu.locator(".dd-cluster-machines code")).to_have_text("distdl clusters compute create gpu")
+    compute(lab, "create", "gpu", "--vm-size", "Standard_NC4as_T4_v3", "--max-nodes", "2")
     expect(summary).to_have_text("0 of 2 nodes up")
     expect(side.locator(".dd-sidebar-bill")).to_be_hidden()
 
@@ -102,8 +88,6 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
     expect(gpu.locator(".dd-cluster-bill")).to_have_text(bill)
     expect(side.locator(".dd-sidebar-bill")).to_have_text(bill)
     expect(gpu.locator(".dd-node[data-billed]")).to_have_count(2)
-    for dark, up in looks(book, side).items():
-        gallery.paste("azure", [created[dark], up], dark=dark)
     book.picture("machines-up", side)
     for width, dark in ((250, True), (330, False)):
         bar.widen(width)
@@ -111,23 +95,11 @@ def test_a_compute_cluster_is_picked_made_scaled_and_deleted(workspace: Computes
         assert bar.cut_off() <= 0
         book.picture(f"machines-up-{width}", side)
 
-    gpu.hover()
-    gpu.get_by_role("button", name="Scale").click()
-    gpu.get_by_label("Maximum nodes").fill("3")
-    gpu.get_by_label("Minimum nodes").fill("1")
+    compute(lab, "scale", "gpu", "--max-nodes", "3", "--min-nodes", "1")
     expect(gpu).to_contain_text("1 node keeps running and costs money even without a job.")
-    gpu.locator(".dd-scale-form").get_by_role("button", name="Scale").click()
-    gpu.get_by_role("button", name="Keep them running").click()
     expect(summary).to_have_text("2 of 3 nodes up, 2 GPUs")
-    (made,) = workspace.computes.values()
-    assert (made.inner["scaleSettings"]["minNodeCount"], made.inner["scaleSettings"]["maxNodeCount"]) == (1, 3)
-
-    gpu.hover()
-    gpu.get_by_role("button", name="Delete machines").click()
-    expect(gpu.locator(".dd-question")).to_contain_text("Delete the machines of gpu? The name stays in the list.")
-    expect(gpu.locator(".dd-question")).to_contain_text("2 nodes are up.")
-    book.picture("machines-delete", side)
-    gpu.get_by_role("button", name="Delete", exact=True).click()
+    expect(gpu.get_by_role("button", name="Scale")).to_be_hidden()
+    compute(lab, "delete", "gpu")
     expect(summary).to_have_text("not created")
     expect(side.locator(".dd-sidebar-bill")).to_be_hidden()
     assert not workspace.computes

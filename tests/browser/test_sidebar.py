@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -18,7 +17,6 @@ from distdl_jupyter.node import processes
 from tests.browser.conftest import Book, Lab, new_book
 from tests.browser.pages import Sidebar, misheard
 from tests.conftest import until_gone, wait_for
-from tests.monitoring.endpoint import Endpoint
 from tests.selection import few_or_all
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -147,27 +145,6 @@ def test_old_jobs_are_shown_with_their_size_before_they_are_deleted(
     row = bar.job(re.compile("^digits"))
     expect(row.get_by_role("gridcell").get_by_role("button", name="More actions")).to_have_count(1)
     bar.widen(300)
-    bar.root.get_by_role("button", name="Delete old jobs…").click()
-    form = bar.root.get_by_role("form", name="Delete old jobs")
-    days, newest = form.get_by_label("Older than (days)"), form.get_by_label("Always keep the newest")
-    expect(days).to_be_focused()
-    expect(form.get_by_role("status")).to_have_text("No jobs match.")
-    expect(form).to_contain_text("Kept: 1 running or queued and 3 among the newest")
-    newest.fill("0")
-    expect(form).to_contain_text("Kept: 1 running or queued and 3 newer")
-    days.fill("0")
-    newest.fill("2")
-    expect(form.get_by_role("status")).to_have_text(re.compile(r"2 jobs, \d.* kB"))
-    expect(form.get_by_role("listitem")).to_contain_text(["old-1", "old-0"])
-    shared_page.picture("sidebar-prune", bar.root)
-    newest.press("Enter")
-    count(bar, 4)
-    form.get_by_role("button", name="Delete 2 jobs").click()
-    expect(form.get_by_role("status")).to_have_text(re.compile(r"2 jobs deleted, \d.* kB"))
-    count(bar, 2)
-    bar.page.keyboard.press("Escape")
-    expect(form).to_have_count(0)
-    expect(bar.root.get_by_role("button", name="Delete old jobs…")).to_be_focused()
 
 
 def place_in(listed: Locator, row: Locator) -> float:
@@ -368,45 +345,3 @@ def test_what_runs_is_listed_with_what_else_runs_and_canceled_there(lab: Lab, ch
     expect(item).to_have_count(0)
     expect(book.page.get_by_role("button", name="1 job active")).to_have_count(0)
     book.page.context.close()
-
-
-@pytest.mark.full
-def test_where_messages_go_is_set_and_tried_and_the_address_is_not_shown(bar: Sidebar, shared_page: Book) -> None:
-    endpoint, page = Endpoint(), shared_page.page
-    try:
-        page.get_by_role("menuitem", name="Settings", exact=True).click()
-        page.get_by_role("menuitem", name="Notifications about distributed jobs…").click()
-        form = bar.root.get_by_role("form", name="Job notifications")
-        address, test = (
-            form.get_by_label("Address of a webhook"),
-            form.get_by_role("button", name="Send a test message"),
-        )
-        expect(form).to_contain_text("Notifications are off.")
-        expect(address).to_be_focused()
-        expect(test).to_be_disabled()
-        address.fill("file:///etc/passwd")
-        address.press("Enter")
-        expect(form.get_by_role("alert")).to_contain_text("webhook must be an https address.")
-        address.fill(f"{endpoint.address}/secret-path")
-        form.get_by_label("Stalled jobs").uncheck()
-        test.click()
-        expect(form.get_by_role("status")).to_have_text("The test message was sent.")
-        expect(form).to_contain_text("Notifications are sent to 127.0.0.1.")
-        expect(address).to_have_value("")
-        assert json.loads(endpoint.posts[0][2])["text"] == "Messages about your jobs will be sent here."
-        for dark in (False, True):
-            shared_page.theme(dark=dark)
-            shared_page.picture(f"messages-{'dark' if dark else 'light'}", bar.root)
-        assert bar.cut_off() <= 0
-        assert misheard(page, "#distdl-sidebar") == []
-        address.press("Escape")
-        expect(form).to_have_count(0)
-        shared_page.command("distdl:messages")
-        expect(form.get_by_label("Stalled jobs")).not_to_be_checked()
-        expect(form.get_by_label("Failures")).to_be_checked()
-        assert "secret-path" not in page.content()
-        form.get_by_role("button", name="Remove address").click()
-        expect(form).to_contain_text("Notifications are off.")
-        form.get_by_role("button", name="Close").click()
-    finally:
-        endpoint.close()

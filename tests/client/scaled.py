@@ -17,7 +17,7 @@ def sleeps(seconds=0.05):
 
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    if "HOROVOD_SIZE" in os.environ:
+    if {"HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"} & os.environ.keys():
         import horovod.torch as hvd
 
         hvd.init()
@@ -25,6 +25,7 @@ def sleeps(seconds=0.05):
     else:
         torch.distributed.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(model)
+    print("threads", torch.get_num_threads())
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(800, 4)), batch_size=8)
     while True:
         for (x,) in data:

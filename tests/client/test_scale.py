@@ -13,7 +13,9 @@ import pytest
 
 from distdl_jupyter import client, jobs, scale, scaling, scaling_study, studies
 from distdl_jupyter.cli import main
+from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
+from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
 from distdl_jupyter.monitoring import settings
 from distdl_jupyter.node import processes
@@ -23,6 +25,9 @@ from tests.conftest import wait_for
 from tests.monitoring.endpoint import Endpoint
 
 pytestmark = pytest.mark.timeout(300)
+needs_emulated_nodes = pytest.mark.skipif(
+    not emulated_node.shell(), reason="here horovod-mpi refuses several nodes: a process gets no host name of its own"
+)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,6 @@ pytestmark = pytest.mark.timeout(300)
         ({"processes": 5.0}, "processes"), ({"processes": ["a"]}, "processes"), ({"processes": [True]}, "processes"),
         ({"nodes": "2"}, "nodes"), ({"nodes": [1.0, 1, 1]}, "nodes"), ({"backends": []}, "backends"),
         ({"backends": 5}, "backends"), ({"seconds": "10"}, "seconds"), ({"seconds": float("inf")}, "seconds"),
-        ({"epoch_samples": "5"}, "epoch_samples"), ({"epoch_samples": float("inf")}, "epoch_samples"),
         ({"seconds": 0}, "seconds"), ({"np": 4}, "np"), ({"nnodes": 2}, "nnodes"), ({"backend": "torch"}, "backend"),
     ],
 )  # fmt: skip
@@ -47,7 +51,7 @@ def test_what_cannot_be_run_is_said_before_anything_is_started(distdl_home, give
 def test_a_function_that_trains_nothing_or_fails_is_told(distdl_home):
     with pytest.raises(InvalidSpec, match="made too few steps to measure"):
         scale(scaled.returns, [1], backends="plain")
-    assert (scaling().facts.state, scaling().panel.summary[:17]) == (State.FAILED, "0 of 1 measured, ")
+    assert (scaling().facts.state, scaling().facts.done, scaling().facts.size) == (State.FAILED, 0, 1)
     assert "too few steps" in scaling().facts.problem
     with pytest.raises(JobFailed, match="no such file of data"):
         scale(scaled.fails, [1], backends="plain")
@@ -78,7 +82,7 @@ def test_a_script_is_measured_from_a_terminal(distdl_home, tmp_path, capsys, mon
     lines = said.out.splitlines()
     assert lines[0].startswith("Scaling of train (")
     assert lines[1].startswith("2 processes reach ")
-    assert len(lines) == 2 + 1 + 4 + 2
+    assert len(lines) == 2 + 1 + 2 + 1
     assert main(["scale", "--show", scaling().id]) == 0
     assert capsys.readouterr().out == said.out
     assert main([*words[:1], "--csv", *words[1:]]) == 0
@@ -93,8 +97,7 @@ def test_twice_the_processes_bring_twice_the_samples_where_nothing_is_shared(dis
     ]  # fmt: skip
     for one in found.points:
         assert 0.05 < one.own < 0.1
-        assert 0.6 < found.efficiency(one) < 1.2
-    assert found.forecast(4).rate > 1.2 * found.points[1].rate
+        assert 0.6 < found.efficiency(one) <= 1.1
     assert "torch, 2 processes, run 1: " in capsys.readouterr().err
     assert {job.state for job in jobs()} == {State.CANCELED}
     # Every process finds the same in the folders of the runs, and nothing but that.
@@ -102,11 +105,28 @@ def test_twice_the_processes_bring_twice_the_samples_where_nothing_is_shared(dis
     assert again.points == found.points
     assert again.facts == found.facts
     assert (again.facts.state, again.facts.done, again.facts.size) == (State.COMPLETED, 4, 4)
-    assert again.panel.mode == "weak"
+    assert again.mode == "weak"
     assert {row.group.id for row in client.rows()} == {found.id}
     assert all(row.group.value > 0 for row in client.rows())
     jobs()[0].remove()
     assert scaling(found.id).facts.runs == found.facts.runs - 1
+
+
+def test_all_runs_have_equally_many_threads_per_process(distdl_home):
+    """One process alone would otherwise use all cores, and each of several a part of them."""
+    scale(scaled.sleeps, [1, 2], (0.005,), backends="torch", seconds=0.1, name="threads")
+    runs = jobs()
+    assert {job.spec.process_count for job in runs} == {1, 2}
+    threads = {line.text for job in runs for line in job.logs() if line.text.startswith("threads ")}
+    assert threads == {f"threads {max(1, cores() // 2)}"}
+
+
+@pytest.mark.full
+@needs_emulated_nodes
+def test_horovod_over_mpi_is_measured_on_two_nodes_of_this_machine(distdl_home):
+    found = scale(scaled.sleeps, [2], (0.02,), nodes=2, backends="horovod-mpi", seconds=1)
+    assert [(one.backend, one.processes, one.nodes) for one in found.points] == [("horovod-mpi", 2, 2)]
+    assert found.points[0].rate > 0
 
 
 @pytest.mark.full

@@ -134,8 +134,11 @@ def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
         found.resume()
     with pytest.raises(InvalidSpec, match="trials must be an integer of at least 1, not 0"):
         found.resume(trials=0)
-    assert len(found.figure().data) == 4
-    assert len(found.figure("parameters").data[0].dimensions) == 3
+    assert sorted(found.figure().data[0].y) == sorted(one.value for one in study.trials)
+    drawn = found.figure("parameters").to_json()
+    assert all(f'"{name}"' in drawn for name in ("loss", "lr", "width"))
+    with pytest.raises(InvalidSpec, match="Unknown figure 'curves'"):
+        found.figure("curves")
     assert found.trials.to_pandas().shape == (4, 6)
 
 

@@ -7,11 +7,14 @@ import sys
 import pytest
 
 from distdl_jupyter import registry, submit
+from distdl_jupyter.clusters import local
+from distdl_jupyter.clusters.agents import placing
+from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan, Service
-from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node import headroom, ports, processes
 from distdl_jupyter.testing import ClusterContract
@@ -32,6 +35,22 @@ def test_without_a_free_port_it_says_so(monkeypatch):
     cluster = registry.get("clusters", "local")
     with pytest.raises(LaunchFailed, match="No free TCP port"):
         cluster.place(JobSpec(id="i", name="n"), 1, None, Context(JobStore().prepare(new_id())))
+
+
+def test_all_runs_of_a_scaling_study_have_the_cores_of_its_largest_run_per_process(monkeypatch):
+    monkeypatch.setattr(local, "cores", lambda: 8)
+    plan = {"processes": [1, 2, 4], "nodes": [1, 1, 2]}
+    group = Group(kind="scale", id="s", name="digits", size=3, plan=plan)
+    options = registry.check_options("clusters", "local", {})
+    here, there = [], []
+    for count, nodes in zip(plan["processes"], plan["nodes"], strict=True):
+        spec = JobSpec(id="i", name="n", group=group, node_count=nodes, process_count_per_node=count // nodes)
+        here.append(registry.get("clusters", "local").preview(spec, options).cores_per_rank)
+        found = Checkup((), None, {"a": {"cores": 8}, "b": {"cores": 8}})
+        there += [place.cores for place in placing.places(spec, ["a", "b"], found)]
+    assert here == [2, 2, 2]
+    assert set(there) == {4}
+    assert registry.get("clusters", "local").preview(JobSpec(id="i", name="n"), options).cores_per_rank == 8
 
 
 @pytest.mark.parametrize(("nodes", "hosts"), [(1, [socket.gethostname()] * 2), (2, ["node-0", "node-1"])])

@@ -224,7 +224,7 @@ def test_an_interrupt_of_a_scaling_study_leaves_nothing_running(ready):
     assert ran.traceback.startswith("Interrupted with 0 of 2 numbers of processes measured; no run is still running. ")
     command = ran.traceback.partition(", run ")[2]
     assert all(job.state.ended for job in jobs())
-    assert ready.ok(f"import distdl_jupyter\n{command.removesuffix('.resume()')}").shown[0]["text/html"]
+    assert ready.ok(f"import distdl_jupyter\n{command.removesuffix('.resume()')}").value["text/html"]
 
 
 @pytest.mark.full

@@ -140,7 +140,6 @@ class MayNotExecute(Authorizer):
         ("/form", {"code": "1", "fields": {"data": [{"name": "a", "uri": "/etc"}]}}),
         ("/choices", {"kind": "slurm", "option": "partition", "options": {}}),
         ("/clusters/local/check", {}),
-        ("/clusters/local/forecast", {"wanted": {}}),
         ("/jobs", {"code": "1"}),
         (f"/jobs/{SAMPLES['id_']}/rerun", {}),
         (f"/jobs/{SAMPLES['id_']}/resume", {}),

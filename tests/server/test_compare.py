@@ -17,19 +17,16 @@ def jobs(distdl_home):
 
 
 def test_jobs_are_compared(server, jobs):
-    found = server.get("/compare", ids=",".join(jobs), against="elapsed", log=1, dark="true", width=900, height=300)
+    found = server.get("/compare", ids=",".join(jobs), dark="true", width=900, height=300)
     assert [row["id"] for row in found["jobs"]] == jobs
     curve = found["curve"]
-    assert (curve["metric"], curve["mode"], curve["log"]) == ("loss", "compare", True)
+    assert (curve["metric"], curve["mode"], curve["log"]) == ("loss", "compare", False)
     first, second = (trace["line"] for trace in curve["data"][:2])
     assert first["color"] != second["color"]
     assert first["dash"] != second["dash"]
     assert curve["layout"]["width"] == 900
     assert "loss" in found["metrics"]
-    rows = {row["field"]: row for row in found["rows"]}
-    assert rows["state"]["values"] == ["Completed", "Failed"]
-    assert rows["state"]["differs"]
-    assert {row["section"] for row in found["rows"]} == {"Spec", "Result"}
+    assert all(len(set(row["values"])) == 2 for row in found["rows"])
 
 
 def test_what_the_jobs_ran_with_is_compared_and_can_be_had(server, jobs):
@@ -51,7 +48,5 @@ def test_what_is_wrong_with_a_comparison_is_said(server, jobs):
     assert server.get("/compare", status=400)["message"] == "ids must be 1 to 12 different jobs."
     assert server.get("/compare", status=400, ids=",".join(f"{n}" for n in range(13)))["field"] == "ids"
     assert server.get("/compare", status=404, ids=f"{jobs[0]},../etc")["type"] == "JobNotFound"
-    refused = server.get("/compare", status=400, ids=jobs[0], against="moon")
-    assert refused["message"] == "against must be one of elapsed, step."
     unknown = server.get("/compare", ids=jobs[0], metric="nowhere")
     assert unknown["curve"]["summary"] == "Curves of nowhere: no values yet"

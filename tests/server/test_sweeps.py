@@ -18,8 +18,7 @@ def test_a_sweep_is_read_stopped_resumed_and_deleted(server):
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
     panel = wait_for(lambda: (now := server.get(at))["trials"] and now["trials"][0]["steps"] and now, what="a curve")
     assert (panel["state"], panel["done"], panel["size"], panel["best"]) == ("running", 0, 2, None)
-    assert [axis["name"] for axis in panel["axes"]] == ["lr", "width"]
-    assert (panel["axes"][0]["log"], panel["axes"][1]["choices"]) == (True, ["32", "64"])
+    assert panel["parameters"] == ["lr", "width"]
     assert server.ask("POST", f"{at}/resume").status_code == 409
     assert server.ask("DELETE", at).status_code == 409
     assert server.ask("POST", f"{at}/stop").status_code == 202

@@ -25,6 +25,7 @@ def places(
     for rank in range(spec.process_count):
         node, local_rank = divmod(rank, per_node)
         facts = found.facts[names[node]] if found is not None else {}
+        cores = max(1, int(facts.get("cores") or 1) // spec.most_processes_per_node) if facts else 0
         gpus = [int(gpu["number"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
         found_places.append(
             RankSlot(
@@ -32,7 +33,7 @@ def places(
                 gpu=gpus[local_rank * each % len(gpus)] if gpus else None,
                 gpus=tuple(gpus[local_rank * each : (local_rank + 1) * each]) if each > 1 else (),
                 interface=common.endpoint(names[node]).interface if common is not None else "",
-                cores=spec.cores or (max(1, int(facts.get("cores") or 1) // per_node) if facts else 0),
+                cores=spec.cores or cores,
             )
         )  # fmt: skip
     return tuple(found_places)

@@ -16,7 +16,6 @@ import contextlib
 import functools
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
@@ -143,15 +142,11 @@ def _watch_collectives(module: ModuleType) -> None:
 def _watch_parallel(module: ModuleType) -> None:
     owner = module.DistributedDataParallel
     forward, torch = owner.forward, sys.modules["torch"]
-    counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @functools.wraps(forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not compiling.is_compiling() and recorder.detailed and torch.is_grad_enabled():
             recorder.forward()
-            if self not in counted:
-                counted.add(self)
-                recorder.gradients(self.parameters())
         return forward(self, *args, **kwargs)
 
     owner.forward = untraced(watched)
@@ -253,18 +248,4 @@ def _watch_horovod(module: ModuleType) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         owner = getattr(module, name, None)
         if owner is not None:
-            owner.synchronize = _counted(timed("wait", owner.synchronize, lambda begin, _: recorder.wait(begin)))
-
-
-def _counted(synchronize: Callable[..., Any]) -> Callable[..., Any]:
-    """Let an optimizer of Horovod say once whose gradients it averages."""
-    seen: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    @functools.wraps(synchronize)
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self not in seen:
-            seen.add(self)
-            recorder.gradients(one for group in self.param_groups for one in group["params"])
-        return synchronize(self, *args, **kwargs)
-
-    return untraced(counted)
+            owner.synchronize = timed("wait", owner.synchronize, lambda begin, _: recorder.wait(begin))

@@ -5,7 +5,7 @@
  * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, Machines, NewJob, Notifications, NotificationsChange, Output, paths, PluginList, Prune, Pruned, ScalingPanel, Stacks, SweepPanel, TrackerRow } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, NewJob, Output, paths, PluginList, Stacks, SweepPanel, TrackerRow } from './schema';
 import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
@@ -36,10 +36,7 @@ export class Api {
   clusters = async (): Promise<Cluster[]> => [...(await answer(this.#api.GET(`${ROOT}/clusters`))).clusters];
   cluster = (name: string): Promise<Cluster> => answer(this.#api.GET(`${ROOT}/clusters/{name}`, at({ name })));
   addCluster = (name: string, kind: string, options: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters`, { body: { name, kind, options } }));
-  scaleCluster = (name: string, node_count: number, min_nodes?: number): Promise<Cluster> => answer(this.#api.PATCH(`${ROOT}/clusters/{name}`, { ...at({ name }), body: { node_count, min_nodes: min_nodes ?? null } }));
-  forecast = (name: string, wanted: Options): Promise<Machines> => answer(this.#api.POST(`${ROOT}/clusters/{name}/forecast`, { ...at({ name }), body: { wanted } }));
-  createMachines = (name: string, wanted: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters/{name}/machines`, { ...at({ name }), body: { wanted } }));
-  deleteMachines = (name: string): Promise<Cluster> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}/machines`, at({ name })));
+  scaleCluster = (name: string, node_count: number): Promise<Cluster> => answer(this.#api.PATCH(`${ROOT}/clusters/{name}`, { ...at({ name }), body: { node_count } }));
   choices = async (kind: string, option: string, options: Options): Promise<Choice[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
   checkCluster = (name: string): Promise<ClusterChecks> => answer(this.#api.POST(`${ROOT}/clusters/{name}/check`, { ...at({ name }), body: {} }));
   removeCluster = (name: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}`, at({ name })));
@@ -47,7 +44,6 @@ export class Api {
 
   jobs = (query: Query<'/distdl/api/jobs'> = {}): Promise<JobList> => answer(this.#api.GET(`${ROOT}/jobs`, { params: { query } }));
   submit = (job: NewJob): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs`, { body: job }));
-  pruneJobs = (wanted: Prune): Promise<Pruned> => answer(this.#api.POST(`${ROOT}/jobs/prune`, { body: wanted }));
   // openapi-fetch makes lists of the API's tuples, here and in a log.
   job = async (id: string): Promise<JobDetail> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}`, at({ id })))) as JobDetail;
   removeJob = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/jobs/{id}`, at({ id })));
@@ -71,8 +67,6 @@ export class Api {
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
   curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
-  scaling = (id: string): Promise<ScalingPanel> => answer(this.#api.GET(`${ROOT}/scaling/{id}`, at({ id })));
-  resumeScaling = (id: string): Promise<ScalingPanel> => answer(this.#api.POST(`${ROOT}/scaling/{id}/resume`, at({ id })));
   sweep = (id: string): Promise<SweepPanel> => answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })));
   stopSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })));
   resumeSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/resume`, at({ id })));
@@ -80,9 +74,6 @@ export class Api {
   runBest = (id: string, processes: number): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/best`, { ...at({ id }), body: { processes } }));
   compare = (query: Query<'/distdl/api/compare'>): Promise<Comparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));
 
-  messages = (): Promise<Notifications> => answer(this.#api.GET(`${ROOT}/notifications`));
-  changeMessages = (change: NotificationsChange): Promise<Notifications> => answer(this.#api.PATCH(`${ROOT}/notifications`, { body: change }));
-  testMessage = (): Promise<Notifications> => answer(this.#api.POST(`${ROOT}/notifications/test`));
 
   azure = (): Promise<AzureSignIn> => answer(this.#api.GET(`${ROOT}/azure`));
   changeAzure = (change: AzureChange): Promise<AzureSignIn> => answer(this.#api.PATCH(`${ROOT}/azure`, { body: change }));

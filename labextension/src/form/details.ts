@@ -99,9 +99,7 @@ export class MoreOptions implements Part {
   readonly #gpu: Segments;
   readonly #environment: Environment;
   readonly #settings = h('div', { class: 'dd-settings' });
-  readonly #problems: [Problem, Problem, Problem, Problem, Problem, Problem, Problem];
-  readonly #rehearse: TextField;
-  readonly #rehearsal: HTMLElement;
+  readonly #problems: [Problem, Problem, Problem, Problem, Problem, Problem];
   readonly #queue = h('div', { class: 'dd-settings' });
   readonly #queueFields = new Map<QueueField['name'], TextField>();
   readonly #restarts: TextField;
@@ -113,11 +111,9 @@ export class MoreOptions implements Part {
   constructor(private readonly store: Store) {
     this.#fromOutput = checkbox(__('Read metrics from printed output'), (on) => store.set({ metrics_from_output: on }));
     this.#undefined = checkbox(__('Start although a name is not defined'), (on) => store.set({ allow_undefined: on }));
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['rehearse']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after']), new Problem(store, ['track'])];
-    const [gpu, restarts, hang, rehearse, track] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('rehearse'), freshId('track')];
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after']), new Problem(store, ['track'])];
+    const [gpu, restarts, hang, track] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('track')];
     this.#track = new Select(track, (value) => store.set({ track: value }));
-    this.#rehearse = new TextField({ 'aria-labelledby': rehearse, placeholder: '1gbit,0.2ms' }, (text) => store.set({ rehearse: text }));
-    this.#rehearsal = labelled(__('Rehearse a slower network'), rehearse, this.#rehearse.element, note(__('Emulated nodes on this machine communicate at this rate and latency, or as on this VM size.')), this.#problems[4].element);
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
     this.#hang = new Select(hang, (value) => store.set({ hang_timeout_seconds: Number(value) }));
     const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
@@ -130,13 +126,12 @@ export class MoreOptions implements Part {
         labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('Restart all ranks up to this many times. Files in checkpoint_dir() are kept.')), this.#problems[2].element),
         labelled(__('Stop after no progress for'), hang, this.#hang.element, note(__('Stack traces of all ranks are saved first.')), this.#problems[3].element)),
       h('div', { class: 'dd-more-row' }, this.#queue),
-      this.#problems[5].element,
+      this.#problems[4].element,
       h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
       h('div', { class: 'dd-more-row' },
         labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss becomes a curve until the ranks report metrics with log() or a framework.'))),
-        labelled(__('Track with'), track, this.#track.element, note(__('One run for all ranks, with parameters, metrics and outputs.')), this.#problems[6].element)),
+        labelled(__('Track with'), track, this.#track.element, note(__('One run for all ranks, with parameters, metrics and outputs.')), this.#problems[5].element)),
       h('div', { class: 'dd-more-row' }, labelled(__('Undefined names'), freshId('undefined'), this.#undefined.element)),
-      h('div', { class: 'dd-more-row' }, this.#rehearsal),
     );
     this.element = this.#fold.element;
   }
@@ -148,8 +143,6 @@ export class MoreOptions implements Part {
     this.#fromOutput.input.checked = this.store.get('metrics_from_output');
     this.#undefined.input.checked = this.store.get('allow_undefined');
     this.#drawTrack(this.store.get('track'));
-    this.#rehearse.show(this.store.get('rehearse'));
-    this.#rehearsal.hidden = this.store.get('compute_target') !== 'local' || this.store.get('node_count') < 2;
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
     this.#drawHang(this.store.get('hang_timeout_seconds'));
     this.#environment.update();

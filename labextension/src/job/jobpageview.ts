@@ -39,7 +39,6 @@ export interface PageHost extends JobHost {
   trackers(): Promise<TrackerRow[]>;
   outputAddress(path: string): string;
   logAddress(rank: number | null): string;
-  compare(): void;
   /** Check the code of the job, as a job of its own. */
   check(): void;
   /** How far the check is whose first run this job is. */
@@ -64,7 +63,6 @@ export class JobPageView {
   readonly #banner = h('div', { class: 'dd-unreached dd-row', role: 'status', hidden: true });
   readonly #started = h('span', { class: 'dd-origin' });
   readonly #from = h('span', { class: 'dd-origin' });
-  readonly #compare = button('compare', __('Compare'), 'dd-quiet dd-tool');
   readonly #check = button('check', __('Check'), 'dd-quiet dd-tool');
   readonly #checkBox = h('div', { class: 'dd-box dd-checkbox' });
   readonly #found: CheckView;
@@ -93,7 +91,7 @@ export class JobPageView {
     this.#tabs = this.#makeTabs(() => keep({ tab: this.#tabs.current, choice }));
     this.#view = new JobView(root, host, {
       layout: (parts) => this.#layout(parts),
-      extras: { first: [this.#compare, this.#check], more: [this.#menu], origin: [this.#started, this.#from] },
+      extras: { first: [this.#check], more: [this.#menu], origin: [this.#started, this.#from] },
       place: this.#place,
       choice: state.choice,
       reach: (_root, cell) => this.#reach(cell),
@@ -107,7 +105,6 @@ export class JobPageView {
       },
     });
     this.#view.openFigures();
-    onClick(this.#compare, () => host.compare());
     this.#check.title = __('Check the code with short runs on several ranks and on one process');
     onClick(this.#check, () => host.check());
     show(this.#check, false);
@@ -183,7 +180,7 @@ export class JobPageView {
   /** Nothing more can be done with a job that is not there. */
   #isGone(): void {
     this.root.classList.remove('dd-loading');
-    for (const each of [this.#compare, this.#check, this.#menu, this.#download]) show(each, false);
+    for (const each of [this.#check, this.#menu, this.#download]) show(each, false);
     if (this.#view.message) return;
     this.root.replaceChildren(empty(__('This job is not on this server.')));
   }

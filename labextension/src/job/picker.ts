@@ -107,7 +107,7 @@ function mark(element: HTMLElement, on: boolean, attribute: string): void {
 }
 
 /** Turn a toggle button over and return whether it is on now. */
-export function press(element: HTMLElement): boolean {
+function press(element: HTMLElement): boolean {
   const on = element.getAttribute('aria-pressed') !== 'true';
   mark(element, on, 'aria-pressed');
   return on;

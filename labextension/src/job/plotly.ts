@@ -47,7 +47,7 @@ function load(): Promise<Plotly> {
 }
 
 /** Return a part of a figure in the colours of the page. Its numbers stay the same arrays. */
-export function inTheme<T>(part: T): T {
+function inTheme<T>(part: T): T {
   return isDark(document.body) ? (darkened(part) as T) : part;
 }
 

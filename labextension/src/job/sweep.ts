@@ -1,6 +1,5 @@
 /**
- * A sweep: how far it is, the best value with its parameters, all parameters side by side, the curves of all trials, and the
- * trials as a table, the best first. What is shown was worked out by the server (`views/sweep.py`); the page that a notebook
+ * A sweep: how far it is, the best value with its parameters, the curves of all trials, and the trials as a table, the best first. What is shown was worked out by the server (`views/sweep.py`); the page that a notebook
  * keeps draws less of it (`saved/sweep.py`).
  *
  * It polls while the sweep runs and the panel is visible. It knows neither JupyterLab nor HTTP: a `SweepHost` does.
@@ -15,11 +14,9 @@ import { drawing, element, figure, line, text } from '../ui/svg';
 import { __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
 import { button } from './header';
-import { identityOf, StudyReader, type StudyOptions } from './study';
 
 export type Sweep = components['schemas']['SweepPanel'];
 type Trial = Sweep['trials'][number];
-type Axis = Sweep['axes'][number];
 
 export interface SweepHost {
   /** Return the sweep as it is now; rejects when it is not there, or nobody answers. */
@@ -40,8 +37,77 @@ export interface SweepHost {
 /** Rows that are shown at first. */
 const ROWS = 10;
 const ENDED = new Set(['completed', 'pruned', 'failed', 'canceled', 'lost']);
-const [WIDE, HIGH] = [694, 288];
-const [CURVES, TOP, BOTTOM] = [432, 34, 14];
+const [WIDE, HIGH] = [694, 280];
+
+/** Poll interval in milliseconds while it runs. */
+const PACE = 1500;
+
+export interface SweepOptions {
+  /** It was read. */
+  changed?: (sweep: Sweep) => void;
+  /** It could not be read for the first time. */
+  gone?: (error: unknown) => void;
+}
+
+/** Polls a sweep while it runs and its element is visible. */
+class SweepReader {
+  #newest: Sweep | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #reading = false;
+  #ended = false;
+
+  /** `read` rejects when the sweep is not there, or nobody answers; `draw` is given the state before, null at first. */
+  constructor(
+    private readonly root: HTMLElement,
+    private readonly read: () => Promise<Sweep>,
+    private readonly draw: (sweep: Sweep, before: Sweep | null) => void,
+    private readonly options: SweepOptions,
+  ) {
+    void this.#ask();
+  }
+
+  /** The newest state, null before the first. */
+  get newest(): Sweep | null {
+    return this.#newest;
+  }
+
+  /** Ask now: it is seen again, or something has changed. */
+  refresh(): void {
+    clearTimeout(this.#timer);
+    void this.#ask();
+  }
+
+  dispose(): void {
+    this.#ended = true;
+    clearTimeout(this.#timer);
+  }
+
+  async #ask(): Promise<void> {
+    if (this.#reading || this.#ended) return;
+    this.#reading = true;
+    try {
+      const found = await this.read();
+      if (!this.#ended) this.#take(found);
+    } catch (error) {
+      if (!this.#newest && !this.#ended) this.options.gone?.(error);
+    }
+    this.#reading = false;
+    this.#next();
+  }
+
+  #next(): void {
+    clearTimeout(this.#timer);
+    if (this.#ended || (this.#newest && this.#newest.state !== 'running')) return;
+    this.#timer = setTimeout(() => (this.root.isConnected && this.root.offsetParent ? void this.#ask() : this.#next()), PACE);
+  }
+
+  #take(sweep: Sweep): void {
+    const before = this.#newest;
+    this.#newest = sweep;
+    this.draw(sweep, before);
+    this.options.changed?.(sweep);
+  }
+}
 
 export class SweepView {
   readonly #head = h('div', { class: 'dd-head' });
@@ -49,35 +115,33 @@ export class SweepView {
   readonly #problem = h('div', { class: 'dd-s12 dd-ink-err dd-sweepproblem', role: 'alert', hidden: true });
   readonly #progress = h('div', { class: 'dd-sweepprogress' });
   readonly #best = h('div', { class: 'dd-sweepbest', hidden: true });
-  readonly #parameters = h('div', { class: 'dd-sweepcard' });
-  readonly #curves = h('div', { class: 'dd-sweepcard' });
-  readonly #body = h('div', { class: 'dd-sweepbody' }, this.#parameters, this.#curves);
+  readonly #curves = h('div', { class: 'dd-sweepcard dd-sweepcurves' });
   readonly #table = h('div', { class: 'dd-sweepcard dd-sweeptrials' });
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
-  readonly #study: StudyReader<Sweep>;
+  readonly #reader: SweepReader;
   #log = false;
   #all = false;
   #refused: unknown = '';
 
-  constructor(private readonly root: HTMLElement, private readonly host: SweepHost, options: StudyOptions<Sweep> = {}) {
+  constructor(private readonly root: HTMLElement, private readonly host: SweepHost, options: SweepOptions = {}) {
     adopt(root, 'dd-sweep');
     root.setAttribute('role', 'region');
-    root.append(this.#head, this.#question, this.#problem, this.#progress, this.#best, this.#body, this.#table, this.#live);
-    this.#study = new StudyReader(root, () => host.read(), (sweep, before) => this.#take(sweep, before), options);
+    root.append(this.#head, this.#question, this.#problem, this.#progress, this.#best, this.#curves, this.#table, this.#live);
+    this.#reader = new SweepReader(root, () => host.read(), (sweep, before) => this.#take(sweep, before), options);
   }
 
   /** The newest state, null before the first. */
   get message(): Sweep | null {
-    return this.#study.newest;
+    return this.#reader.newest;
   }
 
   /** Ask now: it is seen again, or something has changed. */
   refresh(): void {
-    this.#study.refresh();
+    this.#reader.refresh();
   }
 
   dispose(): void {
-    this.#study.dispose();
+    this.#reader.dispose();
   }
 
   #take(sweep: Sweep, before: Sweep | null): void {
@@ -97,9 +161,8 @@ export class SweepView {
     show(this.#best, best !== null);
     fill(this.#best, key(best?.number, best?.value, sweep.state, sweep.processes), () => (best ? this.#drawBest(sweep, best) : []));
     const drawn = key(sweep.trials, sweep.best, this.#log);
-    show(this.#body, sweep.trials.length > 0);
+    show(this.#curves, sweep.trials.length > 0);
     show(this.#table, sweep.trials.length > 0);
-    fill(this.#parameters, drawn, () => [parametersHead(sweep), parametersOf(sweep)]);
     fill(this.#curves, drawn, () => this.#drawCurves(sweep));
     fill(this.#table, key(sweep.trials, sweep.best, this.#all), () => this.#drawTable(sweep));
   }
@@ -145,7 +208,7 @@ export class SweepView {
   }
 
   #drawBest(sweep: Sweep, best: Trial): Child[] {
-    const values = sweep.axes.flatMap(({ name }, at) => [at === 0 ? '' : ', ', h('span', { class: 'dd-b' }, `${name} ${wordOf(best.values[at] ?? '')}`)]);
+    const values = sweep.parameters.flatMap((name, at) => [at === 0 ? '' : ', ', h('span', { class: 'dd-b' }, `${name} ${wordOf(best.values[at] ?? '')}`)]);
     const said_ = h('span', { class: 'dd-grow' }, h('span', { class: 'dd-sub' }, __('with'), ' '), ...values);
     const insert = this.host.insert;
     const put = insert ? onClick(button('cell', __('Insert values'), ''), () => insert(sweep.code)) : null;
@@ -165,7 +228,7 @@ export class SweepView {
     const isPruned = sweep.trials.some(({ state }) => state === 'pruned');
     const cut = h('span', { class: 'dd-row dd-s12 dd-sub dd-nw' }, drawing(10, 10, [line('M2 2l6 6m0 -6l-6 6', 'dd-sweepcut')]), __('pruned here'));
     const positive = sweep.trials.every(({ means }) => means.every((value) => value > 0));
-    return [h('div', { class: 'dd-part' }, h('h3', { class: 'dd-h3 dd-grow dd-ell' }, sweep.metric), isPruned ? cut : null, positive ? log : null), curvesOf(sweep, this.#log && positive)];
+    return [h('div', { class: 'dd-part dd-sweephead' }, h('h3', { class: 'dd-h3 dd-grow dd-ell' }, sweep.metric), ...keysOf(sweep), isPruned ? cut : null, positive ? log : null), curvesOf(sweep, this.#log && positive)];
   }
 
   #drawTable(sweep: Sweep): Child[] {
@@ -178,12 +241,12 @@ export class SweepView {
     });
     const shown = this.#all ? sweep.trials : sweep.trials.slice(0, ROWS);
     const head = h('div', { class: 'dd-part' }, h('h3', { class: 'dd-h3' }, __('Trials')), h('span', { class: 'dd-sub dd-s12 dd-ell' }, __('sorted by %1', sweep.metric)), h('span', { class: 'dd-grow' }), shown.length < sweep.trials.length ? more : null, rows);
-    const names = [__('Trial'), sweep.metric, '', ...sweep.axes.map(({ name }) => name), __('Progress'), __('State'), ''];
+    const names = [__('Trial'), sweep.metric, '', ...sweep.parameters, __('Progress'), __('State'), ''];
     const left = (at: number): boolean => at === 2 || at >= names.length - 2;
     const top = h('tr', {}, ...names.map((name, at) => h('th', { class: left(at) ? '' : 'dd-right' }, name)));
     const most = Math.max(...sweep.trials.map(({ value }) => Math.abs(value ?? 0)));
     const body = h('tbody', {}, ...shown.map((trial) => this.#row(sweep, trial, most)));
-    return [head, h('div', { class: 'dd-scaletable dd-s12 dd-num', tabindex: 0, role: 'region', 'aria-label': __('Trials') }, h('table', {}, h('thead', {}, top), body))];
+    return [head, h('div', { class: 'dd-sweeptable dd-s12 dd-num', tabindex: 0, role: 'region', 'aria-label': __('Trials') }, h('table', {}, h('thead', {}, top), body))];
   }
 
   #row(sweep: Sweep, trial: Trial, most: number): HTMLElement {
@@ -209,6 +272,14 @@ export class SweepView {
   }
 }
 
+/** State, title and id, which can be copied. */
+function identityOf({ id, state }: Sweep, title: string): Child[] {
+  const pill = h('span', { class: 'dd-pill', 'data-state': state }, icon(state, 14), stateWord(state));
+  const copied = button('copy', __('Copy id'), 'dd-quiet dd-icon');
+  onClick(copied, () => void copy(id, copied));
+  return [pill, h('span', { class: 'dd-title dd-ell' }, title), h('span', { class: 'dd-mono dd-sub dd-nw dd-sweepid' }, id), copied];
+}
+
 // ---- words --------------------------------------------------------------------------------------
 
 const bestOf = (sweep: Sweep): Trial | null => sweep.trials.find((trial) => trial.number === sweep.best) ?? null;
@@ -227,7 +298,7 @@ function progressWord({ done, total }: Trial): string {
 
 /** The trials as a table of a spreadsheet. */
 function asTable(sweep: Sweep): string {
-  const head = ['trial', 'job', 'state', sweep.metric, ...sweep.axes.map(({ name }) => name)];
+  const head = ['trial', 'job', 'state', sweep.metric, ...sweep.parameters];
   return [head, ...sweep.trials.map((one) => [one.number, one.id, one.state, one.value ?? '', ...one.values])].map((row) => row.join('\t')).join('\n');
 }
 
@@ -269,42 +340,15 @@ function inOrder(sweep: Sweep): Trial[] {
   return [...sweep.trials].sort((a, b) => order.indexOf(lookOf(sweep, a)) - order.indexOf(lookOf(sweep, b)));
 }
 
-/** The figure's title, and how the lines look of the states that trials are in. */
-function parametersHead(sweep: Sweep): HTMLElement {
+/** How the lines look of the states that trials are in. */
+function keysOf(sweep: Sweep): HTMLElement[] {
   const words: Record<Look, string> = { best: __('best'), completed: __('completed'), running: __('running'), pruned: __('pruned'), failed: __('without a value') };
   const present = new Set(sweep.trials.map((trial) => lookOf(sweep, trial)));
   const looks = (Object.keys(words) as Look[]).filter((look) => present.has(look));
-  const keys = looks.map((look) => h('span', { class: 'dd-sweepkey dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-sweepline', { 'data-look': look })]), words[look]));
-  return h('div', { class: 'dd-part dd-scalehead' }, h('h3', { class: 'dd-h3 dd-grow' }, __('Parameters')), ...keys);
-}
-
-/** One upright axis: the position of a value on it, between 0 (low) and 1, and its ticks. */
-interface Upright {
-  name: string;
-  at(value: number | string): number;
-  ticks: [number, string][];
+  return looks.map((look) => h('span', { class: 'dd-sweepkey dd-row dd-s12 dd-nw' }, drawing(18, 8, [line('M1 4H17', 'dd-sweepline dd-sweepcurve', { 'data-look': look })]), words[look]));
 }
 
 const labelsOf = (marks: number[], log: boolean): string[] => (log ? marks.map(wordOf) : tickLabels(marks));
-
-function ticksAt(marks: number[], at: (value: number) => number, log: boolean): [number, string][] {
-  const labels = labelsOf(marks, log);
-  return marks.map((value, index) => [at(value), labels[index] ?? '']);
-}
-
-const inside = (part: number): number => Math.max(0, Math.min(1, part));
-
-function uprightOf({ name, low, high, log, choices }: Axis): Upright {
-  if (low === null || high === null) {
-    const at = (value: number | string): number => (choices.length < 2 ? 0.5 : Math.max(0, choices.indexOf(String(value))) / (choices.length - 1));
-    const every = Math.ceil(choices.length / 8);
-    return { name, at, ticks: choices.filter((_, index) => index % every === 0).map((word) => [at(word), word]) };
-  }
-  const by = (value: number): number => (log ? Math.log10(Math.max(value, 1e-300)) : value);
-  const at = (value: number | string): number => inside((by(Number(value)) - by(low)) / (by(high) - by(low)));
-  const marks = log ? decades(low, high) : evenly(low, high, 4);
-  return { name, at, ticks: ticksAt(marks, at, log) };
-}
 
 /** Round values within a range, evenly on a logarithmic axis: powers of ten, with 2 and 5 of each where there are few. */
 function decades(low: number, high: number): number[] {
@@ -326,81 +370,22 @@ function evenly(low: number, high: number, about: number): number[] {
   return found;
 }
 
-/** The axis of the metric: its better end is up, and outliers are clamped to its lower end. */
-function metricAxis(sweep: Sweep): Upright | null {
-  const values = sweep.trials.map(({ value }) => value).filter((value): value is number => value !== null).sort((a, b) => a - b);
-  if (!values.length) return null;
-  const [first = 0, last = 0] = [values[0], values.at(-1)];
-  const spread = last - first || Math.abs(first) || 1;
-  const [low, high] = last > first ? [first - spread * 0.02, last + spread * 0.02] : [first - spread / 2, last + spread / 2];
-  const log = first > 0 && last / first > 20;
-  const by = (value: number): number => (log ? Math.log10(Math.max(value, first / 10)) : value);
-  const [from, to] = log ? [by(first * 0.98), by(last * 1.02)] : [low, high];
-  const up = (value: number | string): number => inside((by(Number(value)) - from) / (to - from || 1));
-  const at = sweep.maximize ? up : (value: number | string): number => 1 - up(value);
-  const marks = log ? decades(first, last) : evenly(low, high, 4);
-  return { name: sweep.metric, at, ticks: ticksAt(marks, at, log) };
-}
-
-function parametersOf(sweep: Sweep): SVGSVGElement {
-  const metric = metricAxis(sweep);
-  const axes = [...sweep.axes.map(uprightOf), ...(metric ? [metric] : [])];
-  const [left, right] = [56, 66];
-  const x = (at: number): number => (axes.length < 2 ? WIDE / 2 : left + (at / (axes.length - 1)) * (WIDE - left - right));
-  const y = (part: number): number => TOP + (1 - part) * (HIGH - TOP - BOTTOM);
-  const placesOf = (trial: Trial): [number, number][] => {
-    const values: (number | string)[] = [...trial.values, ...(metric && trial.value !== null ? [trial.value] : [])];
-    return values.map((value, at) => [x(at), y(axes[at]?.at(value) ?? 0)]);
-  };
-  const lines = inOrder(sweep).map((trial) => {
-    const found = line(curved(placesOf(trial)), 'dd-sweepline', { 'data-look': lookOf(sweep, trial) });
-    const words = sweep.axes.map(({ name }, at) => `${name} ${wordOf(trial.values[at] ?? '')}`).join(', ');
-    found.append(titled(`${__('Trial %1', trial.number)}: ${words}${trial.value === null ? '' : `, ${sweep.metric} ${number(trial.value)}`}`));
-    return found;
-  });
-  const drawn = axes.flatMap((axis, at) => {
-    const isLast = metric !== null && at === axes.length - 1;
-    const ticks = axis.ticks.flatMap(([part, word]) => [line(`M${x(at) - 3} ${y(part)}h6`, 'dd-scaleaxis'), text(x(at) + (isLast ? 8 : -7), y(part) + 4, word, isLast ? 'start' : 'end', 'dd-sweeptick')]);
-    return [line(`M${x(at)} ${TOP}V${HIGH - BOTTOM}`, 'dd-scaleaxis'), text(x(at), 16, short(axis.name, 18), 'middle', 'dd-sweepname'), ...ticks];
-  });
-  const best = bestOf(sweep);
-  const marks = best
-    ? placesOf(best).flatMap(([cx, cy], at) => {
-        const word = at < best.values.length ? wordOf(best.values[at] ?? '') : number(best.value ?? 0);
-        return [element('circle', { cx, cy, r: 3.5, class: 'dd-sweepdot' }), text(cx + 8, cy < TOP + 14 ? cy + 14 : cy - 5, short(word, 12), 'start', 'dd-sweepmark')];
-      })
-    : [];
-  return figure(WIDE, HIGH, [...lines, ...drawn, ...marks], 'dd-sweepplot', _n('Parameters of %1 trial', 'Parameters of %1 trials', sweep.trials.length));
-}
-
-/** A line through places that leaves each axis level. */
-function curved(places: [number, number][]): string {
-  return places
-    .map(([x, y], at) => {
-      const before = places[at - 1];
-      if (!before) return `M${x.toFixed(1)} ${y.toFixed(1)}`;
-      const middle = ((before[0] + x) / 2).toFixed(1);
-      return `C${middle} ${before[1].toFixed(1)} ${middle} ${y.toFixed(1)} ${x.toFixed(1)} ${y.toFixed(1)}`;
-    })
-    .join('');
-}
-
 function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
   const drawn = inOrder(sweep).filter(({ steps }) => steps.length);
-  const [left, right, top, bottom, high] = [48, 58, 12, 26, 280];
+  const [left, right, top, bottom] = [48, 58, 12, 26];
   const steps = drawn.flatMap((trial) => trial.steps);
   const values = drawn.flatMap(({ means }) => means);
-  if (!steps.length) return figure(CURVES, high, [text(CURVES / 2, high / 2, __('Nothing was reported yet.'), 'middle')], 'dd-sweepplot', __('Nothing was reported yet.'));
+  if (!steps.length) return figure(WIDE, HIGH, [text(WIDE / 2, HIGH / 2, __('Nothing was reported yet.'), 'middle')], 'dd-sweepplot', __('Nothing was reported yet.'));
   const by = (value: number): number => (log ? Math.log10(value) : value);
   const [first, last] = [Math.min(...steps), Math.max(...steps)];
   const [lowest, highest] = [Math.min(...values), Math.max(...values)];
   const [from, to] = [by(lowest), by(highest)];
-  const x = (step: number): number => left + ((step - first) / (last - first || 1)) * (CURVES - left - right);
-  const y = (value: number): number => top + (1 - (by(value) - from) / (to - from || 1)) * (high - top - bottom);
+  const x = (step: number): number => left + ((step - first) / (last - first || 1)) * (WIDE - left - right);
+  const y = (value: number): number => top + (1 - (by(value) - from) / (to - from || 1)) * (HIGH - top - bottom);
   const marks = log ? decades(lowest, highest) : evenly(lowest, highest, 4);
   const labels = labelsOf(marks, log);
-  const grid = marks.flatMap((value, at) => [line(`M${left} ${y(value)}H${CURVES - right}`, 'dd-scalegrid'), text(left - 7, y(value) + 4, labels[at] ?? '', 'end')]);
-  const ticks = evenly(first, last, 4).map((step, at, all) => text(x(step), high - 8, at === all.length - 1 ? __('step %1', count(step)) : count(step), 'middle'));
+  const grid = marks.flatMap((value, at) => [line(`M${left} ${y(value)}H${WIDE - right}`, 'dd-sweepgrid'), text(left - 7, y(value) + 4, labels[at] ?? '', 'end')]);
+  const ticks = evenly(first, last, 4).map((step, at, all) => text(x(step), HIGH - 8, at === all.length - 1 ? __('step %1', count(step)) : count(step), 'middle'));
   const lines = drawn.flatMap((trial) => {
     const look = lookOf(sweep, trial);
     const places = trial.steps.map((step, at): [number, number] => [x(step), y(trial.means[at] ?? 0)]);
@@ -412,15 +397,13 @@ function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
     if (look !== 'best') return [curve];
     return [curve, element('circle', { cx: endX, cy: endY, r: 3, class: 'dd-sweepdot' }), text(endX + 7, endY + 4, number(trial.means.at(-1) ?? 0), 'start', 'dd-sweepmark')];
   });
-  const axis = line(`M${left} ${high - bottom}H${CURVES - right}`, 'dd-scaleaxis');
+  const axis = line(`M${left} ${HIGH - bottom}H${WIDE - right}`, 'dd-sweepaxis');
   const best = bestOf(sweep);
   const spoken = best ? __('%1 of all trials over their steps; trial %2 is best with %3', sweep.metric, best.number, number(best.value ?? 0)) : __('%1 of all trials over their steps', sweep.metric);
-  return figure(CURVES, high, [...grid, axis, ...ticks, ...lines], 'dd-sweepplot', spoken);
+  return figure(WIDE, HIGH, [...grid, axis, ...ticks, ...lines], 'dd-sweepplot', spoken);
 }
 
 // ---- shapes -------------------------------------------------------------------------------------
-
-const short = (word: string, most: number): string => (word.length > most ? `${word.slice(0, most - 1)}…` : word);
 
 function titled(words: string): SVGElement {
   const found = element('title', {});

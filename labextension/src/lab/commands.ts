@@ -25,7 +25,6 @@ const SETUP: ReadonlySet<string> = new Set(['queued', 'preparing', 'starting']);
 const PALETTE = [
   'distdl:new-job', 'distdl:run-cell', 'distdl:focus-sidebar', 'distdl:add-cluster', 'distdl:open-chosen', 'distdl:compare-chosen',
   'distdl:cancel-job', 'distdl:rerun-job', 'distdl:check-job', 'distdl:resume-job', 'distdl:show-stacks', 'distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job',
-  'distdl:prune-jobs', 'distdl:messages',
 ];
 
 const plugin: JupyterFrontEndPlugin<void> = {
@@ -204,22 +203,6 @@ function registerPlaces(commands: CommandRegistry, sidebar: ISidebar): void {
     execute: () => {
       sidebar.reveal();
       view.addCluster();
-    },
-  });
-  commands.addCommand('distdl:prune-jobs', {
-    label: __('Delete old jobs…'),
-    isEnabled: () => sidebar.jobList.rows.length > 0,
-    execute: () => {
-      sidebar.reveal();
-      view.prune();
-    },
-  });
-  commands.addCommand('distdl:messages', {
-    label: (args) => (args['palette'] ? __('Job notifications…') : __('Notifications about distributed jobs…')),
-    caption: __('Send job notifications to Slack, Teams, ntfy or another webhook'),
-    execute: () => {
-      sidebar.reveal();
-      view.messages();
     },
   });
   commands.addCommand('distdl:scale-cluster', { label: __('Scale'), execute: () => view.scaleCluster() });

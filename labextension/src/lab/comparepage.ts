@@ -1,81 +1,102 @@
-/** Jobs compared, as a document of the main area. It polls while a job runs and the stream reports a change. */
+/**
+ * Jobs compared, as a document of the main area: their curves of one metric in one figure, and the options that differ.
+ *
+ * It polls while a job runs and the stream reports a change.
+ */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
-import { ComparisonView, type CompareHost, type CompareState } from '../job/comparison';
+import type { components } from '../api/schema';
+import { button } from '../job/header';
 import type { Watch } from '../job/jobview';
+import { Plot } from '../job/plotly';
+import { arrowKeys, assign, fill, h, onClick, show, tabPanel } from '../ui/dom';
+import { shortId } from '../ui/format';
+import { icon } from '../ui/icons';
+import { explained, sentences } from '../ui/refusal';
+import { __, _n } from '../ui/trans';
 import { OPEN_JOB } from './jobpage';
 import type { DistDL } from './live';
 import { compareIcon } from './stateicons';
-import { _n } from '../ui/trans';
+
+type Comparison = components['schemas']['Comparison'];
 
 /** Poll interval in milliseconds while a job runs. */
 const PACE = 2000;
-/** How many jobs are offered to be added. */
-const OFFERED = 50;
 
 /** What opens a page again after a reload. */
-export interface ComparePageArgs extends CompareState {
-  key: string;
+export interface CompareState {
+  ids: string[];
+  /** "" is the metric that most jobs report. */
+  metric: string;
 }
 
 export class ComparePage extends Widget {
-  readonly #view: ComparisonView;
   readonly #changed = new Signal<this, void>(this);
   readonly #watch: Watch;
+  #state: CompareState;
   /** The list's rows of the jobs that are compared, to see whether one has changed. */
   #rows = '';
-  #state: CompareState;
   #due = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  /** Number of the newest request, so that a late answer to an older one is dropped. */
+  #asked = 0;
+  #drawnFor = 0;
+  readonly #problem = h('div', { class: 'dd-unreached dd-row', role: 'alert', hidden: true });
+  readonly #metrics = h('div', { class: 'dd-pagetabs dd-comparetabs', role: 'tablist', 'aria-label': __('Metric') });
+  readonly #area = h('div', { class: 'dd-plot', role: 'img' });
+  readonly #panel = tabPanel(__('Curve'), this.#area);
+  readonly #curve = h('section', { class: 'dd-box dd-curvebox' }, h('div', { class: 'dd-part' }, this.#metrics), this.#panel);
+  readonly #plot = new Plot(this.#area);
+  readonly #table = h('div', { class: 'dd-tablebox' });
+  readonly #options = h('section', { class: 'dd-box', hidden: true }, h('div', { class: 'dd-part dd-low' }, h('h3', { class: 'dd-h3' }, __('Differences'))), this.#table);
+  readonly #observer = new ResizeObserver(() => this.#resized());
 
-  /** `key` is the page's name in the saved layout. */
-  constructor(private readonly app: JupyterFrontEnd, private readonly distdl: DistDL, state: CompareState, readonly key: string) {
+  constructor(private readonly app: JupyterFrontEnd, private readonly distdl: DistDL, state: CompareState) {
     super();
-    this.id = `distdl-compare-${key}`;
+    this.#state = state;
+    this.id = `distdl-compare-${state.ids.join('-')}`;
     this.addClass('dd-document');
     this.node.tabIndex = -1;
     this.title.closable = true;
     this.title.icon = compareIcon;
-    this.#state = state;
-    this.#retitle();
-    this.#view = new ComparisonView(this.node, this.#host(), state);
+    this.title.label = _n('Compare %1 job', 'Compare %1 jobs', state.ids.length);
+    this.node.classList.add('dd', 'dd-page', 'dd-comparing');
+    const head = h('div', { class: 'dd-row dd-comparehead' }, h('h1', { class: 'dd-pagetitle dd-ell' }, this.title.label));
+    this.node.append(head, h('div', { class: 'dd-pagebody' }, this.#problem, this.#curve, this.#options));
+    arrowKeys(this.#metrics, () => [...this.#metrics.children] as HTMLElement[], (item) => item.click());
+    this.#observer.observe(this.#area);
     this.#watch = distdl.live.watchJobs(({ rows }) => {
-      const own = JSON.stringify(rows.filter((row) => this.#state.ids.includes(row.id)));
+      const own = JSON.stringify(rows.filter((row) => state.ids.includes(row.id)));
       if (own !== this.#rows) this.#soon();
       this.#rows = own;
     });
   }
 
-  /** What opens the page again after a reload; `stateChanged` announces changes. */
-  get args(): ComparePageArgs {
-    return { ...this.#state, key: this.key };
+  get state(): CompareState {
+    return this.#state;
   }
 
   get stateChanged(): ISignal<this, void> {
     return this.#changed;
   }
 
-  /** Offer jobs to be added. */
-  offer(): void {
-    void this.#view.toggleList();
-  }
-
   override dispose(): void {
     if (this.isDisposed) return;
     clearTimeout(this.#timer);
     this.#watch.dispose();
-    this.#view.dispose();
+    this.#observer.disconnect();
+    this.#plot.dispose();
     Signal.clearData(this);
     super.dispose();
   }
 
   protected override onAfterShow(): void {
-    this.#view.load();
+    this.#load();
   }
 
   protected override onAfterAttach(): void {
-    requestAnimationFrame(() => this.#view.load());
+    requestAnimationFrame(() => this.#load());
   }
 
   protected override onActivateRequest(): void {
@@ -89,27 +110,67 @@ export class ComparePage extends Widget {
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
       this.#due = Date.now() + PACE;
-      this.#view.load();
+      this.#load();
     }, wait);
   }
 
-  #host(): CompareHost {
-    const { api } = this.distdl;
-    return {
-      load: (ids, request) => api.compare({ ids, ...request }),
-      jobs: async () => (await api.jobs({ limit: OFFERED })).jobs,
-      open: (id) => void this.app.commands.execute(OPEN_JOB, { id }),
-      changed: (state) => this.#keep(state),
-    };
+  #resized(): void {
+    if (Math.abs(this.#area.clientWidth - this.#drawnFor) > 60) this.#load();
   }
 
-  #keep(state: CompareState): void {
-    this.#state = state;
-    this.#retitle();
-    this.#changed.emit();
+  /** Ask for the newest state and show it; what was shown stays until it is there. */
+  #load(): void {
+    const asked = (this.#asked += 1);
+    const { ids, metric } = this.#state;
+    const [width, height] = [this.#area.clientWidth, this.#area.clientHeight];
+    if (width < 50 || height < 50) return;
+    this.#drawnFor = width;
+    this.distdl.api.compare({ ids, metric, width, height }).then(
+      (comparison) => {
+        if (asked === this.#asked && !this.isDisposed) this.#show(comparison);
+      },
+      (error: unknown) => {
+        if (asked === this.#asked && !this.isDisposed) this.#complain(error);
+      },
+    );
   }
 
-  #retitle(): void {
-    this.title.label = _n('Compare %1 job', 'Compare %1 jobs', this.#state.ids.length);
+  #complain(error: unknown): void {
+    const again = onClick(button('', __('Try now'), 'dd-small'), () => this.#load());
+    fill(this.#problem, sentences(error), () => [icon('warn', 16, 'dd-ink-warn'), h('span', { class: 'dd-grow' }, ...explained(error)), again]);
+    show(this.#problem, true);
+  }
+
+  #show({ curve, jobs, metrics, rows }: Comparison): void {
+    show(this.#problem, false);
+    show(this.#curve, metrics.length > 0);
+    fill(this.#metrics, JSON.stringify(metrics), () => metrics.map((name) => this.#metricTab(name)));
+    for (const tab of this.#metrics.children) {
+      const on = tab.getAttribute('data-tab') === curve.metric;
+      assign(tab, { 'aria-selected': String(on), tabindex: on ? 0 : -1 });
+    }
+    if (metrics.length) this.#plot.show(curve);
+    assign(this.#area, { 'aria-label': curve.summary });
+    show(this.#options, true);
+    fill(this.#table, JSON.stringify([jobs.map(({ id, name }) => [id, name]), rows]), () => (rows.length ? [this.#differences({ jobs, rows })] : [h('div', { class: 'dd-empty dd-sub' }, __('No differences'))]));
+  }
+
+  #metricTab(name: string): HTMLElement {
+    const tab = h('button', { type: 'button', role: 'tab', 'data-tab': name, title: name, 'aria-controls': this.#panel.id }, h('span', { class: 'dd-ell', 'data-word': name }, name));
+    return onClick(tab, () => {
+      this.#state = { ...this.#state, metric: name };
+      this.#changed.emit();
+      this.#load();
+    });
+  }
+
+  #differences({ jobs, rows }: Pick<Comparison, 'jobs' | 'rows'>): HTMLElement {
+    const columns = jobs.map(({ id, name }) => {
+      const open = h('button', { type: 'button', class: 'dd-link dd-row', title: `${__('Open job page')}: ${id}` }, h('b', { class: 'dd-ell' }, name), h('span', { class: 'dd-mono dd-sub dd-nw' }, shortId(id)));
+      return h('th', { scope: 'col' }, onClick(open, () => void this.app.commands.execute(OPEN_JOB, { id })));
+    });
+    const head = h('tr', {}, h('th', { scope: 'col' }, h('span', { class: 'dd-sr' }, __('Field'))), ...columns);
+    const body = rows.map(({ field, label, values }) => h('tr', {}, h('th', { scope: 'row', title: field }, label), ...values.map((value) => h('td', {}, value || '–'))));
+    return h('table', { class: 'dd-grid dd-side', style: `min-width: ${150 + 170 * jobs.length}px` }, h('thead', {}, head), h('tbody', {}, ...body));
   }
 }

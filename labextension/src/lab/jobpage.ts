@@ -21,7 +21,6 @@ export interface JobPageArgs extends Partial<PageState> {
 }
 
 export const OPEN_JOB = 'distdl:open-job';
-export const COMPARE = 'distdl:compare';
 /** Rarer actions; those whose command nobody has registered are left out. */
 const MENU = ['distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job'];
 
@@ -107,7 +106,6 @@ export class JobPage extends Widget {
         opened.catch((error: unknown) => this.#view.say(error));
       },
       checked: () => api.checkOfJob(id),
-      compare: () => void commands.execute(COMPARE, { ids: [id], add: true }),
       menu: (below) => this.#openMenu(below),
       openCell: (detail, cell, line) => this.openCell(detail, cell, line).catch((error: unknown) => this.#view.say(String(error))),
       changed: (message) => this.#retitle(message),

@@ -19,7 +19,7 @@ import { NAME } from './ids';
 import { OPEN_JOB } from './jobpage';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
-import { OPEN_SWEEP } from './studypage';
+import { OPEN_SWEEP } from './sweeppage';
 import { __ } from '../ui/trans';
 
 const NEW_JOB = 'distdl:new-job';

@@ -12,7 +12,7 @@ import type { JobList } from './jobs';
 import { isOnScreen } from './onscreen';
 import { ILanguage } from './language';
 import { ISidebar } from './sidebar';
-import { OPEN_SCALING, OPEN_SWEEP } from './studypage';
+import { OPEN_SWEEP } from './sweeppage';
 
 /** Which notifications a user wants: all, only problems, none. */
 type Wanted = 'all' | 'problems' | 'none';
@@ -132,8 +132,9 @@ class Announcer {
   }
 
   #open(row: JobRow): void {
-    const page = !isStudy(row) ? OPEN_JOB : row.group?.kind === 'sweep' ? OPEN_SWEEP : OPEN_SCALING;
-    void this.app.commands.execute(page, { id: row.id });
+    if (!isStudy(row)) void this.app.commands.execute(OPEN_JOB, { id: row.id });
+    else if (row.group?.kind === 'sweep') void this.app.commands.execute(OPEN_SWEEP, { id: row.id });
+    else void this.app.commands.execute('distdl:focus-sidebar');
   }
 
   #notifyInBackground(row: JobRow, { text }: News): void {

@@ -1,38 +1,35 @@
-/** The pages of the main area: one for a job, one that compares several, one for a scaling study. */
+/** The pages of the main area: one for a job, one that compares several, one for a sweep. */
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { WidgetTracker } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
 import { INotebookTracker } from '@jupyterlab/notebook';
-import { UUID, type ReadonlyJSONObject, type ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import type { ReadonlyJSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { SplitPanel, type Widget } from '@lumino/widgets';
-import type { CompareState } from '../job/comparison';
 import type { Choice } from '../job/picker';
 import { ComparePage } from './comparepage';
-import { COMPARE, JobPage, OPEN_JOB } from './jobpage';
+import { JobPage, OPEN_JOB } from './jobpage';
 import { NAME } from './ids';
 import { isJobId } from './jobid';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
-import { OPEN_SCALING, OPEN_SWEEP, StudyPage, type StudyKind } from './studypage';
-import { sweepHost } from './sweephost';
-import { ScalingView } from '../job/scaling';
-import { SweepView } from '../job/sweep';
+import { OPEN_SWEEP, SweepPage } from './sweeppage';
 import { cellOpener, type OpenCell } from './opencell';
 import { __ } from '../ui/trans';
 
 type Args = ReadonlyPartialJSONObject;
 
+const COMPARE = 'distdl:compare';
+
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:pages`,
-  description: 'The pages of the main area: a job, jobs compared, a scaling study, a sweep.',
+  description: 'The pages of the main area: a job, jobs compared, a sweep.',
   autoStart: true,
   requires: [ILanguage, IDistDL],
   optional: [ILayoutRestorer, IDocumentManager, INotebookTracker],
   activate: (app, _language, distdl: DistDL, restorer: ILayoutRestorer | null, documents: IDocumentManager | null, notebooks: INotebookTracker | null) => {
     jobPages(app, distdl, cellOpener(documents, notebooks), restorer);
     comparePages(app, distdl, restorer);
-    studyPages(app, OPEN_SCALING, __('Open Scaling Study'), scaling(distdl), restorer);
-    studyPages(app, OPEN_SWEEP, __('Open Sweep'), sweep(app, distdl), restorer);
+    sweepPages(app, distdl, restorer);
   },
 };
 
@@ -67,59 +64,45 @@ function jobPages(app: JupyterFrontEnd, distdl: DistDL, openCell: OpenCell, rest
 
 function comparePages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRestorer | null): void {
   const tracker = new WidgetTracker<ComparePage>({ namespace: 'distdl-compare' });
-  const make = (args: Args, ids: string[]): ComparePage => {
-    const page = new ComparePage(app, distdl, compareState(args, ids), typeof args['key'] === 'string' ? args['key'] : UUID.uuid4());
+  const make = (ids: string[], metric: string): ComparePage => {
+    const page = new ComparePage(app, distdl, { ids, metric });
     page.stateChanged.connect(() => void tracker.save(page));
     void tracker.add(page);
     return page;
   };
   app.commands.addCommand(COMPARE, {
     label: __('Compare Jobs'),
-    describedBy: describe({ ids: { type: 'array', items: { type: 'string' }, description: __('The ids of the jobs') }, add: { type: 'boolean', description: __('Add more jobs') } }, ['ids']),
+    describedBy: describe({ ids: { type: 'array', items: { type: 'string' }, description: __('The ids of the jobs') } }, ['ids']),
     execute: (args) => {
       const ids = Array.isArray(args['ids']) ? [...new Set(args['ids'].filter(isJobId))] : [];
-      const same = tracker.find((page) => page.args.ids.length === ids.length && ids.every((id) => page.args.ids.includes(id)));
-      const page = same ?? make(args, ids);
-      show(app, page);
-      if (args['add'] === true) page.offer();
+      const same = tracker.find(({ state }) => state.ids.length === ids.length && ids.every((id) => state.ids.includes(id)));
+      if (ids.length) show(app, same ?? make(ids, typeof args['metric'] === 'string' ? args['metric'] : ''));
     },
   });
   void restorer?.restore(tracker, {
     command: COMPARE,
-    args: (page) => ({ ...page.args }) as unknown as Args,
-    name: (page) => page.key,
+    args: (page) => ({ ...page.state }),
+    name: (page) => page.id,
   });
 }
 
-function studyPages(app: JupyterFrontEnd, command: string, label: string, kind: StudyKind, restorer: ILayoutRestorer | null): void {
-  const tracker = new WidgetTracker<StudyPage>({ namespace: `distdl-${kind.key}` });
-  const make = (id: string): StudyPage => {
-    const page = new StudyPage(id, kind);
+function sweepPages(app: JupyterFrontEnd, distdl: DistDL, restorer: ILayoutRestorer | null): void {
+  const tracker = new WidgetTracker<SweepPage>({ namespace: 'distdl-sweep' });
+  const make = (id: string): SweepPage => {
+    const page = new SweepPage(id, app, distdl);
     void tracker.add(page);
     return page;
   };
-  app.commands.addCommand(command, {
-    label,
+  app.commands.addCommand(OPEN_SWEEP, {
+    label: __('Open Sweep'),
     describedBy: describe({ id: { type: 'string', description: __('The id of the study') } }, ['id']),
     execute: (args) => {
       const id = args['id'];
-      if (isJobId(id)) show(app, tracker.find((one) => one.studyId === id) ?? make(id));
+      if (isJobId(id)) show(app, tracker.find((page) => page.sweepId === id) ?? make(id));
     },
   });
-  void restorer?.restore(tracker, { command, args: (page) => ({ id: page.studyId }), name: (page) => page.studyId });
+  void restorer?.restore(tracker, { command: OPEN_SWEEP, args: (page) => ({ id: page.sweepId }), name: (page) => page.sweepId });
 }
-
-const scaling = ({ api }: DistDL): StudyKind => ({
-  key: 'scaling',
-  title: __('Scaling'),
-  make: (body, id, answered, gone) => new ScalingView(body, { read: () => api.scaling(id), resume: () => api.resumeScaling(id) }, { changed: ({ name }) => answered(__('Scaling of %1', name)), gone }),
-});
-
-const sweep = (app: JupyterFrontEnd, distdl: DistDL): StudyKind => ({
-  key: 'sweep',
-  title: __('Sweep'),
-  make: (body, id, answered, gone) => new SweepView(body, sweepHost(app, distdl, id), { changed: ({ name }) => answered(__('Sweep of %1', name)), gone }),
-});
 
 /** Notebook 7 has room for one document only: there a page is shown below the notebook. */
 function show(app: JupyterFrontEnd, page: Widget): void {
@@ -142,16 +125,6 @@ const describe = (properties: ReadonlyJSONObject, required: string[]): { args: R
 function isChoice(value: unknown): value is Choice & Args {
   const choice = value as Partial<Choice> | null | undefined;
   return typeof choice?.metric === 'string' && (choice.mode === 'band' || choice.mode === 'ranks') && typeof choice.log === 'boolean';
-}
-
-function compareState(args: Args, ids: string[]): CompareState {
-  return {
-    ids,
-    metric: typeof args['metric'] === 'string' ? args['metric'] : '',
-    against: args['against'] === 'elapsed' ? 'elapsed' : 'step',
-    log: args['log'] === true,
-    onlyDiffering: args['onlyDiffering'] === true,
-  };
 }
 
 export default plugin;

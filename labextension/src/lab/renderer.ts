@@ -1,5 +1,5 @@
 /**
- * Draws cell outputs of the types `application/vnd.distdl.job+json`, `...scaling+json` and `...sweep+json`, live from the server.
+ * Draws cell outputs of the types `application/vnd.distdl.job+json` and `...sweep+json`, live from the server.
  *
  * * It wins over the live widget and the HTML of the same output: a kernel may be gone, this server has the job.
  * * It is safe for notebooks that are not trusted: it takes nothing from the output but an id of the form of ids, and asks
@@ -20,7 +20,6 @@ import { h, onClick, setText } from '../ui/dom';
 import { button } from '../job/header';
 import { icon } from '../ui/icons';
 import { JobView } from '../job/jobview';
-import { ScalingView } from '../job/scaling';
 import { SweepView } from '../job/sweep';
 import { NAME } from './ids';
 import { isJobId } from './jobid';
@@ -29,11 +28,11 @@ import { OPEN_JOB } from './jobpage';
 import { markView } from './onscreen';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
-import { OPEN_SCALING, OPEN_SWEEP } from './studypage';
+import { OPEN_SWEEP } from './sweeppage';
 import { sweepHost } from './sweephost';
 import { __ } from '../ui/trans';
 
-const [JOB, SCALING, SWEEP] = ['application/vnd.distdl.job+json', 'application/vnd.distdl.scaling+json', 'application/vnd.distdl.sweep+json'];
+const [JOB, SWEEP] = ['application/vnd.distdl.job+json', 'application/vnd.distdl.sweep+json'];
 const VERSION = 1;
 /** Before the live widget, which has rank -10. */
 const RANK = -20;
@@ -75,7 +74,7 @@ class ServedOutput extends Panel implements IRenderMime.IRenderer {
     this.addClass('dd-output');
   }
 
-  /** Show the job or study of an output. The same again changes nothing: the view is newer than any output. */
+  /** Show the job or sweep of an output. The same again changes nothing: the view is newer than any output. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const id = idOf(model.data[this.kind.mime]);
     this.#model = model;
@@ -188,27 +187,6 @@ function jobs({ commands }: JupyterFrontEnd, distdl: DistDL): Kind {
   };
 }
 
-function studies(app: JupyterFrontEnd, { api }: DistDL, notebooks: INotebookTracker | null): Kind {
-  const make: Kind['make'] = (live, id, changed, gone) =>
-    new ScalingView(
-      live.node,
-      {
-        read: () => api.scaling(id),
-        resume: () => api.resumeScaling(id),
-        open: () => void app.commands.execute(OPEN_SCALING, { id }),
-        insert: (code) => insertBelow(notebooks?.find((panel) => panel.node.contains(live.node)) ?? null, live.node, code),
-      },
-      { changed, gone: (error) => (error instanceof ApiError && error.status === 404 ? gone() : undefined) },
-    );
-  return {
-    mime: SCALING,
-    make,
-    gone: __('This study is not on this server. This is the copy saved in the notebook.'),
-    silent: __('The server is not responding for this study. This is the copy saved in the notebook.'),
-    asks: true,
-  };
-}
-
 function sweeps(app: JupyterFrontEnd, distdl: DistDL, notebooks: INotebookTracker | null): Kind {
   const make: Kind['make'] = (live, id, changed, gone) =>
     new SweepView(
@@ -242,13 +220,13 @@ function insertBelow(panel: NotebookPanel | null, element: HTMLElement, code: st
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:renderer`,
-  description: 'Draws the outputs of jobs, scaling studies and sweeps in notebooks.',
+  description: 'Draws the outputs of jobs and sweeps in notebooks.',
   autoStart: true,
   requires: [ILanguage, IDistDL, IRenderMimeRegistry],
   optional: [INotebookTracker],
   activate: (app, _language, distdl: DistDL, registry: IRenderMimeRegistry, notebooks: INotebookTracker | null) => {
     const renderers: Renderers = (element) => notebooks?.find((panel) => panel.node.contains(element))?.content.rendermime ?? registry;
-    for (const kind of [jobs(app, distdl), studies(app, distdl, notebooks), sweeps(app, distdl, notebooks)]) {
+    for (const kind of [jobs(app, distdl), sweeps(app, distdl, notebooks)]) {
       registry.addFactory({ safe: true, mimeTypes: [kind.mime], createRenderer: () => new ServedOutput(kind, renderers) }, RANK);
     }
   },

@@ -1,11 +1,11 @@
 /** One cluster: a line that opens to its nodes, and what can be done with it. Changed in place, made once. */
-import { assign, fill, h, onClick, setText, show } from '../ui/dom';
+import { assign, fill, h, onClick, quoted, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
 import { explained, say } from '../ui/refusal';
 import { CheckView } from './checkview';
-import { MachinesView, type MachineActions } from './machines';
+import { billWords, keptUpWords } from './costtext';
 import { NodeView } from './node';
 import { SlotsView } from './slots';
 import type { Actions, Cluster, ClusterChecks, ClusterNode } from './types';
@@ -15,7 +15,7 @@ const WORDY = 8;
 const ICONS: Record<string, string> = { local: 'laptop', azureml: 'cloud' };
 const UP: ReadonlySet<string> = new Set(['idle', 'busy']);
 
-export type ClusterActions = MachineActions & Pick<Actions, 'removeCluster' | 'checkCluster' | 'refreshCluster'>;
+export type ClusterActions = Pick<Actions, 'scaleCluster' | 'removeCluster' | 'checkCluster' | 'refreshCluster'>;
 
 let serial = 0;
 
@@ -28,11 +28,12 @@ export class ClusterView {
   readonly #name = h('span', { class: 'dd-cluster-name dd-b dd-ell' });
   readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12' });
   readonly #summary = h('span', { class: 'dd-cluster-summary dd-s12 dd-num dd-ell' });
-  readonly #create: HTMLButtonElement;
   readonly #scale: HTMLButtonElement;
-  readonly #delete: HTMLButtonElement;
   readonly #remove: HTMLButtonElement;
-  readonly #machines: MachinesView;
+  /** Shown below the head even if the cluster is folded: costs are never hidden. */
+  readonly #bill = h('div', { class: 'dd-cluster-bill dd-s12 dd-num', hidden: true });
+  readonly #machines = h('div', { class: 'dd-s12 dd-sub dd-cluster-machines', hidden: true });
+  readonly #machineProblem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
   readonly #problem = h('div', { class: 'dd-cluster-problem dd-s12', hidden: true });
   readonly #nodes = h('ul', { class: 'dd-nodes' });
   readonly #nodeViews: NodeView[] = [];
@@ -48,23 +49,14 @@ export class ClusterView {
     this.#cluster = cluster;
     this.#open = open;
     this.#toggle.append(this.#chevron, this.#icon, this.#name, this.#kind);
-    this.#machines = new MachinesView(cluster, actions, {
-      ask: (element, focus) => this.#ask(element, focus),
-      confirm: (text, yes) => this.#confirm(text, yes),
-      run: (request) => this.#do(request),
-      say: (text) => this.#say(text),
-      clear: () => this.#clear(),
-    });
-    this.#create = tool('plus', __('Create machines'), () => void this.#do(this.#machines.create()));
     this.#scale = tool('stacks', __('Scale'), () => this.askScale());
-    this.#delete = tool('stop', __('Delete machines'), () => void this.#machines.remove());
     const check = tool('completed', __('Check'), () => this.check());
     this.#remove = tool('trash', __('Remove'), () => this.askRemove());
-    const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#create, this.#scale, this.#delete, check, this.#remove);
-    const parts = [this.#problem, this.#machines.problem, this.#machines.element, this.#nodes, this.#slots.element, this.#checks, this.#place, this.#error];
+    const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#scale, check, this.#remove);
+    const parts = [this.#problem, this.#machineProblem, this.#machines, this.#nodes, this.#slots.element, this.#checks, this.#place, this.#error];
     this.#body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, ...parts);
     const head = h('div', { class: 'dd-cluster-head' }, this.#toggle, this.#summary, buttons);
-    this.element = h('div', { class: 'dd-cluster', role: 'listitem' }, head, this.#machines.bill, this.#body);
+    this.element = h('div', { class: 'dd-cluster', role: 'listitem' }, head, this.#bill, this.#body);
     onClick(this.#toggle, () => this.#press());
     this.update(cluster);
   }
@@ -72,29 +64,42 @@ export class ClusterView {
   /** Show a newer state of the cluster. */
   update(cluster: Cluster): void {
     this.#cluster = cluster;
-    assign(this.element, { 'data-name': cluster.name, 'data-kind': cluster.kind, 'data-named': cluster.named, 'data-scales': cluster.can_scale });
+    assign(this.element, { 'data-name': cluster.name, 'data-kind': cluster.kind, 'data-named': cluster.named, 'data-scales': scales(cluster) });
     fill(this.#icon, cluster.kind, () => [icon(ICONS[cluster.kind] ?? 'server')]);
     setText(this.#name, cluster.name);
     setText(this.#kind, cluster.named ? cluster.title : cluster.detail || cluster.title);
     assign(this.#toggle, { title: [cluster.name, this.#kind.textContent].filter(Boolean).join(', ') });
     setText(this.#summary, stateWords(cluster) || (cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('loading')));
     this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem) && cluster.machines?.exists !== false);
-    this.#machines.update(cluster);
+    this.#drawMachines(cluster);
     this.#slots.update(cluster.in_use);
-    show(this.#create, cluster.machines?.exists === false);
-    show(this.#delete, cluster.machines?.exists === true);
-    show(this.#scale, cluster.can_scale);
+    show(this.#scale, scales(cluster));
     show(this.#remove, cluster.named);
     this.#drawBody(cluster);
     this.#drawOpen();
   }
 
   #drawBody({ problem, remedy, code, nodes, far, machines }: Cluster): void {
-    // Machines that do not exist yet are not a problem: a button is shown instead.
+    // Machines that do not exist yet are not a problem: the command that creates them is shown instead.
     show(this.#problem, Boolean(problem) && machines?.exists !== false);
     fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...explained(problem, remedy, code))]);
     show(this.#nodes, nodes.length > 0);
     this.#drawNodes(nodes, far && nodes.length <= WORDY);
+  }
+
+  /** Show what the machines of a cluster are and cost, or how to create them. */
+  #drawMachines(cluster: Cluster): void {
+    const { name, detail, machines } = cluster;
+    const bill = billWords(cluster);
+    show(this.#bill, bill !== '');
+    fill(this.#bill, bill, () => [icon('warn', 12, 'dd-ink-warn'), h('span', {}, bill)]);
+    const kept = machines?.exists ? keptUpWords(machines.min_nodes) : '';
+    const text = machines?.exists ? [detail, kept].filter(Boolean).join('. ') : __('Its machines have not been created yet. Create them with: `distdl clusters compute create %1`', name);
+    show(this.#machines, Boolean(machines));
+    fill(this.#machines, text, () => quoted(text));
+    const problem = machines?.problem ?? '';
+    show(this.#machineProblem, problem !== '');
+    fill(this.#machineProblem, problem, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...quoted(problem))]);
   }
 
   #drawNodes(nodes: readonly ClusterNode[], wordy: boolean): void {
@@ -159,10 +164,6 @@ export class ClusterView {
 
   /** Ask how many nodes it shall have; fewer than now are asked about once more. */
   askScale(): void {
-    if (this.#cluster.machines) {
-      this.#machines.scale();
-      return;
-    }
     const { node_count, max_node_count } = this.#cluster;
     const most = max_node_count || null;
     const input = h('input', { type: 'number', class: 'dd-input', min: 0, max: most, value: node_count, 'aria-label': __('Nodes') });
@@ -244,6 +245,9 @@ export class ClusterView {
     say(this.#error, what);
   }
 }
+
+/** Whether its number of nodes can be set here; that of machines which cost money is set by a command. */
+const scales = ({ can_scale, machines }: Cluster): boolean => can_scale && !machines;
 
 /** Return what is going on with a cluster's machines, "" when nothing is. */
 function stateWords({ machines }: Cluster): string {

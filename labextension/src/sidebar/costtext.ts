@@ -1,6 +1,6 @@
-/** What machines cost, in words: only what is known. */
+/** What nodes cost, in words: only what is known. */
 import { __, _n } from '../ui/trans';
-import type { Cluster, Machines } from './types';
+import type { Cluster } from './types';
 
 /** Return an amount: "1.05 USD". */
 export const money = (amount: number, currency: string): string => `${amount.toFixed(2)} ${currency}`.trim();
@@ -23,19 +23,6 @@ export function total(bills: readonly Bill[]): Bill {
   const billed = some.reduce((all, one) => all + one.billed, 0);
   const cost = known ? some.reduce((all, one) => all + (one.cost_per_hour ?? 0), 0) : null;
   return { billed, cost_per_hour: cost, currency: known ? [...currencies][0] ?? '' : '' };
-}
-
-/** Return in sentences what machines cost that are to be made. */
-export function forecastWords(machines: Machines): string {
-  const { size, detail, max_nodes } = machines;
-  const what = _n('At most %1 node of %2', 'At most %1 nodes of %2', max_nodes, [size, detail].filter(Boolean).join(', '));
-  return [`${what}.`, priceWords(machines), keptUpWords(machines.min_nodes)].filter(Boolean).join(' ');
-}
-
-function priceWords({ cost_per_hour, currency, price_source, max_nodes }: Machines): string {
-  if (cost_per_hour === null) return __('The price of a node is unknown.');
-  const each = __('A node costs %1 per hour while it is up (%2).', money(cost_per_hour, currency), price_source);
-  return max_nodes > 1 ? `${each} ${_n('%1 node: %2 per hour.', '%1 nodes: %2 per hour.', max_nodes, money(cost_per_hour * max_nodes, currency))}` : each;
 }
 
 /** Return the warning about nodes that stay up without a job, "" when none does. */

@@ -1,7 +1,7 @@
 /** State and actions of the sidebar. It knows nothing of JupyterLab or HTTP. */
-import type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Node, Notifications, NotificationsChange, OldJob, Plugin, Prune, Pruned } from '../api/schema';
+import type { Choice, Cluster, ClusterChecks, JobRow, Node, Plugin } from '../api/schema';
 
-export type { Choice, Cluster, ClusterChecks, JobRow, KeptJobs, Machines, Notifications, NotificationsChange, OldJob, Plugin, Prune, Pruned };
+export type { Choice, Cluster, ClusterChecks, JobRow, Plugin };
 export type ClusterNode = Node;
 
 /** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
@@ -19,19 +19,13 @@ export interface Connection {
 export interface Actions {
   open(job: JobRow): void;
   /** Show a study as a whole. */
-  openStudy(id: string, kind: string): void;
+  openSweep(id: string): void;
   stopSweep(id: string): Promise<unknown>;
   /** Delete a sweep that has ended, with its trials. */
   removeSweep(id: string): Promise<unknown>;
   cancel(job: JobRow, now: boolean): Promise<unknown>;
   rerun(job: JobRow): Promise<unknown>;
   remove(job: JobRow): Promise<unknown>;
-  /** Delete old jobs, or say which these are. */
-  prune(wanted: Prune): Promise<Pruned>;
-  /** Say where messages about jobs go and what for, change that, and send one now. */
-  messages(): Promise<Notifications>;
-  changeMessages(change: NotificationsChange): Promise<Notifications>;
-  testMessage(): Promise<Notifications>;
   compare(ids: string[]): void;
   newJob(): void;
   quickstart: (() => void) | null;
@@ -41,11 +35,7 @@ export interface Actions {
   addCluster(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
   /** What an option of a kind of cluster may be, where these options are filled in so far; it may take seconds. */
   choices(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
-  /** What machines these would be, and what they would cost. */
-  forecast(name: string, wanted: Record<string, unknown>): Promise<Machines>;
-  createMachines(name: string, wanted: Record<string, unknown>): Promise<unknown>;
-  deleteMachines(name: string): Promise<unknown>;
-  scaleCluster(name: string, nodes: number, minNodes?: number): Promise<unknown>;
+  scaleCluster(name: string, nodes: number): Promise<unknown>;
   removeCluster(name: string): Promise<unknown>;
   /** Check every node for problems that would prevent a job; takes up to 30 seconds. */
   checkCluster(name: string): Promise<ClusterChecks>;

@@ -16,9 +16,7 @@ import { FilterBar } from './filterbar';
 import { JobList } from './joblist';
 import { asksBeforeCancel, isActive, matches, passes, type Filter } from './jobtext';
 import { billWords, total } from './costtext';
-import { MessageForm } from './messageform';
 import { NothingFound, nothingYet, waiting } from './placeholders';
-import { PruneForm } from './pruneform';
 import { Section } from './section';
 import { grouped, isStudy, rowCount, titleOf, type Item } from './study';
 import type { Actions, Cluster, Connection, JobRow } from './types';
@@ -52,10 +50,6 @@ export class SidebarView {
   readonly #nothing: HTMLElement;
   readonly #none = new NothingFound(() => this.#filter.reset());
   readonly #compare: HTMLButtonElement;
-  readonly #prune: HTMLButtonElement;
-  readonly #pruning = h('div', { class: 'dd-prune-place' });
-  readonly #messaging = h('div', { class: 'dd-prune-place' });
-  readonly #bell = tool('bell', __('Job notifications…'), () => this.messages());
   readonly #error = h('div', { class: 'dd-sidebar-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
   readonly #live = h('div', { class: 'dd-sr', role: 'status', 'aria-live': 'polite' });
   readonly #clusterSection: Section;
@@ -70,11 +64,10 @@ export class SidebarView {
     this.#nothing = nothingYet(() => actions.newJob(), actions.quickstart);
     this.#compare = tool('stacks', __('Compare'), () => this.#compareChosen());
     this.#clusterSection = new Section('clusters', __('Clusters'), this.#clusters.element, [tool('plus', __('Add cluster'), () => this.addCluster())], () => undefined);
-    this.#prune = tool('trash', __('Delete old jobs…'), () => this.prune());
-    const jobs = h('div', { class: 'dd-job-part' }, this.#pruning, this.#filter.element, this.#none.element, this.#list.element);
-    this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#bell, this.#prune, this.#compare], () => this.#draw());
+    const jobs = h('div', { class: 'dd-job-part' }, this.#filter.element, this.#none.element, this.#list.element);
+    this.#jobSection = new Section('jobs', __('Jobs'), jobs, [this.#compare], () => this.#draw());
     onClick(this.#bill, () => this.#showBilled());
-    root.append(this.#head(), this.#bill, this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#messaging, this.#jobSection.element, this.#live);
+    root.append(this.#head(), this.#bill, this.#banner.element, this.#error, this.#waiting, this.#clusterSection.element, this.#nothing, this.#jobSection.element, this.#live);
     root.addEventListener('keydown', (event) => this.#key(event));
     this.#drawClusters();
     show(this.#waiting, false);
@@ -213,30 +206,6 @@ export class SidebarView {
     if (await this.#list.ask(id, new InlineConfirm(text, __('Delete'), __('Keep')))) await this.#do(this.actions.remove(row));
   }
 
-  /** Open the form that deletes old jobs. */
-  prune(): void {
-    this.#jobSection.open = true;
-    const closed = (): void => {
-      this.#pruning.replaceChildren();
-      this.#prune.focus();
-    };
-    const form = new PruneForm({ prune: (wanted) => this.actions.prune(wanted), closed });
-    this.#pruning.replaceChildren(form.element);
-    form.open();
-  }
-
-  /** Open the form that says where messages about jobs go. */
-  messages(): void {
-    const { actions } = this;
-    const closed = (): void => {
-      this.#messaging.replaceChildren();
-      this.#bell.focus();
-    };
-    const form = new MessageForm({ messages: () => actions.messages(), changeMessages: (change) => actions.changeMessages(change), testMessage: () => actions.testMessage(), closed });
-    this.#messaging.replaceChildren(form.element);
-    form.open();
-  }
-
   /** Whether a job is in the list now, so that a question can be asked there. */
   shows(id: string): boolean {
     return this.root.offsetParent !== null && this.#jobSection.open && this.#shown().some(({ row }) => row.id === id);
@@ -248,7 +217,7 @@ export class SidebarView {
       if (found) action(found);
     };
     return {
-      open: (id) => (this.#studies.has(id) ? this.actions.openStudy(id, this.#studies.get(id)?.group?.kind ?? '') : row(id, (found) => this.actions.open(found))),
+      open: (id) => (this.#studies.has(id) ? this.#openStudy(id) : row(id, (found) => this.actions.open(found))),
       cancel: (id) => void (this.#studies.has(id) ? this.#cancelRun(id) : this.cancel(id)),
       rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
       unfold: (id, on) => this.#unfold(id, on),
@@ -259,6 +228,12 @@ export class SidebarView {
 
   #runs(id: string): JobRow[] {
     return this.#items.flatMap(({ row }) => (row.group?.id === id && !isStudy(row) ? [row] : []));
+  }
+
+  /** Show a sweep's page; a scaling study has none, so show or hide its runs. */
+  #openStudy(id: string): void {
+    if (this.#studies.get(id)?.group?.kind === 'sweep') this.actions.openSweep(id);
+    else this.#unfold(id, !this.#unfolded.has(id));
   }
 
   #unfold(id: string, on: boolean): void {

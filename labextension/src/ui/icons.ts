@@ -38,7 +38,6 @@ const SHAPES: Record<string, string[]> = {
   download: ['path d=M8 2.6V9.6M5 6.8 8 9.8 11 6.8M3 13H13'],
   dots: ['path d=M3.4 8H3.5M8 8H8.1M12.5 8H12.6'],
   gear: ['circle cx=8 cy=8 r=2.1', 'path d=M8 2V4M8 12V14M2 8H4M12 8H14M3.8 3.8 5.2 5.2M10.8 10.8 12.2 12.2M3.8 12.2 5.2 10.8M10.8 5.2 12.2 3.8'],
-  bell: ['path d=M3.2 11.4H12.8L11.6 9.6V6.8A3.6 3.6 0 0 0 4.4 6.8V9.6ZM6.8 13.4H9.2'],
   trash: ['path d=M3 4.6H13M6.2 4.4V2.8H9.8V4.4M4.4 4.8 5 13.2H11L11.6 4.8M6.8 7V11M9.2 7V11'],
   pruned: ['circle cx=4.6 cy=11.6 r=1.9', 'circle cx=11.4 cy=11.6 r=1.9', 'path d=M5.6 10 10.6 2.8M10.4 10 5.4 2.8'],
   queued: [CIRCLE(5.6, ' stroke-dasharray=2,2.6')],
