@@ -23,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import distdl_jupyter
 from distdl_jupyter import cli, registry
-from distdl_jupyter.azure.errors import _TEXTS, AADSTS, code_of
+from distdl_jupyter.azure.identity import KNOWN
 from distdl_jupyter.clusters.slurm.accounting import Allowed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.ssh import command
@@ -413,8 +413,8 @@ def tables() -> Iterator[codes.Entry]:
     known = {code: system[number] for number, code in {**limits.CODES, **disk.CODES}.items()}
     for code, remedy in {**known, "disk-not-writable": disk._NOT_YOURS, "start-refused": ""}.items():
         yield codes.Entry(code, "", remedy, "core/disk", 0, explicit=True)
-    for word, (message, remedy) in (*((f"AADSTS{number}", text) for number, text in AADSTS.items()), *_TEXTS):
-        yield codes.Entry(code_of(word), message, remedy, "azure/errors", 0, explicit=True)
+    for code, (_, message, remedy) in KNOWN.items():
+        yield codes.Entry(code, message, remedy, "azure/identity", 0, explicit=True)
     for option in ("account", "qos"):
         _, message, remedy = Allowed({"…": ("…",)}).refusal(SlurmOptions(**{option: "NAME"}))
         yield codes.Entry(f"slurm-{option}-not-allowed", message, remedy, "clusters/slurm", 0, explicit=True)

@@ -1,222 +1,393 @@
-"""Who this process is for Azure: one credential, chosen by the user, shared by everything that asks Azure.
+"""Sign-in to Azure through azure-identity: DefaultAzureCredential, a device code, or the browser of this machine.
 
-The way to sign in is ``settings.credential`` and nothing else: what stands in the environment, or an ``az`` that is
-logged in, is offered (``azure.methods``) and never taken unasked. Each process makes its credential from the settings;
-who signed in by ``device_code`` or ``browser`` is stored for all of them (``azure.stored``). It prints no token.
+The settings name the method; nothing is used before the user has chosen it. azure-identity keeps the tokens of device
+code and browser in its persistent cache. Its ``AuthenticationRecord`` (names and ids, no token) is stored beside the
+settings in ``distdl_azure_account.json``, so that every process of the user is signed in.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
+import functools
+import json
+import logging
 import os
+import re
 import threading
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.azure import account as accounts
-from distdl_jupyter.azure import attempt, credentials, errors, settings, stored
-from distdl_jupyter.azure.account import Account
-from distdl_jupyter.azure.rest import Rest
-from distdl_jupyter.azure.status import Problem, Status
+from distdl_jupyter.azure import settings
+from distdl_jupyter.azure.rest import Rest, masked
+from distdl_jupyter.azure.settings import CLOUDS, AzureSettings, Cloud
+from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, NotSignedIn
 
 if TYPE_CHECKING:
-    from azure.core.credentials import AccessTokenInfo, TokenCredential, TokenRequestOptions
-
-    from distdl_jupyter.azure.clouds import Cloud
-    from distdl_jupyter.azure.settings import AzureSettings
-    from distdl_jupyter.azure.stored import SignIn
-
-__all__ = ["Account", "Subscription", "account", "cancel", "credential", "endpoints", "forget", "rest", "sign_in",
-           "sign_out", "status", "subscriptions"]  # fmt: skip
+    from azure.core.credentials import AccessToken
 
 HOW = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
+#: The name of azure-identity's persistent cache of tokens, and what a user should know of it after signing out.
+CACHE = "distdl_jupyter"
+REMAINS = (
+    f"azure-identity has no call that empties its token cache {CACHE!r} (in the keyring, or in ~/.IdentityService). "
+    "Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
+)
 SUBSCRIPTIONS_VERSION = "2022-12-01"
-#: How often the cache is read where it seems to hold no token: another process may just have been writing it, and MSAL
-#: empties the file before that.
-_LOOKS = 3
-_lock = threading.Lock()
-_made: dict[tuple[object, ...], Any] = {}
+#: Seconds that a sign-in waits for its code, and for which a token must be valid to be used again.
+_PROMPT_SECONDS, _MARGIN = 60.0, 300.0
+#: The settings that a stored sign-in belongs to.
+_BOUND = ("credential", "tenant_id", "client_id", "cloud")
+#: Code -> (what azure-identity or Entra ID writes, what is wrong, what to do); the first match counts. The numbers are
+#: Entra ID's: learn.microsoft.com/entra/identity-platform/reference-error-codes
+KNOWN = {
+    "azure-sign-in-policy": (
+        r"AADSTS(530\d\d|5300\d\d|50199)\b",
+        "The policy of your organization does not allow this sign-in method.",
+        "Use another method, or ask the tenant's administrator.",
+    ),
+    "azure-sign-in-expired": (
+        r"AADSTS(50078|50173|70008|70043|70044|700082|700084)\b|interaction_required|authentication is required",
+        "The sign-in has expired.",
+        "Sign in again.",
+    ),
+    "azure-sign-in-declined": (
+        r"AADSTS(70018|65004)\b|authorization_declined|access_denied",
+        "The sign-in was declined.",
+        "Sign in again with an account that may use Azure.",
+    ),
+    "azure-sign-in-too-late": (
+        r"AADSTS700(19|20)\b|expired_token|code_expired|Timed out",
+        "The sign-in was not completed in time.",
+        "Sign in again.",
+    ),
+    "azure-tenant-unknown": (
+        r"AADSTS(50059|90002|900021|900023)\b|Invalid tenant|get authority configuration",
+        "The tenant does not exist.",
+        "Set its id or one of its domains: %dist_config azure tenant_id=...",
+    ),
+    "azure-no-browser": (
+        r"Failed to open a browser|start an HTTP server",
+        "A browser cannot be opened on the machine that runs Jupyter.",
+        "Sign in with a device code instead.",
+    ),
+    "azure-no-keyring": (
+        r"Cache encryption is impossible",
+        "This machine has no keyring, and token_cache=keyring does not allow a file.",
+        "Clear token_cache to allow a file that only you can read, or sign in by default (az login).",
+    ),
+    "azure-sign-in-unreachable": (
+        r"getaddrinfo|ame or service|resolve|Connection (refused|aborted|reset)|Max retries|timed out|unreachable$",
+        "The sign-in service cannot be reached.",
+        "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
+    ),
+    "azure-no-default-credential": (
+        r"DefaultAzureCredential failed to retrieve a token",
+        "DefaultAzureCredential found no credentials on this machine.",
+        "Run az login, set AZURE_CLIENT_ID and related variables, or sign in with a device code.",
+    ),
+}
+logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # failures are raised, and reported once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """A subscription that the account may see."""
+class AzureAccount:
+    """The signed-in user or app, with the sign-in method."""
+
+    name: str
+    kind: str
+    tenant_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSubscription:
+    """A subscription that the account can see."""
 
     id: str
     name: str
-    tenant_id: str = ""
-    state: str = ""
+    tenant_id: str
+    state: str
 
 
-def credential() -> TokenCredential:
-    """Return the credential of the settings. Raises NotSignedIn with the remedy.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What to do at the sign-in page: open ``address`` and enter ``user_code`` before ``until`` (epoch seconds)."""
 
-    It follows azure-core's protocol; its own failures are NotSignedIn too.
-    """
-    settled = settings.read()
-    if not settled.credential:
-        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
-    if settled.credential in credentials.INTERACTIVE:
-        _check(stored.read(), settled)
-        return _OfPerson()
-    key = (settled, *(os.environ.get(name) for name in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "PATH")))
-    with _lock:
-        if key not in _made:
-            _made[key] = credentials.unattended(settled.credential, settled)
-        made: TokenCredential = _made[key]
-        return made
+    user_code: str
+    address: str
+    until: float
 
 
-def _check(found: SignIn | None, settled: AzureSettings) -> None:
-    """Raise NotSignedIn unless somebody signed in with these settings."""
-    if found is None:
-        asked = attempt.seen()
-        problem = (asked and asked.problem) or Problem(message="Not signed in to Azure.", hint=HOW)
-        raise NotSignedIn(problem.message, code=problem.code, hint=problem.hint or HOW)
-    if not found.is_of(settled):
-        raise NotSignedIn(
-            "The settings for Azure were changed after the sign-in.",
-            code="azure-settings-changed",
-            hint="Sign in again.",
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The state of the sign-in. ``prompt`` is None while waiting for a browser; ``problem`` is why it failed."""
+
+    state: Literal["signed_out", "waiting", "signed_in", "failed"]
+    kind: str = ""
+    account: AzureAccount | None = None
+    prompt: Prompt | None = None
+    problem: DistDLError | None = None
 
 
-def _silent(found: SignIn) -> Any:
-    settled = dataclasses.replace(settings.read(), **found.bound)
-    with _lock:
-        if (found, settled) not in _made:
-            cache = stored.cache(allow_file=settled.token_cache != "keyring")  # noqa: S105 - where tokens go
-            _made[found, settled] = credentials.silent(settled, cache, found.record)
-        return _made[found, settled]
+class Credential:
+    """azure-core's TokenCredential of whoever is signed in at the time of each request."""
 
+    def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        """Return a token for the scopes. Raises NotSignedIn."""
+        from azure.core.exceptions import AzureError
 
-class _OfPerson(credentials.Credential):
-    """Whoever is signed in by device code or browser at the moment of each request: a sign-out counts at once."""
-
-    def get_token_info(self, *scopes: str, options: TokenRequestOptions | None = None) -> AccessTokenInfo:
-        """Return a token with what is known of it (azure-core's newer protocol). Raises NotSignedIn."""
-        found = stored.read()
-        if found is None:
-            raise NotSignedIn(
-                "The sign-in to Azure has ended.", code="azure-sign-in-ended", hint="Sign in to Azure again."
-            )
-        # The sign-in was asked for without continuous access evaluation, whose tokens have a cache of their own.
-        given: TokenRequestOptions = {**(options or {}), "enable_cae": False}
-        for _ in range(_LOOKS):
+        key = _key()
+        token = _tokens.get((key, scopes))
+        if token is None or token.expires_on - time.time() < _MARGIN or options.get("claims"):
             try:
-                token = credentials.asked(_silent(found), scopes, given)
-                break
-            except NotSignedIn as error:
-                if error.message != errors.EXPIRED:
-                    raise
-                late = error
-                stored.wait()
-                forget()
-        else:
-            raise late
-        if stored.read() is None:
-            stored.forget()  # Somebody signed out while this token was renewed, and the cache has it again.
-            raise NotSignedIn(
-                "The sign-in to Azure has ended.", code="azure-sign-in-ended", hint="Sign in to Azure again."
-            )
+                # Tokens with continuous access evaluation have a cache of their own, in which nobody is signed in.
+                token = _library_credential(*key).get_token(*scopes, **{**options, "enable_cae": False})
+            except (AzureError, ValueError) as error:
+                raise explain(error) from None
+            _tokens[key, scopes] = token
         return token
 
 
-def account() -> Account | None:
-    """Return who is signed in, None when nobody is. Asks for a token, which is not kept beyond this process."""
-    return status().account
+_tokens: dict[Any, AccessToken] = {}
 
 
-def status() -> Status:
-    """Return where the sign-in stands, for pages; failures are data. May ask for a token over the network."""
-    settled = settings.read()
-    now = _by_token(settled)
-    asked = attempt.seen() if settled.credential in credentials.INTERACTIVE else None
-    if asked is None:
-        return now
-    if asked.problem and now.account:
-        return dataclasses.replace(now, problem=asked.problem)
-    return dataclasses.replace(asked, account=now.account)
+def credential() -> Credential:
+    """Return the credential of the settings. Raises NotSignedIn."""
+    _key()
+    return Credential()
 
 
-def _by_token(settled: AzureSettings) -> Status:
-    """Return who a token speaks for."""
-    kind, note = settled.credential, ""
+def _key() -> tuple[AzureSettings, Cloud, str, Any]:
+    """Return what azure-identity's credential depends on. Raises NotSignedIn."""
+    own = settings.read()
+    if not own.credential:
+        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
+    record = "" if own.credential == "default" else _record(own)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))}
+    return own, own.endpoints, record, tuple(sorted(variables.items()))
+
+
+@functools.lru_cache(maxsize=4)
+def _library_credential(own: AzureSettings, cloud: Cloud, record: str, _variables: object) -> Any:
+    """Return azure-identity's credential, which asks nobody."""
+    from azure.identity import AuthenticationRecord, DefaultAzureCredential, DeviceCodeCredential
+
+    if not record:
+        client = {"managed_identity_client_id": own.client_id} if own.client_id else {}
+        # az needs more than the usual 10 seconds on a busy machine.
+        return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_discovery(cloud))
+    return DeviceCodeCredential(
+        authentication_record=AuthenticationRecord.deserialize(record),
+        disable_automatic_authentication=True,
+        cache_persistence_options=_cache(own),
+        tenant_id=own.tenant_id or None,
+        **_discovery(cloud),
+    )
+
+
+def _discovery(cloud: Cloud) -> dict[str, Any]:
+    """Return the option for a cloud from a file, whose authority Entra ID does not know."""
+    return {} if cloud.name in CLOUDS else {"disable_instance_discovery": True}
+
+
+def _cache(own: AzureSettings) -> Any:
+    from azure.identity import TokenCachePersistenceOptions
+
+    return TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=own.token_cache != "keyring")  # noqa: S105
+
+
+def _record_file() -> Path:
+    return settings.file().with_name("distdl_azure_account.json")
+
+
+def _record(own: AzureSettings) -> str:
+    """Return the AuthenticationRecord of a sign-in with these settings. Raises NotSignedIn."""
     try:
-        if kind in credentials.INTERACTIVE:
-            found = stored.read()
-            note = found.note if found else ""
-        if not kind or (kind in credentials.INTERACTIVE and found is None):
-            return Status(state="signed_out", kind=kind)
-        cloud = settled.endpoints
-        token = credential().get_token(cloud.scope(cloud.resource_manager)).token
-        account = accounts.of_token(token, kind, settled.subscription_id)
-        return Status(state="signed_in", kind=kind, account=account, note=note)
-    except DistDLError as error:
-        return Status(
-            state="failed", kind=kind, problem=Problem(message=error.message, hint=error.hint, code=error.code)
+        stored = json.loads(_record_file().read_text(encoding="utf-8"))
+        record, bound = str(stored["record"]), {name: stored[name] for name in _BOUND}
+        json.loads(record)["username"]
+    except FileNotFoundError:
+        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW) from None
+    except (OSError, ValueError, TypeError, KeyError):
+        raise NotSignedIn(
+            f"The stored sign-in in {_record_file()} cannot be read.", code="azure-account-unreadable", hint=HOW
+        ) from None
+    if bound != _bound(own):
+        raise NotSignedIn(
+            "The settings for Azure were changed after the sign-in.", code="azure-settings-changed", hint=HOW
         )
+    return record
+
+
+def _bound(own: AzureSettings) -> dict[str, Any]:
+    return {name: getattr(own, name) for name in _BOUND}
+
+
+class _Attempt:
+    """A sign-in that waits for a person, in a thread of this process. ``shown`` is set when it has a code or an end."""
+
+    def __init__(self, own: AzureSettings) -> None:
+        self.settings = own
+        self.prompt: Prompt | None = None
+        self.problem: DistDLError | None = None
+        self.credential: Any = None
+        self.shown = threading.Event()
+        threading.Thread(target=self._run, name="distdl-sign-in", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._sign_in()
+        except Exception as error:  # noqa: BLE001 - the page that waits must show the end
+            self.problem = explain(error)
+        finally:
+            self.shown.set()
+
+    def _sign_in(self) -> None:
+        from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
+
+        own, cloud = self.settings, self.settings.endpoints
+        options: dict[str, Any] = {name: value for name in ("tenant_id", "client_id") if (value := getattr(own, name))}
+        options |= {"authority": cloud.authority, "cache_persistence_options": _cache(own), **_discovery(cloud)}
+        if own.credential == "device_code":
+            self.credential = DeviceCodeCredential(prompt_callback=self._show, **options)
+        else:
+            self.credential = InteractiveBrowserCredential(**options)
+        record = self.credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
+        if _attempts and _attempts[-1] is self:  # not cancelled
+            atomic_write.write(_record_file(), {**_bound(own), "record": record.serialize()})
+            settings.change(**dataclasses.asdict(own))
+            _attempts.clear()
+
+    def _show(self, address: str, code: str, until: Any) -> None:
+        self.prompt = Prompt(user_code=code, address=address, until=until.timestamp())
+        self.shown.set()
+
+
+#: The sign-in of this process that waits or has failed; at most one.
+_attempts: list[_Attempt] = []
 
 
 def sign_in(kind: str = "", **changes: Any) -> Status:
-    """Sign in this way (default: the one of the settings) and return where that stands.
+    """Sign in by a method (default: that of the settings) and return the status.
 
-    ``device_code`` and ``browser`` come back while they wait for somebody: ask ``status()`` again. The wait ends with
-    this process; a sign-in that succeeded serves all. Other settings, such as ``tenant_id``, may be changed along.
-    Raises InvalidSpec for a setting that cannot be.
+    ``device_code`` and ``browser`` return while they wait for a person: call ``status()`` again. The wait ends with
+    this process; a completed sign-in serves all. Settings such as ``tenant_id`` can be changed with it. Raises
+    InvalidSpec.
     """
-    settled = settings.change(**({"credential": kind} if kind else {}), **changes)
-    if not settled.credential:
+    own = settings.changed(**({"credential": kind} if kind else {}), **changes)
+    if not own.credential:
         raise InvalidSpec(
             "No sign-in method is set.",
             code="azure-sign-in-kind-missing",
             field="credential",
-            hint="Use one of: cli, device_code, browser, managed_identity, environment.",
+            hint="Use one of: default, device_code, browser.",
         )
-    forget()
-    if settled.credential in credentials.INTERACTIVE:
-        attempt.begin(settled)
-        return status()
-    now = status()
-    if now.account is not None:  # Nobody uses the sign-in before it any more.
-        attempt.drop()
-        stored.forget()
-    return now
+    _stop()
+    if own.credential == "default":
+        settings.change(**dataclasses.asdict(own))
+        forget()
+    else:
+        _attempts.append(attempt := _Attempt(own))
+        attempt.shown.wait(_PROMPT_SECONDS if own.credential == "device_code" else 0)
+    return status()
+
+
+def status() -> Status:
+    """Return the state of the sign-in; failures are data. May request a token."""
+    attempt = _attempts[-1] if _attempts else None
+    kind = ""
+    try:
+        kind = settings.read().credential
+        cloud = endpoints()
+        token = credential().get_token(cloud.scope(cloud.resource_manager)).token
+        current = Status(state="signed_in", kind=kind, account=_account(token, kind))
+    except DistDLError as error:
+        is_out = error.code == "azure-signed-out"
+        current = Status(state="signed_out" if is_out else "failed", kind=kind, problem=None if is_out else error)
+    if attempt is None:
+        return current
+    if attempt.problem is None:
+        return dataclasses.replace(current, state="waiting", kind=attempt.settings.credential, prompt=attempt.prompt)
+    return dataclasses.replace(current, state="signed_in" if current.account else "failed", problem=attempt.problem)
+
+
+def _account(token: str, kind: str) -> AzureAccount:
+    """Return the account that an access token is for, by the claims that Entra ID documents."""
+    claims: dict[str, Any] = {}
+    with contextlib.suppress(IndexError, ValueError):
+        claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    name = claims.get("upn") or claims.get("preferred_username") or claims.get("unique_name")
+    identity = str(claims.get("xms_mirid", "")).rsplit("/", 1)[-1]  # the resource of a managed identity
+    return AzureAccount(
+        name=str(name or identity or f"app {claims.get('appid')}"), kind=kind, tenant_id=str(claims.get("tid", ""))
+    )
+
+
+def account() -> AzureAccount | None:
+    """Return the signed-in account, None without one. May request a token."""
+    return status().account
 
 
 def cancel() -> Status:
-    """Stop waiting for a code or a browser; who was signed in before stays so."""
-    attempt.drop()
-    with contextlib.suppress(NotSignedIn):  # The status says so too.
-        if found := stored.read():
-            settings.change(**found.bound)
+    """Stop waiting for a code or a browser; an earlier sign-in stays.
+
+    The port on which a browser's response is expected stays open for up to 5 minutes: azure-identity cannot close it.
+    """
+    _stop()
     return status()
+
+
+def _stop() -> None:
+    while _attempts:
+        attempt = _attempts.pop()
+        if attempt.credential is not None:
+            attempt.credential.close()  # ends the polling for a code
 
 
 def sign_out() -> Status:
-    """Forget the sign-in, for all processes. ``az`` and the environment keep theirs; they are not used."""
-    attempt.drop()
+    """Delete the stored account, for all processes. ``REMAINS`` says what remains."""
+    _stop()
     settings.change(credential="")
+    _record_file().unlink(missing_ok=True)
     forget()
-    stored.forget()
     return status()
 
 
-def subscriptions() -> list[Subscription]:
-    """Return the subscriptions that the account may see, by name. Raises NotSignedIn, AzureRefused."""
-    found = rest().pages("/subscriptions", SUBSCRIPTIONS_VERSION)
-    listed = [
-        Subscription(id=one["subscriptionId"], name=one.get("displayName") or one["subscriptionId"],
-                     tenant_id=one.get("tenantId") or "", state=one.get("state") or "")
-        for one in found
-    ]  # fmt: skip
-    return sorted(listed, key=lambda one: one.name.lower())
+def forget() -> None:
+    """Drop the credentials and tokens of this process."""
+    _library_credential.cache_clear()
+    _tokens.clear()
+
+
+def key_warning() -> str:
+    """Return the warning about a storage account's key in the environment, "" without one. Never the key."""
+    keys = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_CONNECTION_STRING")
+    name = next((key for key in keys if os.environ.get(key)), "")
+    text = "in the environment gives access to a whole storage account. It is used only while you are not signed in. "
+    return f"{name} {text}Sign in, then remove it." if name else ""
+
+
+def subscriptions() -> list[AzureSubscription]:
+    """Return the subscriptions that the account can see, by name. Raises NotSignedIn, AzureRefused."""
+    rows = rest().pages("/subscriptions", SUBSCRIPTIONS_VERSION)
+    found = [
+        AzureSubscription(
+            id=row["subscriptionId"],
+            name=row.get("displayName") or row["subscriptionId"],
+            tenant_id=row.get("tenantId") or "",
+            state=row.get("state") or "",
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda row: row.name.lower())
 
 
 def endpoints() -> Cloud:
-    """Return the addresses of the cloud that the settings name. Raises InvalidSpec."""
+    """Return the addresses of the cloud in the settings. Raises InvalidSpec."""
     return settings.read().endpoints
 
 
@@ -226,7 +397,17 @@ def rest() -> Rest:
     return Rest(cloud.resource_manager, credential(), cloud.scope(cloud.resource_manager))
 
 
-def forget() -> None:
-    """Drop the credentials that this process made, with their tokens."""
-    with _lock:
-        _made.clear()
+def explain(error: BaseException) -> DistDLError:
+    """Return a failed sign-in as an error with its remedy, without tokens."""
+    if isinstance(error, DistDLError):
+        return error
+    text = masked(str(error))
+    number = re.search(r"AADSTS\d+", text)
+    text = text[number.start() :] if number else text.removeprefix("Authentication failed: ")
+    for code, (pattern, message, hint) in KNOWN.items():
+        if re.search(pattern, text):
+            return NotSignedIn(f"{message[:-1]} ({number.group()})." if number else message, code=code, hint=hint)
+    first = re.split(r"\s*(?:Trace ID|Correlation ID|Timestamp|To mitigate|Visit https|\n)", text.strip())[0]
+    return NotSignedIn(
+        f"Azure did not issue a token. {first[:300].rstrip('.')}.", code="azure-sign-in-failed", hint="Sign in again."
+    )

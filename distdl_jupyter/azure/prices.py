@@ -132,19 +132,12 @@ def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]
     """Return region and currency, from the settings where they are "". Raises InvalidSpec without a region."""
     defaults = settings.read()
     region, currency = (region or defaults.region).lower().replace(" ", ""), (currency or defaults.currency).upper()
-    if not region.isalnum():
+    if not (region.isalnum() and currency.isalpha() and len(currency) == 3):
         raise InvalidSpec(
-            "No Azure region is set, and prices depend on the region.",
+            "Prices depend on an Azure region and a currency, and one of them is missing or invalid.",
             code="price-region-missing",
             field="region",
-            hint="Example: %dist_config azure region=westeurope.",
-        )
-    if not (currency.isalpha() and len(currency) == 3):
-        raise InvalidSpec(
-            f"{currency!r} is not a currency code.",
-            code="currency-invalid",
-            field="currency",
-            hint="Examples: USD, EUR, JPY.",
+            hint="Example: %dist_config azure region=westeurope currency=EUR.",
         )
     return region, currency
 

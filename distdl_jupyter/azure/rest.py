@@ -1,6 +1,6 @@
 """Requests to Azure's resource manager and its services, over azure-core's own pipeline (retries, bearer tokens).
 
-Answers are JSON data; an error becomes one sentence with what Azure said. Tokens and signatures reach no message.
+Responses are JSON data; an error is one sentence with what Azure said. Tokens and signatures are in no message.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
     from azure.core.credentials import TokenCredential
 
-#: What may stand in an address and is a secret.
+#: Secrets in an address or a text: signatures and codes, and JSON web tokens (they begin with the base64 of '{"').
 _SIGNATURE = re.compile(r"((?:sig|code|access_token|refresh_token)=)[^&\s\"']+", re.IGNORECASE)
-#: A JSON web token: its first part is the base64 of '{"'.
 _TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
-_SILENT = "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY."
+_HINTS = {
+    401: "Sign in to Azure again.",
+    403: "Your account lacks the permission. Ask the owner of the subscription for it, or use another account.",
+    429: "Azure limits the number of requests. Try again in a few minutes.",
+}
 
 
 def masked(text: str) -> str:
@@ -28,7 +31,7 @@ def masked(text: str) -> str:
 
 
 class Rest:
-    """One service at an https address. ``credential`` None asks without a token (the Retail Prices API)."""
+    """One service at an https address. Without a ``credential`` requests have no token (the Retail Prices API)."""
 
     def __init__(self, address: str, credential: TokenCredential | None, scope: str = "", *, retries: int = 3) -> None:
         from azure.core import PipelineClient
@@ -47,30 +50,23 @@ class Rest:
         )
 
     def get(self, path: str, api_version: str = "", **parameters: str) -> Any:
-        """Return the answer to GET as data. ``path`` may be a whole address of this service. Raises AzureRefused."""
+        """Return the data of a GET. ``path`` may be a whole address of this service. Raises AzureRefused."""
         return self.send("GET", path, api_version, parameters).json()
 
     def pages(self, path: str, api_version: str = "", **parameters: str) -> Iterator[dict[str, Any]]:
         """Yield the entries of a list, page after page (``value``, ``nextLink``; the Prices API: ``Items``)."""
-        answer = self.get(path, api_version, **parameters)
+        page = self.get(path, api_version, **parameters)
         while True:
-            yield from answer.get("value") or answer.get("Items") or ()
-            following = answer.get("nextLink") or answer.get("NextPageLink")
+            yield from page.get("value") or page.get("Items") or ()
+            following = page.get("nextLink") or page.get("NextPageLink")
             if not following:
                 return
-            answer = self.get(following)
-
-    def put(self, path: str, api_version: str, body: Mapping[str, Any]) -> Any:
-        """Return the answer to PUT as data, {} when it is empty."""
-        return _data(self.send("PUT", path, api_version, {}, body))
+            page = self.get(following)
 
     def post(self, path: str, api_version: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the answer to POST as data, {} when it is empty."""
-        return _data(self.send("POST", path, api_version, {}, body or {}))
-
-    def delete(self, path: str, api_version: str, **parameters: str) -> Any:
-        """Return the answer to DELETE as data, {} when it is empty."""
-        return _data(self.send("DELETE", path, api_version, parameters))
+        """Return the data of a POST, {} when it is empty. Raises AzureRefused."""
+        response = self.send("POST", path, api_version, {}, body or {})
+        return response.json() if response.content else {}
 
     def send(
         self,
@@ -105,7 +101,9 @@ class Rest:
             ) from None
         except AzureError as error:
             raise AzureRefused(
-                f"{_host(url)} cannot be reached: {_first_line(error)}", code="azure-unreachable", hint=_SILENT
+                f"{_host(url)} cannot be reached: {_first_line(error)}",
+                code="azure-unreachable",
+                hint="Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
             ) from None
         if response.status_code >= 400:
             raise refused(response)
@@ -113,32 +111,19 @@ class Rest:
 
 
 def refused(response: Any) -> AzureRefused:
-    """Return the error that a response with a status of 400 and more tells."""
+    """Return the error of a response with a status of 400 and more."""
     try:
         document = response.json()
-        inner = document.get("error", document) if isinstance(document, dict) else {}
     except ValueError:
-        inner = {}
-    inner = (
-        inner
-        if isinstance(inner, dict)
-        else {"code": str(inner), "message": str(document.get("error_description", ""))}
-    )
-    code, said = str(inner.get("code") or ""), masked(str(inner.get("message") or "")).strip()
+        document = {}
+    document = document if isinstance(document, dict) else {}
+    inner = document.get("error", document)
+    if not isinstance(inner, dict):
+        inner = {"code": inner, "message": document.get("error_description")}
+    code, message = str(inner.get("code") or ""), masked(str(inner.get("message") or "")).strip()
     status, host = response.status_code, _host(response.request.url)
-    text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {said}" if said else ".")
+    text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {message}" if message else ".")
     return AzureRefused(text, status=status, code="azure-request-refused", azure_code=code, hint=_HINTS.get(status, ""))
-
-
-_HINTS = {
-    401: "Sign in to Azure again.",
-    403: "Your account lacks the permission. Ask the owner of the subscription for it, or use another account.",
-    429: "Azure limits the number of requests. Try again in a few minutes.",
-}
-
-
-def _data(response: Any) -> Any:
-    return response.json() if response.content else {}
 
 
 def _first_line(error: BaseException) -> str:
@@ -146,5 +131,5 @@ def _first_line(error: BaseException) -> str:
 
 
 def _host(url: str) -> str:
-    """Return the host of an https address; the Prices API's next pages name its port."""
+    """Return the host of an https address; the next pages of the Prices API name its port."""
     return url.split("/")[2].removesuffix(":443")

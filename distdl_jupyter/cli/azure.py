@@ -8,14 +8,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, get_args
 
-from distdl_jupyter.core.errors import NotSignedIn
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.azure.status import Status
+    from distdl_jupyter.azure.identity import Status
 
-#: Seconds between two looks at a sign-in that waits for somebody.
+#: Seconds between two requests for the status of a sign-in that waits.
 _POLL = 1.0
 _FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
 
@@ -33,7 +31,7 @@ def add_to(commands: Any) -> None:
 
     one = _verb(verbs, "sign-in", _sign_in, "sign in, for all notebooks, Jupyter servers and jobs of your user")
     one.add_argument(
-        "--credential", choices=get_args(CredentialKind), help="sign-in method (default: suited to this machine)"
+        "--credential", choices=get_args(CredentialKind), help="sign-in method (default: the last one, or device_code)"
     )
     one.add_argument("--tenant-id", help="tenant (directory) to sign in to")
     one.add_argument("--client-id", help="client id of an app registration or a managed identity")
@@ -63,9 +61,9 @@ def _status(chosen: argparse.Namespace) -> int:
 
 
 def _sign_in(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.azure import identity, methods, settings
+    from distdl_jupyter.azure import identity, settings
 
-    kind = chosen.credential or settings.read().credential or next(w.kind for w in methods.offered() if w.suggested)
+    kind = chosen.credential or settings.read().credential or "device_code"
     given = {name: getattr(chosen, name) for name in _FLAGS if getattr(chosen, name) is not None}
     now = identity.sign_in(kind, **given)
     try:
@@ -73,8 +71,8 @@ def _sign_in(chosen: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         identity.cancel()
         raise
-    if now.problem and now.state != "signed_in":
-        raise NotSignedIn(now.problem.message, code=now.problem.code, hint=now.problem.hint)
+    if now.problem:
+        raise now.problem
     return _status(argparse.Namespace(json=False))
 
 
@@ -95,7 +93,7 @@ def _sign_out(_: argparse.Namespace) -> int:
     from distdl_jupyter.azure import identity
 
     identity.sign_out()
-    print("Signed out of Azure.")
+    print(f"Signed out of Azure. {identity.REMAINS}")
     return 0
 
 

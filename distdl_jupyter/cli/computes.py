@@ -94,14 +94,13 @@ def _sizes(chosen: argparse.Namespace) -> int:
 
 def _create(chosen: argparse.Namespace) -> int:
     from distdl_jupyter import registry
-    from distdl_jupyter.cluster_handles import provision
-    from distdl_jupyter.views.clusters import cost_forecast
+    from distdl_jupyter.views.clusters import idle_cost_warning
 
     place = _place(chosen.name)
     wanted = _wanted(registry.get("clusters", place.kind), place.name, chosen.flags)
     yes, wait = wanted.pop("yes", False), wanted.pop("wait", False)
-    found = provision.forecast(place.target, wanted)
-    print(f"{place.name}: up to {found.max_nodes} of {found.size}. {cost_forecast(found)}")
+    options = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    print(f"Machines of {place.name}: {options}. {idle_cost_warning(int(wanted.get('min_nodes') or 0))}".strip())
     if not (yes or _agreed("Create them?")):
         return 1
     place.create(wait=wait, **wanted)

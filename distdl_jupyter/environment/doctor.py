@@ -313,13 +313,13 @@ def _trackers() -> Row:
 
 def _azure() -> list[Row]:
     """Return the row of the sign-in, where the settings or the environment speak of Azure. May ask for a token."""
-    from distdl_jupyter.azure import identity, methods, settings
+    from distdl_jupyter.azure import identity, settings
 
     try:
         credential = settings.read().credential
     except DistDLError as error:
         return [Row("Azure", "fail", error.message, error.hint)]
-    warning = methods.warning()
+    warning = identity.key_warning()
     if not (credential or warning or os.environ.get("AZURE_CLIENT_ID")):
         return []
     status = identity.status()

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from distdl_jupyter.azure.identity import AzureSubscription
 from distdl_jupyter.azure.settings import CredentialKind
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.views import azure
-from distdl_jupyter.views.azure import AzureSignIn, AzureSubscription
+from distdl_jupyter.views.azure import AzureSignIn
 from distdl_jupyter.views.wire import Request
 
 __all__ = ["Azure", "AzureByCode", "AzureChange", "AzureOut", "AzureStart", "AzureSubscriptions"]
@@ -103,4 +104,4 @@ class AzureSubscriptions(Handler):
     @answers(AzureSubscriptionList, refuses=(424, 502))
     async def get(self) -> AzureSubscriptionList:
         """List the subscriptions of the account."""
-        return AzureSubscriptionList(await _done("subscriptions"))
+        return AzureSubscriptionList(tuple(await _done("subscriptions")))

@@ -1,4 +1,4 @@
-"""The sign-in to Azure as pages, notebooks and terminals show it. No token comes here: see ``azure.status``."""
+"""The sign-in to Azure as pages, notebooks and terminals show it. It has no token."""
 
 from __future__ import annotations
 
@@ -6,23 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.azure import identity, methods, settings
+from distdl_jupyter.azure import identity, settings
+from distdl_jupyter.azure.identity import AzureAccount, Status
 from distdl_jupyter.azure.settings import AzureSettings, CredentialKind, TokenCache
-from distdl_jupyter.azure.status import State, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-@dataclass(frozen=True, slots=True)
-class AzureAccount:
-    """Who is signed in; "" for what is not known."""
-
-    name: str
-    kind: str
-    tenant_id: str
-    object_id: str
-    subscription: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +33,6 @@ class AzureProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class AzureWay:
-    """A way to sign in; ``ready`` when what it needs is here."""
-
-    kind: CredentialKind
-    ready: bool
-    suggested: bool
-
-
-@dataclass(frozen=True, slots=True)
 class AzureChoices:
     """The settings that a sign-in depends on."""
 
@@ -66,55 +46,44 @@ class AzureChoices:
 
 @dataclass(frozen=True, slots=True)
 class AzureSignIn:
-    """All that a page shows of the sign-in. ``warning`` is of a key in the environment, ``note`` hinders nothing."""
+    """The sign-in for a page. ``warning`` is about a key in the environment, ``note`` about a sign-out."""
 
-    state: State
+    state: Literal["signed_out", "waiting", "signed_in", "failed"]
     kind: str
     account: AzureAccount | None
     prompt: AzurePrompt | None
     problem: AzureProblem | None
     note: str
     warning: str
-    ways: tuple[AzureWay, ...]
     settings: AzureChoices
 
 
-@dataclass(frozen=True, slots=True)
-class AzureSubscription:
-    """A subscription that the account may see."""
-
-    id: str
-    name: str
-    tenant_id: str
-    state: str
+#: Each sign-in method with what it is for.
+METHODS: dict[CredentialKind, str] = {
+    "default": "azure-identity's DefaultAzureCredential: variables of an app, a managed identity, az login and others.",
+    "device_code": "Jupyter runs on another machine, for example a hub. Enter a short code in any browser.",
+    "browser": "Jupyter runs on this computer: a page opens in its browser.",
+}
 
 
-def sign_in_view(now: Status | None = None) -> AzureSignIn:
+def sign_in_view(now: Status | None = None, note: str = "") -> AzureSignIn:
     """Return the sign-in as a page shows it (default: as it is now, which may ask for a token)."""
     status = identity.status() if now is None else now
     account, prompt, problem = status.account, status.prompt, status.problem
     return AzureSignIn(
         state=status.state,
         kind=status.kind,
-        account=AzureAccount(account.name, account.kind, account.tenant_id, account.object_id, account.subscription)
-        if account
-        else None,
+        account=account,
         prompt=AzurePrompt(prompt.user_code, prompt.address, max(0.0, prompt.until - time.time())) if prompt else None,
         problem=AzureProblem(problem.message, problem.hint, problem.code) if problem else None,
-        note=status.note,
-        warning=methods.warning(),
-        ways=tuple(AzureWay(way.kind, way.ready, way.suggested) for way in methods.offered()),
+        note=note,
+        warning=identity.key_warning(),
         settings=_choices(settings.read()),
     )
 
 
 def _choices(own: AzureSettings) -> AzureChoices:
     return AzureChoices(own.credential, own.tenant_id, own.client_id, own.subscription_id, own.cloud, own.token_cache)
-
-
-def subscriptions() -> tuple[AzureSubscription, ...]:
-    """Return the subscriptions that the account may see. Raises NotSignedIn, AzureRefused."""
-    return tuple(AzureSubscription(each.id, each.name, each.tenant_id, each.state) for each in identity.subscriptions())
 
 
 def sign_in_lines(view: AzureSignIn) -> list[str]:
@@ -128,9 +97,9 @@ def sign_in_lines(view: AzureSignIn) -> list[str]:
     if view.account:
         rows += [f"  {name} {value}" for name, value in _facts(view) if value]
     rows += [f"  {name} {value}" for name, value in _prices() if value]
-    rows += [text for text in (view.note, view.warning) if text]
+    rows += [view.warning] if view.warning else []
     if view.state in ("signed_out", "failed"):
-        rows += ["Sign-in methods:", *(f"  {way.kind:<17} {_when(way)}" for way in view.ways)]
+        rows += ["Sign-in methods:", *(f"  {kind:<11} {text}" for kind, text in METHODS.items())]
     return rows
 
 
@@ -157,10 +126,6 @@ def _prices() -> list[tuple[str, str]]:
     return [("region", own.region), ("currency", own.currency)] if own.region else []
 
 
-def _when(way: AzureWay) -> str:
-    return methods.WHEN[way.kind] + (" (recommended)" if way.suggested else "")
-
-
 #: What a page may ask for, by message or over HTTP.
 def _changed(**changes: Any) -> Any:
     settings.change(**changes)
@@ -172,7 +137,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "azure.status": lambda: sign_in_view(identity.status()),
     "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),
     "azure.cancel": lambda: sign_in_view(identity.cancel()),
-    "azure.sign_out": lambda: sign_in_view(identity.sign_out()),
+    "azure.sign_out": lambda: sign_in_view(identity.sign_out(), identity.REMAINS),
     "azure.settings": _changed,
-    "azure.subscriptions": subscriptions,
+    "azure.subscriptions": identity.subscriptions,
 }

@@ -119,19 +119,6 @@ def _per_hour(amount: float | None, currency: str) -> str:
     return "" if amount is None else f"{amount:,.2f} {currency}/h".replace("  ", " ")
 
 
-def cost_forecast(machines: Machines) -> str:
-    """Return in sentences what machines that are to be made cost."""
-    price = _per_hour(machines.cost_per_hour, machines.currency)
-    if not price:
-        costs = "The price of a node is unknown."
-    else:
-        most = _per_hour((machines.cost_per_hour or 0.0) * machines.max_nodes, machines.currency)
-        each = f"A node costs {price} while it is running"
-        several = f", {plural(machines.max_nodes, 'node')} {most}" if machines.max_nodes > 1 else ""
-        costs = f"{each}{several} ({machines.price_source})."
-    return f"{costs} {idle_cost_warning(machines.min_nodes)}".strip()
-
-
 def idle_cost_warning(min_nodes: int) -> str:
     """Return the warning about nodes that stay up without a job, "" when none does."""
     if not min_nodes:

@@ -1,98 +1,231 @@
-"""Who this process is for Azure, by the real azure-identity against a stand-in for Entra ID over TLS."""
+"""DefaultAzureCredential of the real azure-identity against a stand-in for Entra ID; the command line."""
 
+import json
+import os
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.core.errors import AzureRefused, NotSignedIn
-from tests.standin.login import APP_OID, CLIENT, SECRET, TENANT
-from tests.standin.server import refusal
+from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, NotSignedIn
+from distdl_jupyter.environment import doctor
+from distdl_jupyter.views import azure as pages
+from tests.standin.login import CLIENT, DEVELOPER_CLIENT, SECRET, TENANT, USER
+from tests.standin.server import Answer, refusal
+
+BLOB = "https://storage.azure.com/.default"
 
 
-def test_an_app_of_the_environment_signs_in_and_says_who_it_is(signed_in):
-    who = identity.account()
-    assert (who.name, who.kind, who.tenant_id, who.object_id) == (f"app {CLIENT}", "environment", TENANT, APP_OID)
-    assert "ey" not in repr(who)
+def test_an_app_of_the_environment_signs_in(signed_in):
+    account = identity.account()
+    assert (account.name, account.kind, account.tenant_id) == (f"app {CLIENT}", "default", TENANT)
+    assert "ey" not in repr(account)
 
 
-def test_a_token_is_for_the_audience_that_was_asked_and_is_kept_while_it_lives(signed_in):
+def test_a_token_is_for_the_requested_audience_and_used_while_it_is_valid(signed_in):
     credential = identity.credential()
-    first = credential.get_token("https://storage.azure.com/.default")
-    assert credential.get_token("https://storage.azure.com/.default").token == first.token
+    first = credential.get_token(BLOB)
+    assert credential.get_token(BLOB).token == first.token
     assert signed_in.login.access[first.token]["aud"] == "https://storage.azure.com"
     assert len(signed_in.server.asked("/token")) == 1
     assert first.expires_on == pytest.approx(time.time() + 3600, abs=60)
 
 
-def test_the_resource_manager_is_asked_with_a_token_of_its_own(signed_in):
-    def subscriptions(request):
-        if not signed_in.login.bearer(request, signed_in.server.address):
-            return refusal(401, "InvalidAuthenticationToken", "no")
-        return {"value": [{"subscriptionId": "s-1", "displayName": "Lab"}]}
-
-    signed_in.server.route("GET", "/subscriptions", subscriptions)
-    assert identity.rest().get("/subscriptions", "2022-12-01")["value"][0]["displayName"] == "Lab"
-    signed_in.server.route("GET", "/subscriptions", lambda _: refusal(403, "AuthorizationFailed", "no"))
-    with pytest.raises(AzureRefused, match="AuthorizationFailed"):
-        identity.rest().get("/subscriptions", "2022-12-01")
-
-
-def test_nobody_is_signed_in(azure, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
+def test_nobody_is_signed_in(azure):
     assert identity.account() is None
-    with pytest.raises(NotSignedIn, match=r"Not signed in to Azure\. Sign in: "):
+    with pytest.raises(NotSignedIn) as caught:
         identity.credential()
+    assert (caught.value.code, caught.value.hint) == ("azure-signed-out", identity.HOW)
 
 
-def test_the_environment_lacks_a_variable(signed_in, monkeypatch):
-    monkeypatch.delenv("AZURE_CLIENT_SECRET")
-    with pytest.raises(NotSignedIn, match="AZURE_CLIENT_SECRET is not set in the environment of Jupyter"):
-        identity.credential()
+def test_a_machine_without_credentials_says_what_to_do(azure, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "AzureCliCredential")
+    status = identity.sign_in("default")
+    assert (status.state, status.problem.code) == ("failed", "azure-no-default-credential")
+    assert "az login" in status.problem.hint
 
 
 @pytest.mark.parametrize(
-    ("number", "sentence"),
+    ("number", "code"),
     [
-        ("7000215", "The client secret is wrong (AADSTS7000215). Set AZURE_CLIENT_SECRET to the value of the secret"),
-        ("7000222", "The client secret has expired (AADSTS7000222). Set AZURE_CLIENT_SECRET to a new one"),
-        ("90002", "The tenant does not exist (AADSTS90002)."),
-        ("50076", "Azure requires a second factor"),
-        ("53003", "The policy of your organization does not allow this sign-in method (AADSTS53003)."),
-        ("65001", "This app does not yet have consent to use Azure"),
-        ("999999", "Azure did not issue a token. AADSTS999999: It is refused. Sign in again."),
+        ("90002", "azure-tenant-unknown"),
+        ("53003", "azure-sign-in-policy"),
+        ("999999", "azure-sign-in-failed"),
     ],
 )
-def test_what_entra_id_refuses_is_one_sentence_with_its_remedy(signed_in, number, sentence):
+def test_what_entra_id_refuses_is_one_sentence(signed_in, number, code):
     signed_in.login.refuse(f"AADSTS{number}", times=9)
     with pytest.raises(NotSignedIn) as caught:
-        identity.credential().get_token("https://storage.azure.com/.default")
-    assert sentence in str(caught.value)
+        identity.credential().get_token(BLOB)
+    assert caught.value.code == code
+    assert f"AADSTS{number}" in caught.value.message
     assert "Trace ID" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_wrong_secret_is_not_repeated(signed_in, monkeypatch):
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "a-wrong-secret")
-    with pytest.raises(NotSignedIn, match="The client secret is wrong") as caught:
-        identity.credential().get_token("https://storage.azure.com/.default")
+    with pytest.raises(NotSignedIn, match="AADSTS7000215") as caught:
+        identity.credential().get_token(BLOB)
     assert "a-wrong-secret" not in str(caught.value)
 
 
-def test_an_unknown_tenant(signed_in, monkeypatch):
-    monkeypatch.setenv("AZURE_TENANT_ID", "nobody.example")
-    with pytest.raises(NotSignedIn, match="The tenant does not exist"):
-        identity.credential().get_token("https://storage.azure.com/.default")
+def test_no_message_carries_a_token(signed_in):
+    signed_in.login.refuse("AADSTS700027", "invalid_client", "Assertion eyJhbGciOi.eyJzdWIi.c2ln is bad", times=3)
+    with pytest.raises(NotSignedIn) as caught:
+        identity.credential().get_token(BLOB)
+    assert "eyJ" not in str(caught.value)
 
 
 def test_no_network(signed_in):
     cloud = signed_in.cloud
     cloud.write_text(cloud.read_text().replace(signed_in.server.address, "https://nowhere.invalid"))
-    with pytest.raises(NotSignedIn, match="The sign-in service cannot be reached"):
-        identity.credential().get_token("https://storage.azure.com/.default")
+    with pytest.raises(NotSignedIn) as caught:
+        identity.credential().get_token(BLOB)
+    assert caught.value.code == "azure-sign-in-unreachable"
 
 
 def test_the_settings_on_disk_hold_no_secret(signed_in):
     text = settings.file().read_text()
-    assert '"credential": "environment"' in text
+    assert '"credential": "default"' in text
     assert SECRET not in text
+
+
+def test_the_account_of_az_login(azure, tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program, log = folder / "az", folder / "calls"
+    answer = {"accessToken": azure.login.token("RESOURCE"), "expires_on": int(time.time()) + 3600,
+              "expiresOn": "2026-01-01 00:00:00.000000", "tenant": TENANT, "tokenType": "Bearer"}  # fmt: skip
+    program.write_text(
+        f"#!{sys.executable}\n"
+        + textwrap.dedent(f"""
+        import json, sys
+        open({str(log)!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
+        print(json.dumps({answer!r}))
+    """)
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "AzureCliCredential")
+    status = identity.sign_in("default")
+    assert (status.state, status.account.name, status.account.tenant_id) == ("signed_in", USER, TENANT)
+    identity.credential().get_token(BLOB)
+    identity.credential().get_token(BLOB)
+    calls = log.read_text().splitlines()
+    assert len(calls) == 2  # a token of each audience
+    assert "--resource https://storage.azure.com" in calls[1]
+
+
+@pytest.mark.parametrize("client", ["", CLIENT])
+def test_a_managed_identity(azure, monkeypatch, client):
+    def token(request):
+        if request.headers.get("x-identity-header") != "header-of-the-tests":
+            return Answer({"statusCode": 401, "message": "no"}, 401)
+        requests.append(request.query)
+        resource = request.query["resource"].removesuffix("/.default")
+        return {"access_token": azure.login.token(resource, app=True), "expires_on": str(int(time.time()) + 3600),
+                "resource": resource, "token_type": "Bearer", "client_id": CLIENT}  # fmt: skip
+
+    requests = []
+    azure.server.route("GET", "/msi/token", token)
+    monkeypatch.setenv("IDENTITY_ENDPOINT", f"{azure.server.address}/msi/token")
+    monkeypatch.setenv("IDENTITY_HEADER", "header-of-the-tests")
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "ManagedIdentityCredential")
+    status = identity.sign_in("default", client_id=client)
+    assert (status.state, status.account.name) == ("signed_in", f"app {CLIENT}"), status
+    assert identity.credential().get_token(BLOB).token
+    assert requests[-1]["resource"] == "https://storage.azure.com"
+    assert requests[-1].get("client_id", "") == client
+
+
+def test_an_unknown_method_is_refused(azure):
+    for kind in ("password", ""):
+        with pytest.raises(InvalidSpec) as caught:
+            identity.sign_in(kind)
+        assert caught.value.field == "credential"
+
+
+def test_a_key_in_the_environment_causes_a_warning_and_is_never_shown(azure, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "a-key-of-a-whole-account")
+    page = pages.sign_in_view()
+    assert "AZURE_STORAGE_KEY in the environment gives access to a whole storage account" in page.warning
+    assert "a-key-of" not in repr(page)
+    assert [row.name for row in doctor._azure()] == ["Azure"]
+
+
+def test_the_doctor_checks_a_chosen_sign_in(signed_in, monkeypatch):
+    assert [(row.status, row.value) for row in doctor._azure()] == [("ok", f"app {CLIENT} (default)")]
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
+    assert doctor._azure()[0].status == "warn"
+    settings.change(credential="")
+    monkeypatch.delenv("AZURE_CLIENT_ID")
+    assert doctor._azure() == []
+
+
+def test_subscriptions_are_requested_with_a_token(signed_in):
+    subscriptions(signed_in)
+    assert [row.name for row in identity.subscriptions()] == ["Lab", "Teaching"]
+    signed_in.server.route("GET", "/subscriptions", lambda _: refusal(403, "AuthorizationFailed", "no"))
+    with pytest.raises(AzureRefused, match="AuthorizationFailed"):
+        identity.subscriptions()
+
+
+def subscriptions(azure):
+    rows = [{"subscriptionId": "s-2", "displayName": "Teaching", "tenantId": TENANT, "state": "Enabled"},
+            {"subscriptionId": "s-1", "displayName": "Lab", "tenantId": TENANT, "state": "Enabled"}]  # fmt: skip
+
+    def answer(request):
+        assert azure.login.bearer(request, azure.server.address)
+        assert request.query["api-version"] == identity.SUBSCRIPTIONS_VERSION
+        return {"value": rows}
+
+    azure.server.route("GET", "/subscriptions", answer)
+
+
+def distdl(*words, code=0, **more):
+    done = subprocess.run([sys.executable, "-m", "distdl_jupyter.cli", "azure", *words], capture_output=True, text=True,
+                          timeout=120, **more)  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.full
+def test_the_command_line_signs_in_lists_subscriptions_and_signs_out(signed_in):
+    settings.change(credential="")
+    subscriptions(signed_in)
+    said = distdl("sign-in", "--credential", "default")
+    assert f"Signed in to Azure as app {CLIENT}, by default." in said
+    assert json.loads(distdl("status", "--json"))["account"]["tenant_id"] == TENANT
+    listed = distdl("subscriptions", "--use", "Teaching").splitlines()
+    assert listed[1].split() == ["Lab", "s-1", "Enabled"]
+    assert listed[2].split() == ["*", "Teaching", "s-2", "Enabled"]
+    assert settings.read().subscription_id == "s-2"
+    assert "The account has no access to a subscription 'x'" in distdl("subscriptions", "--use", "x", code=2)
+    assert distdl("sign-out").startswith("Signed out of Azure. ")
+    said = distdl("status", code=1)
+    assert "Not signed in to Azure." in said
+    wrong = distdl("sign-in", "--credential", "default", code=2, env={**os.environ, "AZURE_CLIENT_SECRET": "no"})
+    assert len(wrong.splitlines()) == 1
+    assert "AADSTS7000215" in wrong
+    assert not [secret for secret in signed_in.login.given if secret in said]
+
+
+def test_the_command_line_shows_a_code_and_waits(azure):
+    process = subprocess.Popen([sys.executable, "-m", "distdl_jupyter.cli", "azure", "sign-in", "--credential",
+                                "device_code"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    with process:
+        assert process.stderr.readline() == "Waiting for sign-in to complete.\n"
+        line = process.stderr.readline()
+        code = next(iter(azure.login.codes.values()))
+        assert f"enter the code {code.user_code}" in line
+        assert code.client_id == DEVELOPER_CLIENT
+        azure.login.approve()
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert f"Signed in to Azure as {USER}, by device_code." in out
+    identity.sign_out()

@@ -53,4 +53,4 @@ def test_prices_are_fetched_when_asked_for_and_cached(capsys, azure):
 
 def test_a_missing_region_is_one_sentence(capsys, azure):
     assert main(["vm-sizes", "--prices"]) == 2
-    assert capsys.readouterr().err.startswith("distdl: No Azure region is set")
+    assert capsys.readouterr().err.startswith("distdl: Prices depend on an Azure region")

@@ -125,12 +125,3 @@ def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):
     job = submit(time.sleep, (0,), compute_target="lab", distributed_backend="plain", name="short")
     job.wait(timeout=120)
     assert [note["text"] for note in job.view().notes if note.get("code") == "nodes-stay-up"] == ["2 anvils stay up."]
-
-
-def test_what_machines_would_cost_is_said_in_sentences():
-    made = Machines(exists=False, max_nodes=4, cost_per_hour=0.5, currency="USD", price_source="the smith")
-    assert views.cost_forecast(made) == "A node costs 0.50 USD/h while it is running, 4 nodes 2.00 USD/h (the smith)."
-    unknown = Machines(exists=False, max_nodes=1, min_nodes=1)
-    assert views.cost_forecast(unknown) == (
-        "The price of a node is unknown. 1 node keeps running and costs money even without a job."
-    )

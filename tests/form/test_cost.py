@@ -63,7 +63,7 @@ def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
     [
         (Rented(bills=True), "The price is unknown because no VM size is"),
         (Rented(bills=True, size=A100, interruptible=True), cost.NOT_USUAL),
-        (Rented(bills=True, size=A100), "No Azure region is set, and prices depend on the region."),
+        (Rented(bills=True, size=A100), "Prices depend on an Azure region and a currency"),
     ],
 )
 def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str) -> None:

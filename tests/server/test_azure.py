@@ -22,8 +22,7 @@ def test_an_app_registration_signs_in_and_out(server, signed_in):
     settings.change(credential="")
     now = server.get("/azure")
     assert (now["state"], now["account"], now["settings"]["credential"]) == ("signed_out", None, "")
-    assert [way["kind"] for way in now["ways"] if way["suggested"]] == ["environment"]
-    now = server.post("/azure/sign-in", {"credential": "environment"}, status=202)
+    now = server.post("/azure/sign-in", {"credential": "default"}, status=202)
     assert now["account"]["name"] == f"app {CLIENT}"
     assert server.get("/azure")["state"] == "signed_in"
     assert server.post("/azure/sign-out", status=200)["state"] == "signed_out"
@@ -49,7 +48,7 @@ def test_subscriptions_and_settings(server, signed_in):
         {"id": "s-1", "name": "Lab", "tenant_id": TENANT, "state": "Enabled"}
     ]
     now = server.patch("/azure", {"subscription_id": "s-1"})
-    assert now["account"]["subscription"] == "s-1"
+    assert now["settings"]["subscription_id"] == "s-1"
     assert settings.read().subscription_id == "s-1"
     refused = server.patch("/azure", {"token_cache": "everywhere"}, status=400)
     assert (refused["field"], refused["type"]) == ("token_cache", "InvalidSpec")

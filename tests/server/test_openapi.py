@@ -5,6 +5,7 @@ import shutil
 import jsonschema
 import pytest
 import schemathesis
+from azure.identity import DeviceCodeCredential
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import one_of
 from schemathesis import GenerationMode
@@ -97,6 +98,8 @@ def no_azure(tmp_path, running, monkeypatch):
     """No case asks Azure: its cloud is where nobody answers. None signs out who runs the tests."""
     monkeypatch.setenv("HOME", str(tmp_path))
     settings_of_azure.change(cloud=str(cloud_file(tmp_path, "https://127.0.0.1:1")))
+    # azure-identity leaves the port of a browser's response open, which the end of the tests would report.
+    monkeypatch.setattr("azure.identity.InteractiveBrowserCredential", DeviceCodeCredential)
     yield
     identity.cancel()
 

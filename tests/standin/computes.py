@@ -15,7 +15,6 @@ from typing import Any
 from tests.standin.server import Answer, Request, Server, refusal
 
 API = "2024-10-01"
-NETWORK = "2023-09-01"
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 ML = "/providers/Microsoft.MachineLearningServices"
 _WORKSPACE = rf"/subscriptions/(?P<sub>[^/]+)/resourceGroups/(?P<group>[^/]+){ML}/workspaces/(?P<ws>[^/]+)"
@@ -46,9 +45,8 @@ class Computes:
         self.subscriptions = {SUBSCRIPTION: "Research"}
         self.workspaces: dict[tuple[str, str], str] = {("vision", "ws1"): "westeurope", ("vision", "ws2"): "eastus",
                                                        ("speech", "talk"): "westeurope"}  # fmt: skip
-        self.subnets: dict[str, str] = {}
-        self.sizes = {"Standard_NC4as_T4_v3": (4, 1), "Standard_NC24ads_A100_v4": (24, 1), "Standard_DS3_v2": (4, 0),
-                      "Standard_ND96asr_v4": (96, 8)}  # fmt: skip
+        self.subnets: set[str] = set()
+        self.sizes = {"Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4", "Standard_DS3_v2", "Standard_ND96asr_v4"}
         self.computes: dict[tuple[str, str, str], Compute] = {}
         self.refuse: list[tuple[str, Answer]] = []
         #: The size whose family has no quota: making it is accepted, and fails afterwards as Azure does it.
@@ -58,19 +56,15 @@ class Computes:
         for method, pattern, handler in (
             ("GET", "/subscriptions", self._subscriptions),
             ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/workspaces", self._all_workspaces),
-            ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/locations/(?P<where>[^/]+)/vmSizes", self._sizes),
             ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/locations/[^/]+/computeOperationsStatus/(?P<op>[^/]+)",
              self._operation),
             ("GET", _WORKSPACE, self._workspace),
             ("GET", rf"{_WORKSPACE}/computes", self._list),
             ("GET", _COMPUTE, self._get),
             ("PUT", _COMPUTE, self._put),
-            ("PATCH", _COMPUTE, self._patch),
             ("DELETE", _COMPUTE, self._delete),
             ("POST", rf"{_COMPUTE}/listNodes", self._nodes),
             ("GET", rf"{_COMPUTE}/listNodes", self._nodes),  # the pages after the first, as the service's SDK asks
-            ("GET", r"(?P<id>/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft.Network/virtualNetworks/"
-                    r"[^/]+/subnets/[^/]+)", self._subnet),
         ):  # fmt: skip
             server.route(method, pattern, self._locked(handler))
 
@@ -131,19 +125,6 @@ class Computes:
                            f"under resource group '{group}' was not found.")  # fmt: skip
         return None
 
-    def _sizes(self, _request: Request) -> Any:
-        return {"value": [
-            {"name": name, "family": "f", "vCPUs": cores, "gpus": gpus, "memoryGB": 28.0, "lowPriorityCapable": True,
-             "premiumIO": True, "osVhdSizeMB": 1047552, "maxResourceVolumeMB": 180224,
-             "supportedComputeTypes": ["AMLCompute", "ComputeInstance"]}
-            for name, (cores, gpus) in self.sizes.items()]}  # fmt: skip
-
-    def _subnet(self, request: Request) -> Any:
-        prefix = self.subnets.get(request.words["id"])
-        if prefix is None:
-            return refusal(404, "NotFound", f"Resource {request.words['id']} not found.")
-        return {"id": request.words["id"], "properties": {"addressPrefix": prefix}}
-
     # computes -------------------------------------------------------------------------------------
 
     def _key(self, request: Request) -> tuple[str, str, str]:
@@ -185,7 +166,9 @@ class Computes:
             return missing
         if wrong := self._wrong(request):
             return wrong
-        one = Compute(request.json)
+        one, old = Compute(request.json), self.computes.get(self._key(request))
+        if old is not None:
+            one.state, one.nodes = "Updating", old.nodes
         self.computes[self._key(request)] = one
         if one.inner["vmSize"] in self.without_quota:
             one.errors = [{"error": {
@@ -199,8 +182,6 @@ class Computes:
         body, name = request.json, request.words["name"]
         inner = body["properties"]["properties"]
         where = self.workspaces[request.words["group"], request.words["ws"]]
-        if request.query["api-version"] != API:
-            return refusal(400, "NoRegisteredProviderFound", "No registered resource provider found.")
         if set(body) - {"location", "identity", "properties", "tags"} or set(inner) - _SETTABLE:
             return refusal(400, "BadRequest", f"Could not find member in {sorted(inner)}.")
         if body["properties"].get("computeType") != "AmlCompute":
@@ -209,7 +190,7 @@ class Computes:
             return refusal(400, "BadArgument", "Compute name is invalid. It can include letters, digits and dashes.")
         if body.get("location") != where:
             return refusal(400, "BadRequest", f"Location {body.get('location')} is not {where}.")
-        if inner["vmSize"] not in self.sizes:
+        if inner["vmSize"].lower() not in map(str.lower, self.sizes):
             return refusal(400, "BadRequest", f"The specified Azure ML Compute VM size {inner['vmSize']} is not "
                            f"supported in {where}.")  # fmt: skip
         scale = inner["scaleSettings"]
@@ -219,19 +200,6 @@ class Computes:
         if subnet and subnet not in self.subnets:
             return refusal(400, "BadRequest", f"Subnet {subnet} could not be found.")
         return None
-
-    def _patch(self, request: Request) -> Any:
-        if gone := self._missing(request) or self._gone(request):
-            return gone
-        one, body = self.computes[self._key(request)], request.json
-        if list(body) != ["properties"] or list(body["properties"]) != ["properties"]:
-            return refusal(400, "BadRequest", "Only properties.properties.scaleSettings can be changed.")
-        scale = body["properties"]["properties"]["scaleSettings"]
-        if scale["minNodeCount"] > scale["maxNodeCount"]:
-            return refusal(400, "BadRequest", "minNodeCount is larger than maxNodeCount.")
-        one.inner["scaleSettings"] = scale
-        one.state, one.since = "Updating", time.monotonic()
-        return self._accepted(request, one, self._body(request, self._key(request)), 200)
 
     def _delete(self, request: Request) -> Any:
         if self._missing(request) or self._gone(request):

@@ -107,5 +107,5 @@ def signed_in(azure, monkeypatch):
     monkeypatch.setenv("AZURE_TENANT_ID", TENANT)
     monkeypatch.setenv("AZURE_CLIENT_ID", CLIENT)
     monkeypatch.setenv("AZURE_CLIENT_SECRET", SECRET)
-    settings.change(credential="environment")
+    settings.change(credential="default")
     return azure

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from distdl_jupyter.azure import identity
+from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.core.data import source
 from distdl_jupyter.core.errors import DataUnavailable, NotSignedIn
 from distdl_jupyter.stager import stores
@@ -23,6 +23,7 @@ def container(blob):
 
 def sign_out(monkeypatch):
     monkeypatch.delenv("AZURE_CLIENT_SECRET")
+    settings.change(credential="")
     identity.forget()
 
 
@@ -93,7 +94,7 @@ def test_a_connection_string_counts_for_its_own_account(container, monkeypatch):
 
 def test_nobody_is_signed_in(container, monkeypatch):
     sign_out(monkeypatch)
-    with pytest.raises(NotSignedIn, match="AZURE_CLIENT_SECRET"):
+    with pytest.raises(NotSignedIn, match="Not signed in"):
         access.account("devstoreaccount1")
 
 

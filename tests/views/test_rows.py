@@ -2,13 +2,10 @@
 
 import math
 
-import pytest
-
 from distdl_jupyter.azure import identity
 from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.base import Check, NodeInfo
-from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
@@ -77,23 +74,6 @@ def test_clusters_have_a_column_of_costs_when_one_costs_something():
     ]
 
 
-@pytest.mark.parametrize(
-    ("fewest", "most", "price", "says"),
-    [
-        (0, 1, 1.5, "A node costs 1.50 USD/h while it is running (list)."),
-        (0, 3, 1.5, "A node costs 1.50 USD/h while it is running, 3 nodes 4.50 USD/h (list)."),
-        (0, 3, None, "The price of a node is unknown."),
-        (1, 1, 1.5, "A node costs 1.50 USD/h while it is running (list). 1 node keeps running and costs money "
-            "even without a job."),
-    ],
-)  # fmt: skip
-def test_what_machines_will_cost_is_told_in_sentences(fewest, most, price, says):
-    machines = Machines(
-        exists=True, min_nodes=fewest, max_nodes=most, cost_per_hour=price, currency="USD", price_source="list"
-    )
-    assert clusters.cost_forecast(machines) == says
-
-
 def test_what_is_only_for_information_stands_without_its_remedy():
     shown = clusters.check_table([Check("", "GPUs", "info", "jobs ask for none", "Set gpus_per_node to 4.")], 80)
     assert shown.splitlines() == ["·   GPUs  jobs ask for none", "", "No problems found."]
@@ -103,13 +83,13 @@ def test_what_a_page_asks_of_the_sign_in_is_done(monkeypatch):
     done = []
     for verb in ("status", "cancel", "sign_out", "sign_in"):
         monkeypatch.setattr(identity, verb, lambda *given, verb=verb, **more: done.append((verb, given, more)))
-    monkeypatch.setattr(azure, "sign_in_view", lambda now=None: now)
+    monkeypatch.setattr(azure, "sign_in_view", lambda now=None, note="": now)
     for action in ("status", "cancel", "sign_out"):
         azure.CALLS[f"azure.{action}"]()
-    azure.CALLS["azure.sign_in"](credential="cli", tenant_id="t")
+    azure.CALLS["azure.sign_in"](credential="browser", tenant_id="t")
     assert done == [
         ("status", (), {}),
         ("cancel", (), {}),
         ("sign_out", (), {}),
-        ("sign_in", ("cli",), {"tenant_id": "t"}),
+        ("sign_in", ("browser",), {"tenant_id": "t"}),
     ]

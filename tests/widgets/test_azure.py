@@ -11,7 +11,7 @@ from tests.standin.login import CLIENT
 
 
 def test_the_page_asks_and_is_answered(signed_in):
-    told = answer(CALLS, {"id": "1", "ask": "azure.sign_in", "given": {"credential": "environment"}})["value"]
+    told = answer(CALLS, {"id": "1", "ask": "azure.sign_in", "given": {"credential": "default"}})["value"]
     assert (told["state"], told["account"]["name"]) == ("signed_in", f"app {CLIENT}")
     assert not [secret for secret in signed_in.login.given if secret in repr(told)]
     assert answer(CALLS, {"ask": "azure.sign_out"})["value"]["state"] == "signed_out"
@@ -27,7 +27,7 @@ def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(az
     topics.azure({}, paged=False)
     text = capsys.readouterr().out
     assert text.startswith("Not signed in to Azure.\nSign-in methods:\n")
-    assert "(recommended)" in text
+    assert "device_code" in text
 
 
 def test_what_a_notebook_keeps_names_nobody(signed_in):
@@ -38,9 +38,9 @@ def test_what_a_notebook_keeps_names_nobody(signed_in):
 
 def test_the_magic_sets_and_signs_in(signed_in, capsys):
     settings.change(credential="")
-    topics.azure({"credential": "environment", "subscription_id": "s-9"}, paged=False)
+    topics.azure({"credential": "default", "subscription_id": "s-9"}, paged=False)
     text = capsys.readouterr().out
-    assert text.startswith(f"Signed in to Azure as app {CLIENT}, by environment.")
+    assert text.startswith(f"Signed in to Azure as app {CLIENT}, by default.")
     assert "subscription_id s-9" in text
     assert isinstance(topics.azure({"subscription_id": ""}), AzurePanel)
     assert settings.read().subscription_id == ""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.azure import identity
+from distdl_jupyter.clusters.azureml import compute as computes
 from distdl_jupyter.clusters.azureml.client import Address, Workspace
-from distdl_jupyter.clusters.azureml.managed import see
 from distdl_jupyter.clusters.azureml.options import GENERATED
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.core.errors import DistDLError
@@ -44,7 +44,7 @@ def _compute(options: AzureMLOptions) -> list[Check]:
     if not options.compute:
         return [Check("", "Compute", "ok", f"serverless, {options.vm_size}")]
     try:
-        compute = see(options).compute
+        compute = computes.get(options)
     except DistDLError as error:
         return [Check("", "Compute", "error", error.message, error.hint or "Try again in a minute.", code=error.code)]
     if compute is None:
@@ -58,9 +58,9 @@ def _compute(options: AzureMLOptions) -> list[Check]:
                 code="azureml-compute",
             )
         ]
-    says = f"{compute.name}, {compute.vm_size}, at most {compute.max_nodes} nodes"
+    says = f"{compute.name}, {compute.size}, at most {compute.max_instances} nodes"
     rows = [Check("", "Compute", "ok", says)]
-    if compute.low_priority:
+    if computes.is_low_priority(compute):
         rows.append(
             Check(
                 "",

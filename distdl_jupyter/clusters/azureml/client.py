@@ -1,8 +1,8 @@
 """A workspace of Azure ML as it is asked: azure-ai-ml to submit, plain requests for all that is asked again and again.
 
-azure-ai-ml takes about two seconds to import and is imported when a job is submitted, in its supervisor. Its telemetry
-is off. What follows a job (details of its run, its logs, its end) goes through ``azure.rest``: the SDK reads the log of
-the first process only, and whole at each look.
+azure-ai-ml takes about two seconds to import and is imported when a job is submitted, in its supervisor, or when a
+compute cluster is requested. Its telemetry is off. What follows a job (details of its run, its logs, its end) goes
+through ``azure.rest``: the SDK reads the log of the first process only, and whole at each look.
 
 Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself.
 """
@@ -10,6 +10,7 @@ Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -22,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.azure.clouds import CLOUDS
 from distdl_jupyter.azure.rest import Rest
+from distdl_jupyter.azure.settings import CLOUDS
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+    from distdl_jupyter.azure.settings import Cloud
 
 API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
@@ -56,25 +57,30 @@ class Address:
         return asdict(self)
 
     @classmethod
-    def of(cls, options: AzureMLOptions) -> Address:
+    def of(cls, options: Any) -> Address:
         """Return the workspace of a cluster's options. Raises InvalidSpec naming what is missing."""
-        subscription = options.subscription_id or settings.read().subscription_id
-        if not subscription:
-            raise InvalidSpec(
-                "The Azure ML cluster has no subscription.",
-                code="azureml-subscription-missing",
-                field="subscription_id",
-                hint="Set the option subscription_id, or choose a subscription: %dist_config azure",
-            )
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
                 raise InvalidSpec(
-                    f"The Azure ML cluster has no {name}.",
+                    f"{name} is missing.",
                     code="azureml-option-missing",
                     field=name,
                     hint=f"Set the cluster option {name}.",
                 )
-        return cls(subscription, options.resource_group, options.workspace)
+        return cls(subscription_of(options), options.resource_group, options.workspace)
+
+
+def subscription_of(options: Any) -> str:
+    """Return the subscription of a cluster's options, else that of the settings. Raises InvalidSpec without one."""
+    subscription = options.subscription_id or settings.read().subscription_id
+    if not subscription:
+        raise InvalidSpec(
+            "subscription_id is missing.",
+            code="azureml-subscription-missing",
+            field="subscription_id",
+            hint="Set the option subscription_id, or choose a subscription: %dist_config azure",
+        )
+    return str(subscription)
 
 
 class Workspace:
@@ -167,18 +173,34 @@ def submitting(address: Address) -> Iterator[Any]:
         _environment({"GIT_DIR": os.devnull, **dict.fromkeys(_GIT)}),
     ):  # fmt: skip
         warnings.simplefilter("ignore")  # of azure-ai-ml about its own parts, as what it prints
-        try:
-            from azure.ai.ml import MLClient
-        except ImportError as error:
-            raise LaunchFailed(
-                "azure-ai-ml is not installed.",
-                code="azure-ai-ml-missing",
-                hint="Run: pip install 'distdl-jupyter[azure]'.",
-            ) from error
-        yield MLClient(
-            identity.credential(), address.subscription_id, address.resource_group, address.workspace,
-            **_cloud(), enable_telemetry=False, show_progress=False,
-        )  # fmt: skip
+        yield _client(address)
+
+
+def compute_operations(address: Address) -> Any:
+    """Return azure-ai-ml's operations on the compute targets of a workspace. Raises LaunchFailed, NotSignedIn."""
+    return _compute_operations(address, identity.endpoints())
+
+
+@functools.lru_cache(maxsize=8)
+def _compute_operations(address: Address, _cloud: Cloud) -> Any:
+    with _environ, warnings.catch_warnings(), _environment({}):
+        warnings.simplefilter("ignore")  # of azure-ai-ml about its own parts
+        return _client(address).compute
+
+
+def _client(address: Address) -> Any:
+    try:
+        from azure.ai.ml import MLClient
+    except ImportError as error:
+        raise LaunchFailed(
+            "azure-ai-ml is not installed.",
+            code="azure-ai-ml-missing",
+            hint="Run: pip install 'distdl-jupyter[azure]'.",
+        ) from error
+    return MLClient(
+        identity.credential(), address.subscription_id, address.resource_group, address.workspace,
+        **_cloud(), enable_telemetry=False, show_progress=False,
+    )  # fmt: skip
 
 
 def _cloud() -> dict[str, Any]:

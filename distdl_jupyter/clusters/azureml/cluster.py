@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.azureml import checkup, code, job, refusals, run, states
 from distdl_jupyter.clusters.azureml.client import Address, Workspace, submitting
-from distdl_jupyter.clusters.azureml.managed import Managed
+from distdl_jupyter.clusters.azureml.compute import ComputeClusters, known_size
 from distdl_jupyter.clusters.azureml.node import node_plan
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
-from distdl_jupyter.clusters.azureml.wanted import known_size
 from distdl_jupyter.clusters.base import Check, Context, Notice, Run
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, size
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _TIMEOUT = 60.0
 
 
-class AzureMLCluster(Managed):
+class AzureMLCluster(ComputeClusters):
     """Runs ranks as the processes of a job on Azure ML."""
 
     name = "azureml"

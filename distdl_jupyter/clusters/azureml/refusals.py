@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec
 
 _MISSING = {
@@ -32,21 +33,32 @@ QUOTA = (
     "Use fewer nodes or another size, or request more quota for this VM family. Azure Machine Learning has its "
     "own quota (ml.azure.com, Quota)."
 )
-_SIZES = "Choose a size that the region offers: distdl clusters compute sizes NAME"
-
-
-def is_elsewhere(error: AzureRefused) -> bool:
-    """Say whether a 404 is about the way to a compute cluster, not about it."""
-    return error.azure_code in _MISSING or ("workspaces/" in error.message and "/computes" not in error.message)
+_SIZES = "Choose a size that the region offers: az ml compute list-sizes"
 
 
 @contextlib.contextmanager
 def translated(place: Any) -> Iterator[None]:
     """Turn what Azure refuses inside into a sentence for users of this cluster."""
+    from azure.core.exceptions import AzureError, HttpResponseError
+
     try:
         yield
     except AzureRefused as error:
         raise better(error, place) from None
+    except HttpResponseError as error:
+        refused = AzureRefused(
+            masked(error.error.message or error.message if error.error else error.message),
+            code="azure-request-refused",
+            status=error.status_code or 0,
+            azure_code=(error.error.code or "") if error.error else "",
+        )
+        raise better(refused, place) from None
+    except AzureError as error:
+        raise AzureRefused(
+            f"Azure cannot be reached: {masked(str(error))[:300]}",
+            code="azure-unreachable",
+            hint="Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
+        ) from None
 
 
 def better(error: AzureRefused, place: Any) -> DistDLError:
@@ -57,7 +69,7 @@ def better(error: AzureRefused, place: Any) -> DistDLError:
         return InvalidSpec(
             says.format(**named), code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=hint
         )
-    if error.status == 404 and is_elsewhere(error):
+    if error.status == 404 and "workspaces/" in error.message and "/computes" not in error.message:
         return InvalidSpec(
             f"The resource group {place.resource_group} has no workspace {place.workspace}.",
             code="azureml-workspace-not-found",

@@ -3,7 +3,7 @@ import { h, onClick } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { say } from '../ui/refusal';
 import { fieldId } from '../form/schemafields';
-import type { AzureSignIn, Kind, SignInActions } from './types';
+import type { AzureSignIn, SignInActions } from './types';
 import { titleOf } from './text';
 
 /** What an account's view asks of the panel around it. */
@@ -20,7 +20,7 @@ export class Account {
 
   constructor(status: AzureSignIn, private readonly actions: SignInActions, around: Around) {
     const { account, settings } = status;
-    const facts: [string, string][] = [[__('Method'), titleOf(status.kind as Kind)], [__('Tenant'), account?.tenant_id ?? ''], [__('Cloud'), settings.cloud === 'AzureCloud' ? '' : settings.cloud]];
+    const facts: [string, string][] = [[__('Method'), titleOf(status.kind)], [__('Tenant'), account?.tenant_id ?? ''], [__('Cloud'), settings.cloud === 'AzureCloud' ? '' : settings.cloud]];
     const list = h('dl', { class: 'dd-azure-facts dd-s12' }, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h('dt', { class: 'dd-sub' }, name), h('dd', { class: 'dd-ell', title: value }, value)]));
     const field = h('div', { class: 'dd-schema-field' }, h('label', { for: this.#select.id, class: 'dd-s12' }, __('Subscription')), this.#select, this.#note);
     const out = button(__('Sign out'), () => around.changed(actions.signOut()));

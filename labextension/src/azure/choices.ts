@@ -1,10 +1,10 @@
-/** The form that asks how to sign in: one way of five, with the settings that few need folded away. */
+/** The form that asks how to sign in: one method of three, with the settings that few need folded away. */
 import { h, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { fieldId } from '../form/schemafields';
-import { titleOf, whenOf } from './text';
-import type { AzureSignIn, AzureWay, Kind, Start } from './types';
+import { METHODS } from './text';
+import type { AzureSignIn, Kind, Start } from './types';
 
 type TokenCache = AzureSignIn['settings']['token_cache'];
 
@@ -19,11 +19,11 @@ export class Choices {
 
   /** `chosen` is called with what was chosen when the user presses "Sign in"; `closed` where there is a way back. */
   constructor(status: AzureSignIn, chosen: (start: Start) => void, closed: (() => void) | null) {
-    const { settings, ways } = status;
-    const first = settings.credential || ways.find(({ suggested }) => suggested)?.kind || 'device_code';
+    const { settings } = status;
+    const first = settings.credential || 'device_code';
     this.#tenant.value = settings.tenant_id;
     this.#client.value = settings.client_id;
-    const list = h('div', { class: 'dd-azure-ways', role: 'radiogroup', 'aria-label': __('How to sign in') }, ...ways.map((way) => this.#way(way, way.kind === first)));
+    const list = h('div', { class: 'dd-azure-ways', role: 'radiogroup', 'aria-label': __('How to sign in') }, ...METHODS().map(([kind, title, when]) => this.#method(kind, title, when, kind === first)));
     const buttons = h('div', { class: 'dd-row' }, this.#submit, closed && back(closed));
     this.element = h('form', { class: 'dd-azure-form', 'aria-label': __('Sign in to Azure') }, list, this.#more(settings.token_cache), buttons);
     this.element.addEventListener('change', () => this.#changed());
@@ -53,14 +53,12 @@ export class Choices {
 
   /** Only a sign-in of a person can be kept. */
   #changed(): void {
-    show(this.#keep, this.#kind === 'device_code' || this.#kind === 'browser');
+    show(this.#keep, this.#kind !== 'default');
   }
 
-  #way({ kind, ready, suggested }: AzureWay, checked: boolean): HTMLElement {
+  #method(kind: Kind, title: string, when: string, checked: boolean): HTMLElement {
     const input = h('input', { type: 'radio', name: this.#group, value: kind, id: fieldId(), checked });
-    const mark = suggested ? h('span', { class: 'dd-azure-mark dd-ink-ok' }, __('suggested')) : !ready && h('span', { class: 'dd-azure-mark dd-sub' }, __('not set up here'));
-    const title = h('span', { class: 'dd-row' }, h('span', { class: 'dd-b' }, titleOf(kind)), mark);
-    return h('label', { class: 'dd-azure-way', for: input.id }, input, h('span', { class: 'dd-grow' }, title, h('span', { class: 'dd-sub dd-s12' }, whenOf(kind))));
+    return h('label', { class: 'dd-azure-way', for: input.id }, input, h('span', { class: 'dd-grow' }, h('span', { class: 'dd-b' }, title), ' ', h('span', { class: 'dd-sub dd-s12' }, when)));
   }
 
   #more(cache: TokenCache): HTMLElement {

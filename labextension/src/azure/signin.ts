@@ -115,7 +115,7 @@ export class SignIn {
   }
 
   #draw(status: AzureSignIn): void {
-    const key = JSON.stringify([status.state, status.account, status.prompt?.user_code, status.ways, status.settings, this.#other]);
+    const key = JSON.stringify([status.state, status.account, status.prompt?.user_code, status.settings, this.#other]);
     fill(this.#body, key, () => {
       this.#prompt = null;
       this.#choices = null;
@@ -149,9 +149,9 @@ export class SignIn {
 }
 
 function head(status: AzureSignIn): Child[] {
-  const { account, state } = status;
+  const { state } = status;
   const mark = state === 'signed_in' ? icon('completed', 16, 'dd-ink-ok') : state === 'failed' ? icon('warn', 16, 'dd-ink-err') : icon('cloud', 16, 'dd-sub');
-  return [mark, h('span', { class: 'dd-b dd-ell', title: account?.object_id ? __('Object id %1', account.object_id) : null }, whoIs(status))];
+  return [mark, h('span', { class: 'dd-b dd-ell' }, whoIs(status))];
 }
 
 function lines({ problem, note, warning }: AzureSignIn): Child[] {

@@ -2,26 +2,15 @@
 import { __ } from '../ui/trans';
 import type { AzureSignIn, Kind } from './types';
 
-export function titleOf(kind: Kind): string {
-  const titles: Record<Kind, string> = {
-    cli: __('Azure command line'),
-    device_code: __('Device code'),
-    browser: __('Browser'),
-    managed_identity: __('Managed identity'),
-    environment: __('App registration'),
-  };
-  return titles[kind];
-}
+/** The sign-in methods in the order in which they are offered: title, and when to use it. */
+export const METHODS = (): [Kind, string, string][] => [
+  ['device_code', __('Device code'), __('Jupyter runs on another machine, for example a hub. Enter a short code in any browser.')],
+  ['browser', __('Browser'), __('Jupyter runs on this computer: a page opens in its browser.')],
+  ['default', __('Default credentials'), __('Variables of an app, a managed identity, az login and others (DefaultAzureCredential).')],
+];
 
-export function whenOf(kind: Kind): string {
-  const when: Record<Kind, string> = {
-    cli: __('Use the account of az login on this machine.'),
-    device_code: __('Jupyter runs on another machine, for example a hub. Enter a short code in any browser.'),
-    browser: __('Jupyter runs on this computer: a page opens in its browser.'),
-    managed_identity: __('Jupyter runs on an Azure machine with a managed identity.'),
-    environment: __("For automation: an app's id and secret are set in the environment of Jupyter."),
-  };
-  return when[kind];
+export function titleOf(kind: string): string {
+  return METHODS().find(([name]) => name === kind)?.[1] ?? kind;
 }
 
 /** Return one line that says who is signed in. */

@@ -1,8 +1,8 @@
 /** State and requests of the panel "Sign in to Azure". It knows neither HTTP nor a kernel. */
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, AzureWay } from '../api/schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription } from '../api/schema';
 
-export type { AzureSignIn, AzureSubscription, AzureWay };
-export type Kind = AzureWay['kind'];
+export type { AzureSignIn, AzureSubscription };
+export type Kind = AzureStart['credential'];
 export type Start = Partial<AzureStart> & Pick<AzureStart, 'credential'>;
 export type Change = Partial<AzureChange>;
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import managed, watch
+from distdl_jupyter.clusters.azureml import compute, watch
 from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
 from tests.standin.computes import Compute, Computes
 from tests.standin.ml import COMPUTE, GROUP, WORKSPACE, MachineLearning
@@ -28,11 +28,11 @@ def ml(signed_in, azurite, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(watch, "_SOON", 0.2)
     monkeypatch.setattr(watch, "_SHORT", 1.0)
     signed_in.blob_at(azurite.template)
-    managed.forget()
+    compute.forget()
     Prices(signed_in.server)
     computes = Computes(signed_in.server, signed_in.login)
     computes.computes[GROUP, WORKSPACE, COMPUTE] = Compute(_BODY, "Succeeded")
     service = MachineLearning(signed_in.server, azurite, tmp_path / "ml", signed_in.login)
     yield service
     service.close()
-    managed.forget()
+    compute.forget()
