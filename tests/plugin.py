@@ -118,9 +118,6 @@ FORGE = """
         def max_node_count(self, options, nodes):
             return max(nodes, (kept() or {"max": 0})["max"])
 
-        def forecast(self, options, wanted):
-            return self._of({"size": wanted.size, "min": wanted.min_nodes, "max": wanted.max_nodes}, False)
-
         def create(self, options, wanted):
             if kept():
                 raise ClusterRefused("The forge is lit already.", hint="Let it go out.")

@@ -34,12 +34,6 @@ def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
     return cluster.choices(option, options)
 
 
-def forecast(target: ClusterConfig, wanted: Mapping[str, Any]) -> Machines:
-    """Return what would be made, with its price where it is known. Raises InvalidSpec, ClusterRefused, DistDLError."""
-    cluster, options = status.plugin(target)
-    return cluster.forecast(options, _wanted(cluster, wanted))
-
-
 def create(target: ClusterConfig, wanted: Mapping[str, Any]) -> None:
     """Ask for machines and return when that was accepted. Raises InvalidSpec, ClusterRefused, DistDLError."""
     cluster, options = status.plugin(target)

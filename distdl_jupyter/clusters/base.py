@@ -420,13 +420,6 @@ class Cluster(ABC):
         """Return its machines as a whole; it may take seconds. None where they are not made from here."""
         return None
 
-    def forecast(self, options: Any, wanted: Any) -> Machines:
-        """Return what machines ``create`` would ask for and what a node of them costs; it may take seconds.
-
-        Raises InvalidSpec for what cannot be had, ClusterRefused, DistDLError.
-        """
-        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
-
     def create(self, options: Any, wanted: Any) -> None:
         """Ask for machines like ``wanted`` and return when the request was accepted; ``machines`` tells how it goes on.
 

@@ -270,10 +270,6 @@ class ComputeClusters(Cluster, ABC):
         compute.min_instances = node_count
         _change(options, "begin_update", compute)
 
-    def forecast(self, options: Any, wanted: Any) -> Machines:
-        """Return what would be created."""
-        return Machines(exists=False, size=wanted.size, min_nodes=wanted.min_nodes, max_nodes=wanted.max_nodes)
-
     def create(self, options: Any, wanted: Any) -> None:
         """Request the compute cluster that the options name."""
         if not _NAME.fullmatch(options.compute):
