@@ -1,1 +1,52 @@
-"""Jobs and calls of other tools: Batch AI's job files, and the calls of Databricks, Spark, Horovod by one import."""
+"""Calls and job files of other tools, by one import: Azure's SDK v1 and Batch AI, Databricks, PySpark, Horovod.
+
+Here is what blocking calls share: they submit, show the job in a notebook, and return when it has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distdl_jupyter.client import Job
+
+
+def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Job:
+    """Run a function, or a script with its arguments, on every rank and return the job when it has ended.
+
+    An interrupt cancels the job. Raises what ``submit`` raises, JobFailed, and TypeError for keyword arguments of a
+    script.
+    """
+    from distdl_jupyter import client  # ranks may import what calls this, and do not need it
+    from distdl_jupyter.core.errors import explain
+    from distdl_jupyter.core.humanize import short_id
+
+    if callable(what):
+        job = client.submit(what, args, kwargs, **options)
+    elif kwargs:
+        raise TypeError("A script accepts positional arguments only, no keyword arguments.")
+    else:
+        job = client.submit(entry_script=str(what), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and hasattr(shell, "kernel"):
+        from distdl_jupyter import widgets
+
+        widgets.show(job)
+    try:
+        job.wait()
+    except KeyboardInterrupt as interrupt:
+        job.cancel()
+        explain(interrupt, f"Interrupted; job {job.name} ({short_id(job.id)}) was canceled.")
+        raise
+    job.results()  # raises JobFailed
+    return job
+
+
+def ranks(count: int, *, local: bool) -> dict[str, Any]:
+    """Return the options of ranks that are processes of this machine, or tasks of the notebook's Spark session."""
+    if local:
+        return {"compute_target": "local", "process_count_per_node": count}
+    return {"compute_target": "spark", "node_count": count}

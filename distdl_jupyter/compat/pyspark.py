@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distdl_jupyter.compat import blocking
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter import compat
+from distdl_jupyter.core.options import check_count
 
 
 class TorchDistributor:
@@ -24,24 +24,18 @@ class TorchDistributor:
         num_processes: int = 1,
         local_mode: bool = True,
         use_gpu: bool = True,
-        _ssl_conf: str = "pytorch.spark.distributor.ignoreSsl",
     ) -> None:
-        """``use_gpu`` means a GPU each where there are GPUs; False hides them. Raises InvalidSpec."""
+        """``use_gpu=True`` gives each rank a GPU where there are GPUs; False hides them. Raises InvalidSpec."""
         self.num_processes, self.local_mode, self.use_gpu = num_processes, local_mode, use_gpu
-        if type(num_processes) is not int or num_processes < 1:
-            raise InvalidSpec(
-                f"num_processes is {num_processes!r}, but must be an integer of at least 1.",
-                code="torch-distributor-processes",
-                field="num_processes",
-            )
+        check_count(num_processes, "num_processes")
 
     def run(self, train_object: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any | None:
         """Run it and return the value of rank 0, None for a file. Raises JobFailed, and what ``submit`` raises."""
-        job = blocking.run(train_object, args, kwargs, **self._options())
+        job = compat.run(train_object, args, kwargs, **self._options())
         return job.result() if callable(train_object) else None
 
     def _options(self) -> dict[str, Any]:
-        where = blocking.ranks(self.num_processes, local=self.local_mode)
+        where = compat.ranks(self.num_processes, local=self.local_mode)
         return {**where, "distributed_backend": self._backend, "use_gpu": None if self.use_gpu else False}
 
 
@@ -58,7 +52,7 @@ class DeepspeedTorchDistributor(TorchDistributor):
         useGpu: bool = True,
         deepspeedConfig: str | dict[str, Any] | None = None,
     ) -> None:
-        """``numGpus`` are the processes of each of ``nnodes`` nodes; raises InvalidSpec."""
+        """``numGpus`` is the number of processes on each of ``nnodes`` nodes. Raises InvalidSpec."""
         super().__init__(numGpus, localMode, useGpu)
         self.nnodes, self.deepspeed_config = nnodes, deepspeedConfig
 

@@ -6,9 +6,9 @@ import sys
 from pyspark.ml.torch.distributor import TorchDistributor as PySparks
 from pyspark.sql import SparkSession
 
+from distdl_jupyter.compat.horovod import HorovodRunner
 from distdl_jupyter.compat.horovod import spark as horovod_spark
 from distdl_jupyter.compat.pyspark import TorchDistributor
-from distdl_jupyter.compat.sparkdl import HorovodRunner
 from tests.clusters.functions import trains
 
 
