@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.correctness import check
     from distdl_jupyter.job_queue import queue
-    from distdl_jupyter.monitoring.webhook import notifications
     from distdl_jupyter.retention import prune
     from distdl_jupyter.scaling import scale
     from distdl_jupyter.sweeps import sweep
+    from distdl_jupyter.tracking.messages import notifications
     from distdl_jupyter.widgets import azure_sign_in, launcher, panel
     from distdl_jupyter.worker.checkpoints import checkpoint_dir, should_checkpoint
     from distdl_jupyter.worker.data import data_path
@@ -53,7 +53,7 @@ _HOMES = {
     "launcher": "widgets",
     "log": "worker.report",
     "loguniform": "core.space",
-    "notifications": "monitoring.webhook",
+    "notifications": "tracking.messages",
     "panel": "widgets",
     "progress": "worker.report",
     "prune": "retention",

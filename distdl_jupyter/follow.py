@@ -212,10 +212,10 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
         for type_, fields in resume.end_events(folder, last, spec.cluster, gone):
             _write(folder, type_, **fields)
         if tracking.of_job(folder.path):
-            from distdl_jupyter import monitoring  # few jobs are lost
+            from distdl_jupyter.tracking import runs  # imported late: few jobs are lost
 
             with contextlib.suppress(OSError):
-                monitoring.bring_up_to_date(folder)
+                runs.bring_up_to_date(folder)
         return True
     finally:
         lock.release()

@@ -269,12 +269,12 @@ def track(
 
     Raises InvalidSpec.
     """
-    from distdl_jupyter import monitoring
+    from distdl_jupyter.tracking import runs
 
     names = tracking.names(tracking.check(trackers, "trackers") or "")
     before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
     until = None if timeout is None else time.monotonic() + timeout
-    processes = monitoring.bring_up_to_date(folder, names)
+    processes = runs.bring_up_to_date(folder, names)
     while any(process.poll() is None for process in processes.values()):
         known = [tracking.read(folder.path, name) for name in processes]
         if all(one.done or (one.trouble and one != before[one.tracker]) for one in known):

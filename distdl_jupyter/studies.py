@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list, monitoring, registry, rerun
+from distdl_jupyter import job_list, registry, rerun
 from distdl_jupyter.core import atomic_write, scaling
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
@@ -27,6 +27,7 @@ from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.sweep import PRUNED, STOPPED
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import control
+from distdl_jupyter.tracking import messages
 from distdl_jupyter.views.job_table import job_row
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def tell(id_: str, state: State, problem: str = "") -> None:
     alert = Alert("failure", problem) if problem else Alert("end", _end_text(row))
     own = JobStore(kind="sweeps").folder(id_)
     runs = (JobStore().folder(one.id) for one in jobs if one.group is not None and one.group.id == id_)
-    monitoring.notify(own if own.path.exists() else next(runs), row.name, state, alert, id_=id_)
+    messages.notify(own if own.path.exists() else next(runs), row.name, state, alert, id_=id_)
 
 
 def _end_text(row: JobRow) -> str:

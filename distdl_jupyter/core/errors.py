@@ -12,7 +12,7 @@
       NotSignedIn          Azure is wanted and nobody is signed in
       AzureRefused         Azure was asked and said no
       DataUnavailable      a data source cannot be read, or outputs cannot be written
-      MessageNotSent       a webhook did not take a message
+      MessageNotSent       a service did not accept a message
       DiskRefused          the data directory cannot be written: full, read-only, somebody else's
       LaunchFailed         carries the tail of what the launcher printed
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line; its
@@ -157,7 +157,7 @@ class DataUnavailable(DistDLError):
 
 
 class MessageNotSent(DistDLError):
-    """A webhook rejected a message; the error contains only the host of its address."""
+    """A service did not accept a message; the error has only the name of the service, not its address."""
 
     code = "message-not-sent"
 

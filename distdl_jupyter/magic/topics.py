@@ -28,18 +28,22 @@ def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT00
 
 
 def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
-    """Change settings for monitoring and webhook, greet a new webhook, and print them. Raises InvalidSpec."""
+    """Change the settings of telemetry and messages, send a test message to a new address, and print them.
+
+    Raises InvalidSpec, PluginUnavailable.
+    """
     from distdl_jupyter.core.errors import MessageNotSent
-    from distdl_jupyter.monitoring import settings
-    from distdl_jupyter.monitoring.webhook import notifications
+    from distdl_jupyter.tracking import settings, telemetry
+    from distdl_jupyter.tracking.messages import notifications
 
     own = settings.change(settings.MONITORING, **changes) if changes else settings.read()
-    where = ", ".join(settings.destinations()) or "not set in the environment"
-    hook = notifications().host or "none"
-    lines = [f"enabled = {own.enabled}", f"destination = {where}", f"webhook = {hook}", f"notify = {own.notify}"]
-    if changes.get("webhook"):
+    where, known = ", ".join(telemetry.destinations()) or "not set in the environment", notifications()
+    service = known.service or "none"
+    lines = [f"enabled = {own.enabled}", f"destination = {where}", f"address = {service}", f"notify = {own.notify}"]
+    lines += filter(None, [known.hint])
+    if changes.get("address"):
         try:
-            lines.append(f"A message was sent to {notifications(test=True).host}.")
+            lines.append(f"A message was sent to {notifications(test=True).service}.")
         except MessageNotSent as error:
             lines.append(str(error))
     print("\n".join(lines), flush=True)  # noqa: T201 - a cell's output
@@ -47,8 +51,8 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
 
 def tracking(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
     """Change the settings of experiment trackers and print them. Raises InvalidSpec."""
-    from distdl_jupyter.monitoring import settings
-    from distdl_jupyter.monitoring.trackers import host_of, mlflow_address
+    from distdl_jupyter.tracking import settings
+    from distdl_jupyter.tracking.trackers import host_of, mlflow_address
 
     own = settings.change(settings.TRACKING, **changes) if changes else settings.read()
     shown = {name: getattr(own, name) for name in settings.TRACKING}

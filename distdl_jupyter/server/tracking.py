@@ -42,7 +42,7 @@ def _command(job: Path, record: tracking.TrackerRecord) -> str:
         folder = job if has_own else tracking.folder_of(job, "tensorboard")
         return f"tensorboard --logdir {shlex.quote(str(folder))}"
     if record.tracker == "mlflow":
-        from distdl_jupyter.monitoring import settings, trackers
+        from distdl_jupyter.tracking import settings, trackers
 
         try:
             return f"mlflow ui --backend-store-uri {shlex.quote(trackers.mlflow_address(settings.read()))}"

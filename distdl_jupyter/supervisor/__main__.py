@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
-    """Set up signals and the watchdog, run the supervisor, and report the ended job to monitoring.
+    """Set up signals and the watchdog, run the supervisor, and report the end of the job.
 
     The calling process has the job's lock and its standard output goes into the job's supervisor.log.
     """

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.monitoring import TrackerProcesses
     from distdl_jupyter.supervisor.log_reader import Item
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
     from distdl_jupyter.supervisor.pictures import Pictures
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.resume import History, Key
     from distdl_jupyter.supervisor.step_times import StepTimesWriter
     from distdl_jupyter.supervisor.weight_check import WeightCheck
+    from distdl_jupyter.tracking.runs import TrackerProcesses
 
 #: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most. All
 #: of them are read by who opens the job, who needs the last one.
@@ -182,15 +182,15 @@ class EventRecorder:
             self._send_alert(alert)
 
     def _send_alert(self, alert: Alert) -> None:
-        """Tell the user of something at once: pages by a note, where they do not see it anyway, and the webhook."""
+        """Send an alert at once: as a note for pages, if they do not show it anyway, and as a message."""
         if alert.kind in ("end", "failure"):
             self.end_alert = alert  # which is sent when nothing of the job is left to do
             return
-        from distdl_jupyter import monitoring  # most of a job's events are no alert
+        from distdl_jupyter.tracking import messages  # imported late: most events are not alerts
 
         if alert.kind in ("nan", "rule"):
             self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
-        monitoring.notify(self.folder, self.view.name, self.view.state, alert)
+        messages.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
         """Say whether a supervisor that died before it wrote the log has written what a rank's kept output brought."""

@@ -104,11 +104,13 @@ class Supervisor:
                 environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(found)))
 
     def _start_trackers(self) -> None:
-        """Start what writes the job's runs in experiment trackers, or start it anew where it has not all of the job."""
-        from distdl_jupyter import monitoring  # a start need not have waited for this
+        """Start the processes that write the job's runs in experiment trackers, or restart those that are not done."""
+        from distdl_jupyter.tracking import messages, runs  # imported late: the start of the ranks does not need it
 
         if self._recorder.trackers is None:
-            self._recorder.trackers = monitoring.TrackerProcesses(self._folder, self._spec, self._secret_variables)
+            self._recorder.trackers = runs.TrackerProcesses(self._folder, self._spec, self._secret_variables)
+            if hint := messages.hint():
+                self._recorder.note("warning", hint, "message-address-outdated")
         self._recorder.trackers.start()
 
     @property
@@ -117,18 +119,18 @@ class Supervisor:
         return self._recorder.redactor
 
     def announce_end(self) -> None:
-        """Tell others of the job's end, when all of it is done: a monitoring system, trackers and a webhook."""
-        from distdl_jupyter import monitoring  # a start need not have waited for this
+        """Report the job's end, when all of it is done: as telemetry, to trackers and as a message."""
+        from distdl_jupyter.tracking import messages, telemetry  # imported late: the start does not need it
 
-        monitoring.start(self._folder)
+        telemetry.start(self._folder)
         self._start_trackers()
         view, alert, group = self._recorder.view, self._recorder.end_alert, self._spec.group
         if alert is not None and group is None:
-            monitoring.notify(self._folder, view.name, view.state, alert)
+            messages.notify(self._folder, view.name, view.state, alert)
         elif alert is not None and group is not None and view.reason == DRIVER_ENDED:
             # Of a study its driver tells, and of its runs no one; that one has ended without.
             end = Alert("end", DRIVER_ENDED)
-            monitoring.notify(self._folder, f"Scaling of {group.name}", view.state, end, id_=group.id)
+            messages.notify(self._folder, f"Scaling of {group.name}", view.state, end, id_=group.id)
 
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Book, Lab
-from tests.monitoring.packages import installed as tracker_packages
+from tests.tracking.packages import installed as tracker_packages
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
 

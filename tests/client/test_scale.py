@@ -17,12 +17,12 @@ from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
-from distdl_jupyter.monitoring import settings
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor.launch import BackgroundCall
+from distdl_jupyter.tracking import settings
 from tests.client import scaled
 from tests.conftest import wait_for
-from tests.monitoring.endpoint import Endpoint
+from tests.tracking.endpoint import Endpoint
 
 pytestmark = pytest.mark.timeout(300)
 needs_emulated_nodes = pytest.mark.skipif(
@@ -159,7 +159,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     """The function was known to the process that was killed alone."""
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     endpoint = Endpoint()
-    settings.change(webhook=endpoint.address)
+    settings.change(address=endpoint.address.replace("http:", "json:"))
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=Path.cwd())
     try:
         wait_for(lambda: jobs() and jobs()[0].spec.process_count == 2 and jobs()[0].folder.steps.exists(), 120,
@@ -176,8 +176,8 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     assert len(jobs()) == found.facts.runs == 1 + len(measured)
     assert [row.group.value is None for row in client.rows()] == [True, *[False] * len(measured)]
     wait_for(lambda: endpoint.posts, what="the message that its driver could not send")
-    said = json.loads(endpoint.posts[0][2])
-    assert (said["job"], said["name"], said["state"]) == (found.id, "Scaling of train", "canceled")
+    title = json.loads(endpoint.posts[0][2])["title"]
+    assert title == f"Scaling of train ({found.id.rpartition('-')[2]}): canceled"
     with pytest.raises(InvalidSpec, match="HUB_TOKEN was set for job"):
         found.resume()
     assert len(jobs()) == found.facts.runs
@@ -196,7 +196,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     with pytest.raises(JobNotRunning, match="All 2 points"):
         again.resume()
     wait_for(lambda: len(endpoint.posts) > 1, what="the message of its end")
-    assert json.loads(endpoint.posts[1][2])["state"] == "completed"
+    assert json.loads(endpoint.posts[1][2])["type"] == "success"
     endpoint.close()
 
 

@@ -16,7 +16,7 @@ def test_it_is_off_until_the_user_wants_it(configuration, kernel):
     assert kernel.ok("%dist_config monitoring").text.splitlines() == [
         "enabled = False",
         "destination = APPLICATIONINSIGHTS_CONNECTION_STRING",
-        "webhook = none",
+        "address = none",
         "notify = end,failure,stall,nan,rule",
     ]
     assert not configuration.exists()

@@ -42,7 +42,7 @@ RESULTS = {
     "clusters()": "cluster_handles:ClusterList",
     "clusters()[name]": "cluster_handles:ClusterHandle",
     "jobs()": "client:Jobs",
-    "notifications()": "monitoring.webhook:Notifications",
+    "notifications()": "tracking.messages:Notifications",
     "prune()": "retention:Pruned",
     "queue()": "job_queue:Queue",
     "scale()": "views.scaling:ScalingShown",

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Endpoint:
     """``posts`` holds (path, headers, body as sent, unpacked). It answers when ``answers`` is set."""
 
-    def __init__(self, status=200):
+    def __init__(self, status=200, location=""):
         self.posts = []
         self.arrived = threading.Event()
         self.answers = threading.Event()
@@ -35,6 +35,8 @@ class Endpoint:
                     told = json.dumps({"itemsReceived": count, "itemsAccepted": count, "errors": []}).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
+                if location:
+                    self.send_header("Location", location)
                 self.send_header("Content-Length", str(len(told)))
                 self.end_headers()
                 self.wfile.write(told)

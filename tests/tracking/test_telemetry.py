@@ -9,12 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distdl_jupyter import monitoring, submit
+from distdl_jupyter import submit
+from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.spec import JobSpec, Source
 from distdl_jupyter.core.state import State
-from distdl_jupyter.monitoring import settings
+from distdl_jupyter.tracking import settings, telemetry
 from tests.conftest import wait_for
-from tests.monitoring.endpoint import Endpoint
+from tests.tracking.endpoint import Endpoint
 
 SECRET = "a-secret-that-nobody-sends"
 
@@ -22,7 +24,7 @@ SECRET = "a-secret-that-nobody-sends"
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter-config"))
-    for name in (settings.CONNECTION_STRING, *settings.ENDPOINTS):
+    for name in (telemetry.CONNECTION_STRING, *telemetry.ENDPOINTS):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -37,14 +39,14 @@ def senders(job):
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if "distdl_jupyter.monitoring" in line and str(job.folder.path) in line:
+        if "distdl_jupyter.tracking.telemetry" in line and str(job.folder.path) in line:
             found.append(process)
     return found
 
 
 def said(job):
     """Wait until the sender has said what it did and is gone."""
-    line = wait_for(lambda: [one for one in job.folder.supervisor_log.read_text().splitlines() if "monitoring" in one])
+    line = wait_for(lambda: [one for one in job.folder.supervisor_log.read_text().splitlines() if "telemetry: " in one])
     wait_for(lambda: not senders(job), what="the sender's end")
     return line
 
@@ -64,10 +66,10 @@ def trained(passphrase, name="anns-plan"):
 
 
 def test_a_job_arrives_at_application_insights_and_nothing_else(endpoint, monkeypatch):
-    monkeypatch.setenv(settings.CONNECTION_STRING, endpoint.connection_string)
-    monitoring.change(enabled=True)
+    monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
+    settings.change(enabled=True)
     job = trained(SECRET)
-    assert said(job) == ["monitoring: sent 6 spans and 5 measures"]
+    assert said(job) == ["telemetry: sent"]
     items = endpoint.items()
     spans = {item["data"]["baseData"]["name"]: item for item in items if item["data"]["baseType"] != "MetricData"}
     assert set(spans) >= {"job", "queue", "stage", "start", "train", "collect"}
@@ -99,9 +101,9 @@ def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.address)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=anns-key")
-    monitoring.change(enabled=True)
+    settings.change(enabled=True)
     job = trained(SECRET)
-    assert said(job) == ["monitoring: sent 6 spans and 5 measures"]
+    assert said(job) == ["telemetry: sent"]
     posts = {path: (headers, body) for path, headers, body in endpoint.posts}
     assert set(posts) == {"/v1/traces", "/v1/metrics"}
     assert posts["/v1/traces"][0]["x-key"] == "anns-key"  # OTLP's own variables are heeded
@@ -119,23 +121,23 @@ def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
 
 
 def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destination(endpoint, monkeypatch):
-    monkeypatch.setenv(settings.CONNECTION_STRING, endpoint.connection_string)
+    monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
     job = trained(SECRET)
-    assert "monitoring" not in job.folder.supervisor_log.read_text()
-    assert not monitoring.start(job.folder)
+    assert "telemetry" not in job.folder.supervisor_log.read_text()
+    assert not telemetry.start(job.folder)
     assert endpoint.posts == []
 
 
 def test_nothing_is_started_without_a_destination():
-    monitoring.change(enabled=True)
+    settings.change(enabled=True)
     job = trained(SECRET)
-    assert not monitoring.start(job.folder)
+    assert not telemetry.start(job.folder)
 
 
 def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkeypatch):
     endpoint.answers.clear()
-    monkeypatch.setenv(settings.CONNECTION_STRING, endpoint.connection_string)
-    monitoring.change(enabled=True)
+    monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
+    settings.change(enabled=True)
     job = trained(SECRET)  # it has ended, although nobody has answered
     assert endpoint.arrived.wait(60)
     assert senders(job)
@@ -147,11 +149,11 @@ def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkey
 def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
     job = trained(SECRET)
     endpoint.answers.clear()
-    code = "import sys, distdl_jupyter.monitoring.__main__ as m; m.TIMEOUT = 3; sys.argv = ['', sys.argv[1]]; m.main()"
-    environment = {**os.environ, settings.CONNECTION_STRING: endpoint.connection_string}
+    code = "import sys, distdl_jupyter.tracking.telemetry as m; m.TIMEOUT = 3; sys.argv = ['', sys.argv[1]]; m.main()"
+    environment = {**os.environ, telemetry.CONNECTION_STRING: endpoint.connection_string}
     told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
                           text=True, timeout=120)  # fmt: skip
-    assert told.stdout == "monitoring: not sent, no response within 3 s\n"
+    assert told.stdout == "telemetry: not sent, no response within 3 s\n"
     assert told.stderr == ""
     assert endpoint.arrived.is_set()
 
@@ -159,55 +161,56 @@ def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
 def test_an_endpoint_that_is_down_is_one_line_in_the_supervisor_s_log(endpoint, monkeypatch):
     string = endpoint.connection_string
     endpoint.close()
-    monkeypatch.setenv(settings.CONNECTION_STRING, string)
-    monitoring.change(enabled=True)
+    monkeypatch.setenv(telemetry.CONNECTION_STRING, string)
+    settings.change(enabled=True)
     job = trained(SECRET)
     (line,) = said(job)
-    assert line.startswith("monitoring: not sent, ")
+    assert line.startswith("telemetry: not sent, ")
     assert "InstrumentationKey" not in job.folder.supervisor_log.read_text()
-    assert [note for note in job.view().notes if "monitoring" in note["text"]] == []
+    assert [note for note in job.view().notes if "telemetry" in note["text"]] == []
 
 
 @pytest.mark.parametrize("string", ["nonsense", "InstrumentationKey=no-uuid-but-secret"])
 def test_a_broken_connection_string_is_not_repeated(string, monkeypatch):
-    monkeypatch.setenv(settings.CONNECTION_STRING, string)
-    monitoring.change(enabled=True)
+    monkeypatch.setenv(telemetry.CONNECTION_STRING, string)
+    settings.change(enabled=True)
     job = trained(SECRET)
     (line,) = said(job)
-    assert line.startswith("monitoring: not sent, ")
+    assert line.startswith("telemetry: not sent, ")
     assert string not in job.folder.supervisor_log.read_text()
 
 
-def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
-    (tmp_path / "job").mkdir()
+def test_a_missing_package_is_named_with_its_extra():
+    job = trained(SECRET)
     code = (
         "import sys; sys.modules['azure.monitor.opentelemetry.exporter'] = None\n"
-        "from distdl_jupyter.monitoring.exporting import CannotSend, exporters\n"
-        "try:\n    list(exporters())\nexcept CannotSend as error:\n    print(error)\n"
+        "from distdl_jupyter.tracking import telemetry\n"
+        "telemetry.main()\n"
     )
-    environment = {**os.environ, settings.CONNECTION_STRING: "InstrumentationKey=x"}
-    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, telemetry.CONNECTION_STRING: "InstrumentationKey=x"}
+    told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
+                          text=True, timeout=120)  # fmt: skip
     assert "pip install 'distdl-jupyter[azure-monitor]'" in told.stdout
 
 
 def test_settings_keep_no_secret_and_name_what_there_is():
-    assert not monitoring.read().enabled
-    assert monitoring.change(enabled="yes").enabled
+    assert not settings.read().enabled
+    assert settings.change(enabled="true").enabled
     assert json.loads(settings.file().read_text()) == {"enabled": True}
     assert settings.file().stat().st_mode & 0o077 == 0
-    assert not monitoring.change(enabled="").enabled
+    assert not settings.change(enabled="").enabled
     with pytest.raises(InvalidSpec, match="environment of Jupyter"):
-        monitoring.change(connection_string="InstrumentationKey=x")
+        settings.change(connection_string="InstrumentationKey=x")
     with pytest.raises(InvalidSpec, match="must be true or false"):
-        monitoring.change(enabled="perhaps")
+        settings.change(enabled="perhaps")
 
 
 def test_broken_settings_are_said_in_the_log_and_fail_no_job(monkeypatch):
-    monkeypatch.setenv(settings.CONNECTION_STRING, "InstrumentationKey=x")
+    monkeypatch.setenv(telemetry.CONNECTION_STRING, "InstrumentationKey=x")
     settings.file().parent.mkdir(parents=True)
     settings.file().write_text("[")
     with pytest.raises(DistDLError, match="Correct or delete"):
-        monitoring.read()
+        settings.read()
     job = trained(SECRET)
     (line,) = said(job)
     assert "Cannot read the settings in" in line
@@ -215,7 +218,111 @@ def test_broken_settings_are_said_in_the_log_and_fail_no_job(monkeypatch):
 
 
 def test_a_supervisor_imports_no_exporter():
-    code = "import sys, distdl_jupyter.supervisor.run, distdl_jupyter.monitoring as m\n" \
+    code = "import sys, distdl_jupyter.supervisor.run; from distdl_jupyter.tracking import runs, telemetry\n" \
            "print([name for name in sys.modules if name.startswith(('opentelemetry', 'azure.'))])"  # fmt: skip
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert told.stdout.strip() == "[]"
+
+
+# what is sent ----------------------------------------------------------------------------------
+
+SPEC = JobSpec(
+    id="20261121-024912-k3f9x", name="ann's secret plan", node_count=2, process_count_per_node=1,
+    distributed_backend="horovod-gloo", compute_target="anns-lab", cluster="ssh", created=100.0,
+    working_directory="/home/ann/plan", script_arguments=("--key", "abc"), environment_variables={"WHO": "ann"},
+    source=Source(code="ann = 1", filename="/home/ann/x.py", command="%%distributed --name plan"),
+    data=(DataSource(name="faces", scheme="path", path="/home/ann/faces"),),
+)  # fmt: skip
+
+
+def event(t, type_, **fields):
+    return {"v": 1, "t": t, "type": type_, **fields}
+
+
+def phase(t, name, **more):
+    return event(t, "phase", phase=name, **more)
+
+
+DONE = [
+    event(100.0, "state", state="queued", reason=""),
+    phase(100.0, "capture", detail="ann", seconds=0.2),
+    event(101.0, "state", state="preparing"),
+    phase(101.0, "stage", detail="faces"),
+    event(102.0, "staging", node=0, host="anns-box", source="faces", done=50, total=100, files=1, of=2, cached=0),
+    event(103.0, "staging", node=0, host="anns-box", source="faces", done=100, total=100, files=2, of=2, cached=30),
+    event(104.0, "state", state="starting"),
+    phase(104.0, "start", detail="0 of 2 processes"),
+    phase(106.0, "rendezvous"),
+    phase(107.0, "train"),
+    event(107.0, "state", state="running"),
+    event(108.0, "log", rank=0, stream="out", text="ann was here"),
+    event(108.5, "metric", rank=0, step=1, values={"anns_loss": 0.1}),
+    phase(117.0, "collect"),
+    phase(118.0, "clean"),
+    event(118.5, "state", state="completed", reason=""),
+]
+
+
+def parts(events):
+    return [span[:3] for span in telemetry.summarize(SPEC, events)[0]]
+
+
+def test_the_parts_of_a_completed_job():
+    spans, attributes = telemetry.summarize(SPEC, DONE)
+    assert parts(DONE) == [
+        ("job", 100.0, 118.5),
+        ("queue", 100.0, 101.0),
+        ("stage", 101.0, 104.0),
+        ("start", 104.0, 106.0),
+        ("rendezvous", 106.0, 107.0),
+        ("train", 107.0, 117.0),
+        ("collect", 117.0, 118.0),
+    ]
+    assert not any(span.failed for span in spans)
+    assert attributes == {
+        "distdl.cluster.kind": "ssh", "distdl.backend": "horovod-gloo", "distdl.world_size": 2, "distdl.node_count": 2,
+        "distdl.state": "completed",
+    }  # fmt: skip
+
+
+def test_a_queue_of_the_cluster_is_not_part_of_the_start():
+    queued = [
+        event(100.0, "state", state="queued"),
+        phase(100.5, "stage"),
+        phase(101.0, "start", detail="pending: Resources"),
+        event(131.0, "state", state="starting"),
+        phase(133.0, "train"),
+        event(133.0, "state", state="running"),
+        event(140.0, "state", state="completed"),
+    ]
+    assert parts(queued)[1:] == [
+        ("queue", 100.0, 131.0),
+        ("stage", 100.5, 101.0),
+        ("start", 131.0, 133.0),
+        ("train", 133.0, 140.0),
+    ]
+
+
+def test_the_part_in_which_a_job_failed_is_marked():
+    failed = [
+        *DONE[:13],
+        event(109.0, "result", rank=1, ok=False, error={"type": "KeyError", "message": "ann", "time": 109.0}),
+        event(109.5, "rank", rank=1, status="ended", code=1, signal=None),
+        phase(110.0, "collect"),
+        event(111.0, "state", state="failed", reason="Rank 1 of 2 failed first: KeyError: 'ann'"),
+    ]
+    spans, attributes = telemetry.summarize(SPEC, failed)
+    assert [span.name for span in spans if span.failed] == ["job", "train"]
+    assert attributes["distdl.failed_rank"] == 1
+
+
+def test_a_job_that_was_refused_before_any_phase():
+    refused = [event(100.0, "state", state="queued"), event(101.0, "state", state="failed", reason="ann")]
+    assert parts(refused) == [("job", 100.0, 101.0), ("queue", 100.0, 101.0)]
+    assert all(span.failed for span in telemetry.summarize(SPEC, refused)[0])
+
+
+def test_nothing_of_the_user_is_in_the_summary():
+    summary = repr(telemetry.summarize(SPEC, DONE))
+    for word in ("ann", "plan", "abc", "faces", "/home", "WHO", "loss", "lab", "box"):
+        assert word not in summary

@@ -14,20 +14,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import psutil
 import pytest
 
-from distdl_jupyter import monitoring, submit
+from distdl_jupyter import submit
 from distdl_jupyter.core import tracking
 from distdl_jupyter.core.environment import GitState, JobEnvironment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Captured, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.magic import topics
-from distdl_jupyter.monitoring import settings, trackers
-from distdl_jupyter.monitoring.points import PointFold, parameters, tags
+from distdl_jupyter.tracking import settings, trackers
+from distdl_jupyter.tracking.runs import PointFold, explain, parameters, tags
 from distdl_jupyter.views.job_page import spec_rows
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
-from tests.monitoring.packages import installed
 from tests.node.test_port_check import free_port
+from tests.tracking.packages import installed
 
 SECRET = "hunter2-and-more"
 
@@ -60,15 +60,15 @@ def test_a_step_is_the_mean_when_all_ranks_have_reported_it():
     points, fold = folded([metric(1, 0, 0, loss=1.0), metric(1.1, 1, 0, loss=3.0), metric(1.2, 0, 1, loss=2.0)])
     assert short(points) == [("loss", 0, 2.0, None)]
     assert points[0].t == 1.1
-    assert fold.settle(2.0) == []
-    assert short(fold.settle(20.0)) == [("loss", 1, 2.0, None)]
-    assert fold.rest() == []
+    assert fold.apply({"type": "progress", "t": 2.0}) == []
+    assert short(fold.apply({"type": "progress", "t": 20.0})) == [("loss", 1, 2.0, None)]
+    assert fold.flush() == []
 
 
 def test_a_metric_of_one_rank_is_written_when_that_goes_on():
-    points, fold = folded([metric(10.0 * n, 0, n, val=float(n)) for n in range(3)])
+    points, fold = folded([metric(11.0 * n, 0, n, val=float(n)) for n in range(3)])
     assert short(points) == [("val", 0, 0.0, None), ("val", 1, 1.0, None)]
-    assert short(fold.rest()) == [("val", 2, 2.0, None)]
+    assert short(fold.flush()) == [("val", 2, 2.0, None)]
 
 
 def test_each_rank_and_both_and_a_restart():
@@ -76,7 +76,7 @@ def test_each_rank_and_both_and_a_restart():
     assert short(folded(events, "ranks")[0]) == [("loss", 5, 1.0, 0), ("loss", 5, 3.0, 1)]
     points, fold = folded(events, "both")
     assert short(points) == [("loss", 5, 1.0, 0), ("loss", 5, 1.0, None), ("loss", 5, 3.0, 1)]
-    assert short(fold.rest()) == [("loss", 5, 3.0, None)]
+    assert short(fold.flush()) == [("loss", 5, 3.0, None)]
 
 
 def test_parameters_and_tags_hold_no_secret():
@@ -112,7 +112,7 @@ def test_parameters_and_tags_hold_no_secret():
     ],
 )
 def test_what_a_library_raises_is_a_sentence_without_its_words(error, said):
-    sentence = tracking.trouble("MLflow", "h", error)
+    sentence = explain("MLflow", "h", error)
     assert said in sentence
     assert SECRET not in sentence
 
@@ -123,22 +123,21 @@ def test_settings_are_checked_and_shown_without_a_password(capsys):
     assert "track = mlflow,tensorboard\nmlflow = tracking.example:5000\n" in said
     assert SECRET not in said
     assert settings.file().stat().st_mode & 0o077 == 0
-    for given in ({"track": "excel"}, {"metrics": "median"}, {"mlflow": "a b"}, {"webhook": "https://x.example"}):
+    for given in ({"track": "excel"}, {"metrics": "median"}, {"mlflow": "a b"}, {"address": "json://x.example"}):
         with pytest.raises(InvalidSpec):
             topics.tracking(given)
     assert settings.change(track="", mlflow="").track == ""
 
 
 def test_a_missing_package_is_one_sentence_with_its_extra():
-    code = (
-        "import sys; sys.modules[sys.argv[1]] = None\n"
-        "from distdl_jupyter.monitoring import settings, trackers\n"
-        "job = trackers.TrackedJob(__import__('pathlib').Path('.'), 'id', 'name', 0.0)\n"
-        "try:\n    trackers.KINDS[sys.argv[1]](job, settings.MonitoringSettings())\n"
-        "except trackers.CannotTrack as error:\n    print(error)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code, "wandb"], capture_output=True, text=True, timeout=60)
-    assert said.stdout == "Weights & Biases needs a package: pip install 'distdl-jupyter[wandb]'\n"
+    code = "import sys; sys.modules[sys.argv[1]] = None\nfrom distdl_jupyter.tracking import runs\nruns.main()\n"
+    job = submit(alone, name="alone", distributed_backend="plain")
+    job.wait(60)
+    command = [sys.executable, "-c", code.replace("sys.argv[1]", "'wandb'"), str(job.folder.path), "wandb"]
+    done = subprocess.run(command, input="{}", capture_output=True, text=True, timeout=60)
+    text = "Weights & Biases needs a package: pip install 'distdl-jupyter[wandb]'"
+    assert done.stdout == f"wandb: {text}\n"
+    assert [str(record) for record in job.tracking()] == [f"Weights & Biases: {text}"]
 
 
 # jobs -----------------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ def tracker_processes(job):
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if "distdl_jupyter.monitoring.tracking" in line and str(job.folder.path) in line:
+        if "distdl_jupyter.tracking.runs" in line and str(job.folder.path) in line:
             found.append(process)
     return found
 
@@ -466,7 +465,7 @@ def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # of SQLAlchemy, for MLflow
 def test_without_any_address_runs_are_in_the_user_s_own_store_unless_a_job_is_not_tracked(packages):
-    monitoring.change(track="mlflow")
+    settings.change(track="mlflow")
     job = submit(alone, name="alone", distributed_backend="plain")
     other = submit(alone, name="other", distributed_backend="plain", track="off")
     assert job.wait(60).state is State.COMPLETED

@@ -1,0 +1,372 @@
+"""The processes that write the runs of a job in experiment trackers.
+
+``python -m distdl_jupyter.tracking.runs JOB_FOLDER TRACKER`` follows the events of a job and writes them into one
+tracker, so a tracker that is down delays nothing. It records its progress after each batch (``core.tracking``), and
+another process continues there with the same run. Standard input has variables of the job, such as a token, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from distdl_jupyter.core import environment, tracking
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.events import read
+from distdl_jupyter.core.options import ABOUT, DEFAULTS
+from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.core.redact import text as masked
+from distdl_jupyter.core.resources import ResourceReader
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.tracking import settings
+from distdl_jupyter.tracking.trackers import KINDS, SILENCE, Adapter, Point
+from distdl_jupyter.worker.secret_patterns import MASK
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.environment import JobEnvironment
+    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.spec import JobSpec
+
+#: Seconds between polls, between retries at most, and between two points of resources.
+_POLL, _LONGEST_PAUSE, _RESOURCES = 1.0, 30.0, 10.0
+#: Seconds for which a tracker is retried after the job has ended or lost its supervisor.
+PATIENCE = 600.0
+#: Seconds, by the times of events, after which the mean of a step no longer waits for ranks.
+_LATE = 10.0
+#: Bytes of events in one batch, and how often a crashed process is restarted.
+_BATCH, _MOST_CRASHES = 1_000_000, 3
+#: Variables of a job that its trackers get.
+_VARIABLES = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")
+#: Options that are tags, or that may hold data of others.
+_NO_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
+
+
+# starting ---------------------------------------------------------------------------------------
+
+
+class TrackerProcesses:
+    """The processes that write a job's runs, as its supervisor starts and watches them."""
+
+    def __init__(self, folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._variables = {**spec.environment_variables, **secret_variables}
+        self._crashes = dict.fromkeys(names := trackers_of(spec), 0)
+        self._troubles = {name: tracking.read(folder.path, name).trouble for name in names}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._polled = 0.0
+
+    def start(self) -> None:
+        """Start each that does not run and is not done; one that an earlier supervisor started goes on."""
+        for name in self._crashes:
+            is_running = name in self._processes and self._processes[name].poll() is None
+            if not is_running and not tracking.read(self._folder.path, name).done:
+                with contextlib.suppress(OSError):
+                    self._processes[name] = start(self._folder, name, self._variables)
+
+    def news(self) -> Iterator[tuple[str, str]]:
+        """Yield level and sentence for each tracker that got into trouble or out of it; restart a crashed one."""
+        if time.monotonic() - self._polled < _POLL:
+            return
+        self._polled = time.monotonic()
+        for name, crashes in self._crashes.items():
+            if name in self._processes and self._processes[name].poll() and crashes < _MOST_CRASHES:
+                self._crashes[name] += 1
+                self.start()
+            record = tracking.read(self._folder.path, name)
+            if record.trouble != self._troubles[name]:
+                self._troubles[name] = record.trouble
+                level = "warning" if record.trouble else "info"
+                yield level, record.trouble or f"{record.title} is up to date again."
+
+
+def trackers_of(spec: JobSpec) -> tuple[str, ...]:
+    """Return the trackers of a job: its own, else those of the settings; runs of a scaling study have none."""
+    if spec.track or spec.check or (spec.group is not None and spec.group.kind == "scale"):
+        return tracking.names(spec.track or "")
+    try:
+        return tracking.names(settings.read().track)
+    except DistDLError:  # reported when the job has ended
+        return ()
+
+
+def start(
+    folder: JobFolder, tracker: str, variables: Mapping[str, str], *, detached: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start the process that writes a job into a tracker; it ends at once if another one does. Raises OSError."""
+    own = {name: value for name, value in variables.items() if name.startswith(_VARIABLES)}
+    with folder.supervisor_log.open("a", encoding="utf-8") as log:
+        arguments = (str(folder.path), tracker)
+        return settings.start_process("runs", *arguments, log=log.fileno(), input_=own, detached=detached)
+
+
+def bring_up_to_date(folder: JobFolder, names: Sequence[str] = ()) -> dict[str, subprocess.Popen[bytes]]:
+    """Start and return the processes that write what some trackers lack of a job, by default all of its trackers."""
+    names = names or [*(record.tracker for record in tracking.of_job(folder.path)), *trackers_of(folder.spec())]
+    pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]
+    return {name: start(folder, name, {}, detached=True) for name in pending}
+
+
+# what is written --------------------------------------------------------------------------------
+
+
+class PointFold:
+    """Turns the events of a job into points: of each rank, the mean over ranks, or both (``metrics``)."""
+
+    def __init__(self, process_count: int, metrics: str) -> None:
+        self._count, self._metrics = process_count, metrics
+        #: Of each metric, the steps that wait for ranks, in the order of their first values.
+        self._steps: dict[str, dict[float, dict[int, Point]]] = {}
+
+    def apply(self, event: Event) -> list[Point]:
+        """Return the points that are complete with an event."""
+        if event["type"] == "world":
+            self._count = int(event.get("process_count") or self._count)
+        elif event["type"] == "restart":
+            return self.flush()
+        if event["type"] != "metric":
+            return self._complete(float(event["t"]))
+        rank, step, t = int(event["rank"]), float(event["step"]), float(event["t"])
+        points = [Point(name, step, t, float(value), rank) for name, value in event["values"].items()]
+        for point in points if self._metrics != "ranks" else ():
+            self._steps.setdefault(point.name, {}).setdefault(step, {})[rank] = point
+        return (points if self._metrics != "mean" else []) + self._complete(t)
+
+    def _complete(self, now: float) -> list[Point]:
+        """Return the means of steps that all ranks reported, or that started too long ago."""
+        means = []
+        for steps in self._steps.values():
+            while steps:
+                step, values = next(iter(steps.items()))
+                points = list(values.values())
+                if len(points) < self._count and now - points[0].t <= _LATE:
+                    break
+                del steps[step]
+                mean = sum(point.value for point in points) / len(points)
+                means.append(Point(points[0].name, step, max(point.t for point in points), mean))
+        return means
+
+    def flush(self) -> list[Point]:
+        """Return the means of all steps that wait."""
+        return self._complete(float("inf"))
+
+
+def parameters(spec: JobSpec) -> dict[str, str]:
+    """Return the plain values that were sent with the code, above all arguments, and the options that were set."""
+    values = {
+        item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
+    }
+    names = ("node_count", "process_count_per_node", "distributed_backend", "compute_target")
+    changed = [name for name in ABOUT if name not in _NO_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
+    options = {name: getattr(spec, name) for name in (*names, *changed)} | dict(spec.backend_options)
+    values |= {f"distdl.{name}": str(value) for name, value in options.items()}
+    return _masked({**values, "script_arguments": " ".join(spec.script_arguments)})
+
+
+def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
+    """Return the tags of a run: job, cluster, backend, notebook, and the state of the code in git."""
+    git = known.git
+    return _masked({
+        "distdl.job_id": spec.id, "distdl.job_name": spec.name, "distdl.cluster": spec.compute_target,
+        "distdl.cluster_kind": spec.cluster, "distdl.backend": spec.distributed_backend,
+        "distdl.process_count": str(spec.process_count), "distdl.notebook": spec.source.notebook,
+        "distdl.resumed_from": spec.resumed_from, "distdl.group": spec.group.id if spec.group else "",
+        "distdl.python": known.python.partition(" ")[0], "git.commit": git.commit if git else "",
+        "git.branch": git.branch if git else "", "git.repository": git.remote if git else "",
+        "git.changed": str(bool(git.diff)).lower() if git else "",
+    })  # fmt: skip
+
+
+def _masked(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: MASK if is_secret(name, value) else masked(value) for name, value in values.items() if value}
+
+
+class Trouble(Exception):
+    """The tracker does not accept data now; a sentence."""
+
+
+class RunWriter:
+    """Writes a job into one tracker."""
+
+    def __init__(self, folder: JobFolder, tracker: Adapter, metrics: str, artifacts: str) -> None:
+        self.record = tracking.read(folder.path, tracker.name)
+        if tracker.starts_over:
+            self.record = replace(self.record, events=0, samples=0.0)
+        self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
+        self._spec = folder.spec()
+        self.view = JobView.of(self._spec)
+        self._fold = PointFold(self._spec.process_count, metrics)
+        self._resources = ResourceReader(folder.resources)
+        self._sampled: dict[int, float] = {}
+        self._is_open = False
+        self._described: JobEnvironment | None = None
+        #: Points that are not written yet, and the position behind their events.
+        self._points: list[Point] = []
+        self._position = 0
+        while self._position < self.record.events and self._read(self.record.events - self._position):
+            self._points.clear()
+
+    def _read(self, limit: int = _BATCH) -> bool:
+        """Fold the next events; return whether there were any."""
+        events, position = read(self._folder.events, self._position, limit)
+        for event in events:
+            self.view.apply(event)
+            self._points += self._fold.apply(event)
+        is_new, self._position = position > self._position, position
+        return is_new
+
+    def step(self) -> bool:
+        """Write what is new; return whether the whole job is written. Raises Trouble, OSError."""
+        if not self._is_open:
+            run, experiment, url = self._call(self._tracker.open, self.record)
+            self._is_open = True
+            self.keep(run=run, experiment=experiment, url=url, place=self._tracker.place, done=False)
+        known = environment.read(self._folder)
+        if known != self._described:  # the versions and the state of git are known later
+            self._call(self._tracker.describe, parameters(self._spec), tags(self._spec, known))
+            self._described = known
+        self._write()
+        while self._read():
+            self._write()
+        samples = self._read_resources()
+        if self.view.state.ended:
+            self._points += self._fold.flush()
+        self._write(samples=max(samples, self.record.samples))
+        if self.view.state.ended:
+            self._call(self._tracker.upload, self._folder.outputs, self._outputs())
+            self._call(self._tracker.close, self.view.state, self.view.ended)
+            self.keep(done=True, trouble="")
+        return self.record.done
+
+    def _write(self, **changes: Any) -> None:
+        if self._points:
+            self._call(self._tracker.write, self._points)
+            self._points = []
+        self.keep(events=self._position, **changes)
+
+    def _read_resources(self) -> float:
+        """Add what machines and ranks used, at most every 10 s, and return the time of the newest sample."""
+        newest = 0.0
+        for sample in self._resources.all():
+            if sample.t - max(self._sampled.get(sample.node, 0.0), self.record.samples) < _RESOURCES:
+                continue
+            newest = self._sampled[sample.node] = sample.t
+            uses: dict[str, Any] = {f"system/rank_{rank}": use for rank, use in sample.ranks.items()}
+            uses["system" if self._spec.node_count == 1 else f"system/node_{sample.node}"] = sample.machine
+            step = sample.t - (self.view.placed or self._spec.created)
+            for name, use in uses.items():
+                values = ((f"{name}/{key}", value) for key, value in dataclasses.asdict(use).items())
+                self._points += [Point(key, step, sample.t, value) for key, value in values if value is not None]
+        return newest
+
+    def _outputs(self) -> list[Path]:
+        if self._artifacts == "none":
+            return []
+        files = [path for path in self._folder.outputs.rglob("*") if path.is_file() and not path.is_symlink()]
+        left_out = self._folder.checkpoints if self._artifacts == "outputs" else None
+        return sorted(path for path in files if left_out is None or not path.is_relative_to(left_out))
+
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except (ImportError, DistDLError):
+            raise
+        except Exception as error:  # noqa: BLE001 - its text may hold what is secret
+            raise Trouble(explain(self.record.title, self._tracker.place, error)) from None
+
+    def close(self) -> None:
+        """Leave the run to another process, if the job has not ended."""
+        if self._is_open and not self.record.done:
+            self._call(self._tracker.close, None)
+
+    def keep(self, **changes: Any) -> None:
+        """Change the record. Raises OSError."""
+        record = replace(self.record, **changes)
+        if record != self.record:
+            record.write(self._folder.path)
+        self.record = record
+
+
+def explain(title: str, place: str, error: BaseException) -> str:
+    """Return why a tracker did not accept data, with nothing of the error but its status."""
+    text = f"{type(error.__cause__ or error).__name__} {error} {error.__cause__ or ''}"
+    status = re.search(r"error code (\d{3})|\b(401|403|404|413|429|500|502|503)\b", text)
+    code = next(filter(None, status.groups()), "") if status else ""
+    if code in ("401", "403") or re.search(r"UNAUTHENTICATED|PERMISSION_DENIED", text):
+        return f"{title} at {place} rejected the user name, password or token{f' ({code})' if code else ''}."
+    if code:
+        return f"{title} at {place} responded with {code}."
+    if isinstance(error, OSError) or re.search(r"[Cc]onnection|[Tt]imed? ?out|Max retries|[Cc]ommError", text):
+        return f"{title} at {place} cannot be reached."
+    return f"{title} at {place} rejected the request ({type(error.__cause__ or error).__name__})."
+
+
+def follow(writer: RunWriter, folder: JobFolder) -> str:
+    """Write a job until all is written or ``PATIENCE`` is over, and say how it went. Raises DistDLError, OSError."""
+    pause, over = _POLL, None
+    while folder.spec_file.exists():
+        try:
+            if writer.step():
+                return "complete"
+            writer.keep(trouble="")
+            pause = _POLL
+        except Trouble as trouble:
+            if pause > _POLL or writer.view.state.ended:  # a single failure is not reported
+                writer.keep(trouble=str(trouble))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        if writer.view.state.ended or folder.supervisor().is_dead:
+            over = over or time.monotonic()
+            if time.monotonic() - over > PATIENCE:
+                return writer.record.trouble or "the supervisor of the job has ended"
+        else:
+            over = None
+        time.sleep(pause)
+    return "the job's folder is gone"
+
+
+def main() -> None:
+    """Write a job into a tracker, unless another process does."""
+    folder, name = JobFolder(Path(sys.argv[1])), sys.argv[2]
+    os.environ.update({**json.loads(sys.stdin.read()), **SILENCE})
+    logging.disable(logging.CRITICAL)
+    log = settings.private_log()
+    tracking.folder_of(folder.path).mkdir(exist_ok=True, mode=0o700)
+    with (tracking.folder_of(folder.path) / f"{name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        settings.finish(log, f"{name}: {_run(folder, name)}")
+
+
+def _run(folder: JobFolder, name: str) -> str:
+    # A record from the start shows that the job has this tracker.
+    record = replace(tracking.read(folder.path, name), trouble="")
+    record.write(folder.path)
+    try:
+        known = settings.read()
+        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, known), known.metrics, known.artifacts)
+        with contextlib.closing(writer):
+            return follow(writer, folder)
+    except ImportError:
+        text = f"{record.title} needs a package: pip install 'distdl-jupyter[{name}]'"
+    except (Trouble, DistDLError) as error:
+        text = str(error)
+    except Exception as error:  # noqa: BLE001 - its text may hold what is secret
+        return f"not written, {type(error).__name__}"
+    replace(tracking.read(folder.path, name), trouble=text).write(folder.path)
+    return text
+
+
+if __name__ == "__main__":
+    main()

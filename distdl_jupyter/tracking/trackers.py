@@ -1,0 +1,295 @@
+"""Adapters of experiment trackers: one run of a job in MLflow, TensorBoard or Weights & Biases.
+
+An adapter may raise anything: ``runs`` turns it into one sentence without addresses or secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from distdl_jupyter.core import store, tracking
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.state import State
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.tracking import TrackerRecord
+    from distdl_jupyter.tracking.settings import Settings
+
+#: Seconds that a server has to respond.
+_TIMEOUT = 20
+#: The most metrics and parameters of one request, and the longest value of a parameter and of a tag in MLflow.
+_BATCH, _PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
+#: Switches off usage reports and output of the libraries.
+SILENCE = {
+    "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "DO_NOT_TRACK": "true",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_TIMEOUT), "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false", "GIT_PYTHON_REFRESH": "quiet",
+    "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off",
+}  # fmt: skip
+
+
+class Point(NamedTuple):
+    """One value of a metric at a step and a time (epoch seconds); ``rank`` is None for the mean and for machines."""
+
+    name: str
+    step: float
+    t: float
+    value: float
+    rank: int | None = None
+
+    @property
+    def curve(self) -> str:
+        """The name where all curves of a run are in one list."""
+        return self.name if self.rank is None else f"{self.name}/rank_{self.rank}"
+
+
+class Tracker:
+    """What all adapters have; DistDLError and ImportError mean that a retry cannot help.
+
+    ``open`` opens the recorded run, else that of the job, else a new one, and returns run, experiment and page.
+    ``describe`` may be called again. What ``write`` wrote is stored when it returns. ``close`` ends the run as the job
+    ended (at epoch seconds), or leaves it open for another process (None).
+    """
+
+    name: str
+    #: Where the run is, without secrets.
+    place: str
+    #: Whether another process has to write the run again, from the first event on.
+    starts_over = False
+
+    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+        self.spec, self.settings = spec, settings
+        self.group = spec.group.name if spec.group else ""
+        self.folder = tracking.folder_of(job, self.name)
+
+    def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Write parameters and tags; TensorBoard has none."""
+
+    def upload(self, folder: Path, files: Sequence[Path]) -> None:
+        """Store files, all in ``folder``, as artifacts; TensorBoard has none."""
+
+
+def host_of(address: str) -> str:
+    """Return the host of an address, without its user and password, or that it is on this machine."""
+    is_named = address.startswith("databricks")
+    return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_named else "this machine")
+
+
+def local_store() -> str:
+    """Return the address of the user's own MLflow store."""
+    return f"sqlite:///{store.home() / 'mlflow' / 'mlflow.db'}"
+
+
+def mlflow_address(settings: Settings) -> str:
+    """Return the address of MLflow in the settings or the environment, else that of the user's own store."""
+    return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or local_store()
+
+
+class MLflow(Tracker):
+    """A run in MLflow, or in Azure ML behind its ``azureml://`` address."""
+
+    name = "mlflow"
+
+    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+        super().__init__(spec, job, settings)
+        import mlflow
+
+        self._address = mlflow_address(settings)
+        self.place, self._is_local = host_of(self._address), self._address == local_store()
+        if self._address.startswith("azureml:") and not (find_spec("azureml") and find_spec("azureml.mlflow")):
+            text = "Azure ML tracking needs a package: pip install azureml-mlflow"
+            raise DistDLError(text, code="tracker-package-missing")
+        self._entities: Any = mlflow.entities
+        self._client: Any = None
+        self._run = ""
+
+    def open(self, record: TrackerRecord) -> tuple[str, str, str]:
+        """Open the run."""
+        if record.run and record.place != self.place:
+            text = f"The job's run is in MLflow at {record.place}, but the settings now name {self.place}."
+            raise DistDLError(text, code="tracker-elsewhere")
+        if self._client is None:
+            from mlflow import MlflowClient
+
+            if self._is_local:
+                (store.home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._client = MlflowClient(tracking_uri=self._address)
+        experiment = record.experiment or self._experiment()
+        self._run = record.run or self._find_or_create(experiment)
+        self._client.update_run(self._run, status="RUNNING")
+        split = urlsplit(self._address.rstrip("/"))
+        page = f"{split.scheme}://{self.place}{split.path}/#/experiments/{experiment}/runs/{self._run}"
+        return self._run, experiment, page if split.scheme in ("http", "https") else ""
+
+    def _experiment(self) -> str:
+        name = self.group or self.settings.experiment
+        options = {"artifact_location": str(store.home() / "mlflow" / "artifacts")} if self._is_local else {}
+        if self._client.get_experiment_by_name(name) is None:
+            with contextlib.suppress(Exception):  # another job may have created it at the same moment
+                self._client.create_experiment(name, **options)
+        return str(self._client.get_experiment_by_name(name).experiment_id)
+
+    def _find_or_create(self, experiment: str) -> str:
+        """Return the run of the job: it exists already if an earlier response was lost."""
+        runs = self._client.search_runs([experiment], f"tags.`distdl.job_id` = '{self.spec.id}'", max_results=1)
+        run = runs[0] if runs else self._client.create_run(
+            experiment, start_time=int(1000 * self.spec.created), tags={"distdl.job_id": self.spec.id},
+            run_name=self.spec.name,
+        )  # fmt: skip
+        return str(run.info.run_id)
+
+    def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Write parameters and tags."""
+        # MLflow's own names of the commit, the branch and the notebook.
+        names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
+        tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
+        entries = [self._entities.RunTag(name, value[:_LONGEST_TAG]) for name, value in tags.items()]
+        self._client.log_batch(self._run, tags=entries)
+        params = [self._entities.Param(_name(name), value[:_LONGEST_PARAM]) for name, value in parameters.items()]
+        for begin in range(0, len(params), _PARAMS):
+            self._client.log_batch(self._run, params=params[begin : begin + _PARAMS])
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Write points."""
+        metrics = [
+            self._entities.Metric(_name(point.curve), point.value, int(1000 * point.t), round(point.step))
+            for point in points
+        ]
+        for begin in range(0, len(metrics), _BATCH):
+            self._client.log_batch(self._run, metrics=metrics[begin : begin + _BATCH])
+
+    def upload(self, folder: Path, files: Sequence[Path]) -> None:
+        """Upload files."""
+        for file in files:
+            self._client.log_artifact(self._run, str(file), str("outputs" / file.relative_to(folder).parent))
+
+    def close(self, state: State | None, ended: float | None = None) -> None:
+        """End the run."""
+        if state:
+            status = {State.COMPLETED: "FINISHED", State.CANCELED: "KILLED"}.get(state, "FAILED")
+            self._client.set_terminated(self._run, status=status, end_time=int(1000 * ended) if ended else None)
+
+
+def _name(text: str) -> str:
+    """Return a name that MLflow accepts."""
+    return re.sub(r"[^\w\-. :/]", "_", text, flags=re.ASCII).strip("/ ") or "_"
+
+
+class TensorBoard(Tracker):
+    """Event files in the job's folder: a run for means and machines, and one for each rank."""
+
+    name = "tensorboard"
+
+    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+        super().__init__(spec, job, settings)
+        # Keeps TensorBoard from importing TensorFlow, which takes seconds and is not needed.
+        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.place = str(self.folder)
+        self._event, self._summary, self._writer = event_pb2.Event, summary_pb2.Summary, EventFileWriter
+        self._writers: dict[str, Any] = {}
+
+    def open(self, record: TrackerRecord) -> tuple[str, str, str]:
+        """Open the run."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self.spec.id, "", ""
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Write points."""
+        for name, step, t, value, rank in points:
+            run = "mean" if rank is None else f"rank_{rank}"
+            if run not in self._writers:
+                self._writers[run] = self._writer(str(self.folder / run))
+            summary = self._summary(value=[self._summary.Value(tag=name, simple_value=value)])
+            self._writers[run].add_event(self._event(wall_time=t, step=round(step), summary=summary))
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self, state: State | None, ended: float | None = None) -> None:
+        """End the run."""
+        while self._writers:
+            self._writers.popitem()[1].close()
+
+
+class WandB(Tracker):
+    """A run in Weights & Biases whose id is the job's; offline it is a folder for ``wandb sync``."""
+
+    name = "wandb"
+
+    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+        super().__init__(spec, job, settings)
+        os.environ.setdefault("WANDB_DATA_DIR", str(self.folder / "data"))
+        os.environ.setdefault("WANDB_CACHE_DIR", str(self.folder / "cache"))
+        import wandb
+
+        self._wandb: Any = wandb
+        self._run: Any = None
+        # Offline, no server knows what an earlier process wrote: a new folder gets all of it.
+        self.starts_over = settings.wandb == "offline" or os.environ.get("WANDB_MODE") == "offline"
+        server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
+        self.place = str(self.folder) if self.starts_over else host_of(server)
+
+    def open(self, record: TrackerRecord) -> tuple[str, str, str]:
+        """Open the run."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.starts_over:
+            for earlier in self.folder.glob(f"wandb/offline-run-*-{self.spec.id}"):
+                shutil.rmtree(earlier)
+        elif not (os.environ.get("WANDB_API_KEY") or self._wandb.api.api_key):
+            text = "Weights & Biases needs a key. Set WANDB_API_KEY, or run: wandb login"
+            raise DistDLError(text, code="tracker-key-missing")
+        quiet = self._wandb.Settings(
+            console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True,
+            x_disable_machine_info=True, init_timeout=_TIMEOUT,
+        )  # fmt: skip
+        self._run = self._wandb.init(
+            project=self.settings.wandb_project, id=self.spec.id, name=self.spec.name, group=self.group or None,
+            dir=str(self.folder), mode="offline" if self.starts_over else "online", settings=quiet,
+            resume=None if self.starts_over else "allow",
+        )  # fmt: skip
+        # Steps may go back after a restart of the ranks; W&B's own steps cannot.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+        return self.spec.id, self.settings.wandb_project, "" if self.starts_over else str(self._run.url or "")
+
+    def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Write parameters and tags."""
+        self._run.config.update({**parameters, **tags}, allow_val_change=True)
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Write points."""
+        rows: dict[tuple[float, float], dict[str, float]] = {}
+        for point in points:
+            rows.setdefault((point.step, point.t), {})[point.curve] = point.value
+        for (step, t), values in rows.items():
+            self._run.log({"step": step, "_timestamp": t, **values})
+
+    def upload(self, folder: Path, files: Sequence[Path]) -> None:
+        """Upload files."""
+        if files:
+            artifact = self._wandb.Artifact(f"outputs-{self.spec.id}", type="outputs")
+            for file in files:
+                artifact.add_file(str(file), name=str(file.relative_to(folder)), policy="immutable")
+            self._run.log_artifact(artifact)
+
+    def close(self, state: State | None, ended: float | None = None) -> None:
+        """End the run."""
+        if self._run is not None:
+            self._run.finish(exit_code=0 if state in (None, State.COMPLETED) else 1)
+
+
+Adapter = MLflow | TensorBoard | WandB
+KINDS: dict[str, type[Adapter]] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}
