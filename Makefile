@@ -23,9 +23,9 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input install
 STEP := .ci/step
 BUNDLE := distdl_jupyter/widgets/static/job.js
 MODULES := labextension/node_modules/.installed
-# What the front end is built from: not what a build makes of the API and of the catalogues (see .gitignore).
+# What the front end is built from. The checks write schema.ts, and no build reads it.
 FRONT_END := $(shell find labextension -name node_modules -prune -o -name schema.ts -o -type f -print) \
-	$(wildcard distdl_jupyter/locale/*/LC_MESSAGES/*.po) distdl_jupyter/server/openapi.json
+	$(wildcard distdl_jupyter/locale/*/LC_MESSAGES/*.po)
 WHEEL := dist/.built
 SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
 	-o -path distdl_jupyter/widgets/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
@@ -71,8 +71,8 @@ lint: $(STAMPS)/test $(MODULES) ## Check style, types and the layers of the pack
 bench: $(STAMPS)/horovod $(STAMPS)/test ## Measure, as ratios against other launchers (ONLY="name ..." a part, WRITE=1 into RESULTS.md)
 	@$(PY) -m tests.benchmarks.results $(if $(WRITE),--write) $(if $(TURNS),--turns=$(TURNS)) $(ONLY)
 
-schema: $(STAMPS)/test ## Write the OpenAPI file anew, of which each build makes the pages' types
-	@$(PY) -m distdl_jupyter.server.openapi
+schema: $(STAMPS)/package $(MODULES) ## Write the pages' TypeScript types of the HTTP API (make lint does it too)
+	@npm --prefix labextension run --silent schema
 
 docs: $(STAMPS)/horovod $(STAMPS)/docs ## Build the site in docs/_build/html (some of its notebooks run first, when they changed)
 	@$(STEP) "Building the site" $(PY) -m sphinx -W --keep-going -q -b html docs $(SITE)

@@ -30,6 +30,7 @@ from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.core import collectives, disk, failure, limits
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
+from distdl_jupyter.server import openapi
 from distdl_jupyter.server.app import DistDLApp
 from distdl_jupyter.server.base import HINTS, error_body
 from distdl_jupyter.supervisor import postmortem
@@ -97,17 +98,18 @@ def write(folder: Path) -> None:
     """Write all pages into ``folder``; an unchanged page keeps its modification time."""
     folder.mkdir(exist_ok=True)
     pages = {
-        "options": options(),
-        "plugins": plugins(),
-        "python": python(),
-        "command-line": command_line(),
-        "magics": magics(),
-        "http": http(),
-        "settings": settings(),
-        "troubleshooting": troubleshooting(),
+        "options.md": options(),
+        "plugins.md": plugins(),
+        "python.md": python(),
+        "command-line.md": command_line(),
+        "magics.md": magics(),
+        "http.md": http(),
+        "openapi.json": openapi.text(),
+        "settings.md": settings(),
+        "troubleshooting.md": troubleshooting(),
     }
     for name, text in pages.items():
-        page = folder / f"{name}.md"
+        page = folder / name
         if not page.exists() or page.read_text() != text:
             page.write_text(text)
 
@@ -279,14 +281,13 @@ def magics() -> str:
 
 def http() -> str:
     """Return the page of the HTTP API."""
-    api = json.loads((PACKAGE / "server" / "openapi.json").read_text())
     parts = [
         "# HTTP",
         "`<server>/distdl/api/` of the Jupyter server: JSON, and one resumable WebSocket per page. Every request is "
         "authenticated and authorized by the Jupyter server. The complete description is in "
-        "{download}`openapi.json <../../distdl_jupyter/server/openapi.json>`.",
+        "{download}`openapi.json`; `python -m distdl_jupyter.server.openapi` prints it, too.",
     ]
-    for path, methods in api["paths"].items():
+    for path, methods in openapi.document()["paths"].items():
         parts += [f"## `{path}`"]
         rows = []
         for method, call in methods.items():

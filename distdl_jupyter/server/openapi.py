@@ -1,7 +1,6 @@
-"""The OpenAPI file, made of the handlers and the dataclasses: ``python -m distdl_jupyter.server.openapi`` writes it.
+"""The OpenAPI description of the HTTP API, made of the handlers and the dataclasses.
 
-``openapi.json`` stands beside this module; a test fails when the two differ. msgspec turns dataclasses into
-JSON schema.
+``python -m distdl_jupyter.server.openapi`` prints it. msgspec turns dataclasses into JSON schema.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import re
 import sys
 import typing
 from http.client import responses
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +21,6 @@ from distdl_jupyter.server.messages import Message
 from distdl_jupyter.server.routes import ROUTES, argument
 from distdl_jupyter.server.schema import ApiError
 
-FILE = Path(__file__).with_name("openapi.json")
 _VERBS = ("get", "post", "put", "patch", "delete")
 _REF = "#/components/schemas/{model}"
 Json = dict[str, Any]
@@ -185,18 +182,9 @@ def _tidy(schema: Any) -> Any:
 
 
 def text() -> str:
-    """Return the file's text."""
+    """Return the description as JSON."""
     return json.dumps(document(), indent=1) + "\n"
 
 
-def main() -> None:
-    """Write the file, or with ``--check`` only say whether it is up to date."""
-    if "--check" in sys.argv[1:]:
-        sys.exit(
-            None if FILE.read_text(encoding="utf-8") == text() else f"{FILE.name} is out of date. Run: make schema"
-        )
-    FILE.write_text(text(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(text())

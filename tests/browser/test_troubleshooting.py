@@ -39,7 +39,7 @@ def test_an_error_in_the_form_leads_to_its_entry_and_none_does_without_the_setti
             form.get_by_role("radio", name="plain").click()
             expect(form).to_contain_text("1 error")
             form.get_by_role("button", name="Details").click()
-            item = form.locator(".dd-checks li", has_text="runs one process, but 2 are asked for")
+            item = form.locator(".dd-checks li", has_text="runs one process, but the job has 2")
             expect(item.get_by_role("link", name="What to do")).to_have_count(links)
             if links:
                 with book.page.expect_popup() as opened:

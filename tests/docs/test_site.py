@@ -1,12 +1,12 @@
 """The site is built as ``make docs`` builds it; what the reference says is what the code says."""
 
-import json
 import re
 import sys
 
 import pytest
 
 from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.server import openapi
 from distdl_jupyter.worker.watch import hints
 from tests.docs.blocks import DOCS, ROOT, pages
 
@@ -33,8 +33,7 @@ def written(tmp_path_factory):
 
 def test_the_reference_has_every_option_call_and_command(written):
     assert [name for name in ABOUT if f"## `{name}`" not in written["options"]] == []
-    paths = json.loads((ROOT / "distdl_jupyter/server/openapi.json").read_text())["paths"]
-    assert [path for path in paths if f"## `{path}`" not in written["http"]] == []
+    assert [path for path in openapi.document()["paths"] if f"## `{path}`" not in written["http"]] == []
     assert "## `distdl submit`" in written["command-line"]
     assert "### `Job.result`" in written["python"]
     distributed, _, sweep = written["magics"].partition("## `%%sweep`")

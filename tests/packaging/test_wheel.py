@@ -47,7 +47,7 @@ def test_the_wheel_holds(names, pattern):
 
 
 def test_the_wheel_holds_every_data_file_of_the_package(names):
-    """Catalogues, the OpenAPI description, tables: what a module reads from its own folder."""
+    """Catalogues and tables: what a module reads from its own folder."""
     package = ROOT / "distdl_jupyter"
     config = package / "jupyter-config"
     wanted = {
