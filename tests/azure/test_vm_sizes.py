@@ -94,6 +94,7 @@ def test_a_size_is_found_however_it_is_written(written: str, name: str) -> None:
     assert find(written).name == name
 
 
+@pytest.mark.readme("sizes")
 def test_every_size_finds_itself() -> None:
     for size in catalogue():
         assert find(size.name) is size

@@ -60,9 +60,7 @@ def test_nodes_are_emulated_where_there_are_several(nodes, hosts):
     assert ([place.host for place in placement.ranks], placement.emulated) == (hosts, nodes > 1)
 
 
-@pytest.mark.parametrize(
-    ("asked", "given"), [("forecast", (None,)), ("create", (None,)), ("keep_up", (2,)), ("delete", ())]
-)
+@pytest.mark.parametrize(("asked", "given"), [("create", (None,)), ("keep_up", (2,)), ("delete", ())])
 def test_machines_of_a_kind_without_any_are_refused_by_its_title(asked, given):
     cluster = registry.get("clusters", "local")
     assert cluster.title != cluster.name

@@ -249,7 +249,7 @@ for _ in range(4):
     found = server.get(f"/jobs/{idle}/time")
     assert (found["ranks"], found["steps"]) == ([], [])
     assert found["says"] == [
-        "No step has been measured: a step ends with an optimizer step after a backward pass (torch), or an optimizer "
-        "update (Keras), and none has."
+        "No step has been measured: a step ends with an optimizer step after a backward pass (torch), or a batch of "
+        "Model.fit (Keras), and none has."
     ]
     server.get("/jobs/20200101-000000-aaaaa/time", 404)

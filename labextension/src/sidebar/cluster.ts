@@ -94,7 +94,7 @@ export class ClusterView {
     show(this.#bill, bill !== '');
     fill(this.#bill, bill, () => [icon('warn', 12, 'dd-ink-warn'), h('span', {}, bill)]);
     const kept = machines?.exists ? keptUpWords(machines.min_nodes) : '';
-    const text = machines?.exists ? [detail, kept].filter(Boolean).join('. ') : __('Its machines have not been created yet. Create them with: `distdl clusters compute create %1`', name);
+    const text = !machines ? '' : machines.exists ? [detail, kept].filter(Boolean).join('. ') : __('Its machines have not been created yet. Create them with: `distdl clusters compute create %1`', name);
     show(this.#machines, Boolean(machines));
     fill(this.#machines, text, () => quoted(text));
     const problem = machines?.problem ?? '';
