@@ -70,7 +70,7 @@ def test_what_was_chosen_goes_before_the_line(server):
         ({"code": "1", "chosen": {"name": "a\nb"}}, "name", "1 to 120 printable characters"),
         ({"code": "1", "chosen": {"process_count_per_node": 2, "distributed_backend": "plain"}},
          "distributed_backend", "plain runs one process"),
-        ({"code": "1", "chosen": {"use_gpu": "yes", "distributed_backend": "torch"}}, "use_gpu", "this machine has none"),
+        ({"code": "1", "chosen": {"use_gpu": "yes", "distributed_backend": "torch"}}, "use_gpu", "machine has none"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(server, question, field, words):
