@@ -130,7 +130,7 @@ def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(bar: Sidebar, wri
     page.keyboard.press("Escape")
     expect(bar.root.get_by_role("grid")).to_have_attribute("aria-rowcount", str(many))
     page.keyboard.type("nothing of the kind")
-    expect(bar.root.get_by_text("No job matches")).to_be_visible()
+    expect(bar.root.get_by_text("No jobs match")).to_be_visible()
     page.keyboard.press("Escape")
 
 
