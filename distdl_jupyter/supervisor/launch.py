@@ -106,6 +106,9 @@ class Launch:
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         spec = self._placed(placement)
         plan = backend.plan(spec, placement, options)
+        if (threads := spec.environment_variables.get("OMP_NUM_THREADS")) is not None:  # the user's number, not ours
+            environments = tuple(one | {"OMP_NUM_THREADS": threads} for one in plan.environments)
+            plan = dataclasses.replace(plan, environments=environments)
         self.raise_if_canceled()
         if not cluster.queues or recorder.view.state is State.PREPARING:
             recorder.state(State.STARTING)

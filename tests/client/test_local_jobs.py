@@ -476,6 +476,18 @@ def test_a_job_outlives_the_process_group_of_its_submitter_and_another_process_r
     assert answer.stdout.strip() == "canceled"
 
 
+def read_threads():
+    return os.environ["OMP_NUM_THREADS"]
+
+
+def test_number_of_threads_that_the_user_sets_is_used():
+    variables = {"OMP_NUM_THREADS": "7"}
+    assert (
+        submit(read_threads, process_count_per_node=2, environment_variables=variables).results(timeout=60) == ["7"] * 2
+    )
+    assert submit(read_threads, process_count_per_node=1).result(timeout=60) != "7"
+
+
 def test_environment_variables_reach_every_rank_and_secrets_stay_out_of_the_folder(monkeypatch):
     def tell():
         import os

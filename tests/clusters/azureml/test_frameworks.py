@@ -29,7 +29,7 @@ def test_tensorflow_trains_as_azures_own_workers(ml):
 def test_an_image_that_is_known_to_lack_the_framework_is_not_sent_for(ml):
     job = submit(ml, TENSORFLOW, backend="tensorflow", options={"environment": "generated"}).wait(60)
     assert job.state is State.FAILED
-    assert "tensorflow is not in the image that is generated" in job.view().reason
+    assert "tensorflow is not in the generated image" in job.view().reason
     assert ml.jobs == {}
 
 
