@@ -141,7 +141,9 @@ def main(what: str) -> None:
     elif what == "faults":
         (ROOT / "tests" / "faults" / "RESULTS.md").write_text(faults(found), encoding="utf-8")
     else:
-        print("\n".join(f"{case.file}::{case.name}" for case in found if "warm" in case.properties.get("start", ())))
+        for case in found:
+            if "warm" in case.properties.get("start", ()):
+                print(f"{case.file}::{case.name}")
 
 
 if __name__ == "__main__":
