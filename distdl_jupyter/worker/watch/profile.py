@@ -160,7 +160,6 @@ class Recording:
         self.epoch = time.time_ns() - now()
         for name in ("data", "wait"):
             vars(recorder)[name] = self._noting(name, getattr(recorder, name))
-        recorder.measure_all(on=True)
         self._begin = now()
         self.zero = self.epoch + self._begin
 
