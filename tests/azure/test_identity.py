@@ -13,6 +13,7 @@ from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, NotSignedIn
 from distdl_jupyter.environment import doctor
 from distdl_jupyter.views import azure as pages
+from tests import processes
 from tests.standin.login import CLIENT, DEVELOPER_CLIENT, SECRET, TENANT, USER
 from tests.standin.server import Answer, refusal
 
@@ -187,10 +188,8 @@ def subscriptions(azure):
     azure.server.route("GET", "/subscriptions", answer)
 
 
-def distdl(*words, code=0, **more):
-    done = subprocess.run([sys.executable, "-m", "distdl_jupyter.cli", "azure", *words], capture_output=True, text=True,
-                          timeout=120, **more)  # fmt: skip
-    assert done.returncode == code, done.stderr
+def distdl(*arguments, **options):
+    done = processes.distdl("azure", *arguments, **options)
     return done.stdout + done.stderr
 
 

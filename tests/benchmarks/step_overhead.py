@@ -16,9 +16,10 @@ import cloudpickle
 
 import distdl_jupyter
 from tests.benchmarks import report
-from tests.benchmarks.launchers import SUBJECTS, free_port, workplace
+from tests.benchmarks.launchers import SUBJECTS, workplace
 from tests.benchmarks.report import Report, interleaved
 from tests.benchmarks.subjects import training
+from tests.processes import free_port
 
 #: Seconds that a small step of our job may take longer, on a processor; on a GPU it is a ratio.
 SMALL, MOST, MOST_SHARE = "a small step", 10e-6, 1.01

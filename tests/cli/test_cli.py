@@ -14,6 +14,7 @@ from distdl_jupyter import cli, client, jobs
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
+from tests.processes import distdl
 
 DISTDL = Path(sys.prefix) / "bin" / "distdl"
 SCRIPT = """
@@ -26,12 +27,6 @@ print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ.get
 """
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def distdl(*words, code=0, **options):
-    done = subprocess.run([str(DISTDL), *map(str, words)], capture_output=True, text=True, timeout=200, **options)
-    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
-    return done
 
 
 @pytest.fixture

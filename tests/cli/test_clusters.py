@@ -2,14 +2,11 @@
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests import plugin
+from tests import plugin, processes
 
-DISTDL = Path(sys.prefix) / "bin" / "distdl"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -22,9 +19,7 @@ def rack(tmp_path, monkeypatch):
 
 
 def distdl(*words, code=0):
-    command = [str(DISTDL), "clusters", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    done = processes.distdl("clusters", *words, code=code, stdin=subprocess.DEVNULL)
     return done.stdout if code == 0 else done.stderr or done.stdout
 
 

@@ -1,24 +1,13 @@
 """``distdl clusters compute`` as a terminal runs it: with a kind of another package, and with Azure ML's stand-in."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests import plugin
+from tests.cli.test_clusters import distdl
 from tests.standin.computes import SUBSCRIPTION, Computes
 from tests.standin.prices import Prices
 
-DISTDL = Path(sys.prefix) / "bin" / "distdl"
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
-
-
-def distdl(*words, code=0, says=None):
-    command = [str(DISTDL), "clusters", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
-    return done.stdout if code == 0 else done.stderr or done.stdout
 
 
 @pytest.fixture

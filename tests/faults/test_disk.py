@@ -24,6 +24,7 @@ from distdl_jupyter.supervisor.log_reader import LogText
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import until_gone, wait_for
 from tests.faults import disks, jobs
+from tests.processes import distdl
 from tests.selection import few_or_all
 
 pytestmark = pytest.mark.timeout(300)
@@ -257,21 +258,16 @@ def test_a_submit_on_a_full_disk(disk, tmp_path):
         cell(SMALL)
     script = tmp_path / "train.py"
     script.write_text("print(1)")
-    done = distdl("submit", str(script))
+    done = distdl("submit", script, code=None)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "No space left on device. Free space on that disk" in done.stderr
     with pytest.raises(DiskRefused):
         first.rerun()
-    listed = distdl("ls")
+    listed = distdl("ls", code=None)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert JobStore().ids() == [first.id]
     assert len(list(JobStore().jobs.iterdir())) == 1
-
-
-def distdl(*arguments, first=(), **more):
-    command = [*first, sys.executable, "-m", "distdl_jupyter.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **more)
 
 
 @pytest.mark.full
@@ -284,8 +280,7 @@ def test_a_read_only_home(disk, tmp_path):
     with pytest.raises(DiskRefused, match=r"Read-only file system\. .*DISTDL_HOME"):
         cell(SMALL)
     for arguments, code in ((("ls",), 0), (("show", first.id), 0), (("logs", first.id), 0), (("rm", first.id), 2)):
-        done = distdl(*arguments)
-        assert done.returncode == code, done.stderr
+        done = distdl(*arguments, code=code)
         assert "Traceback" not in done.stderr
     assert distdl_jupyter.attach(first.id).result() == 42
 
@@ -310,11 +305,11 @@ def test_a_home_that_cannot_be(kind, tmp_path):
         first = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all")
     elif kind == "denied":
         home.chmod(0o000)
-    submitted = distdl("submit", str(script), first=first, env=environment)
+    submitted = distdl("submit", script, code=None, first=first, env=environment)
     assert submitted.returncode == 2, submitted
     assert " cannot be " in submitted.stderr
     assert "Traceback" not in submitted.stderr
-    listed = distdl("ls", first=first, env=environment)
+    listed = distdl("ls", code=None, first=first, env=environment)
     assert listed.returncode == (2 if kind == "denied" else 0), listed
     assert "Traceback" not in listed.stderr
 

@@ -15,6 +15,8 @@ from distdl_jupyter.readers import Reading
 from distdl_jupyter.saved import job as saved
 from distdl_jupyter.submit_process import submit_source
 from tests.conftest import wait_for
+from tests.faults import jobs
+from tests.processes import distdl
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -66,11 +68,6 @@ def rows(job):
     return reading.log.rows
 
 
-def distdl(*arguments):
-    command = [sys.executable, "-m", "distdl_jupyter.cli", *arguments]
-    return subprocess.run(command, capture_output=True, timeout=120, check=True).stdout
-
-
 def in_a_terminal(*arguments):
     """Return all bytes that a command sends to a real terminal."""
     ours, its = pty.openpty()
@@ -117,8 +114,8 @@ def test_hostile_output(injected):
         assert "]0;OWNED" not in left
     assert "\x1b[1;31mred\x1b[0m plain" in in_a_terminal("logs", job.id)
     assert "\x1b[8m" not in in_a_terminal("logs", job.id)
-    assert b"\x1b" not in distdl("logs", job.id)
-    assert b"\x1b]0;OWNED\x07title" in distdl("logs", "--raw", job.id)
+    assert b"\x1b" not in distdl("logs", job.id, text=False).stdout
+    assert b"\x1b]0;OWNED\x07title" in distdl("logs", "--raw", job.id, text=False).stdout
 
 
 FORGE = r"""
@@ -176,19 +173,6 @@ def memory(pid):
         return int(re.search(r"VmHWM:\s+(\d+)", file.read())[1]) * 1024
 
 
-def supervisor_of(job):
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/cmdline", "rb") as file:
-                    words = file.read().split(b"\0")
-            except OSError:
-                continue
-            if b"distdl_jupyter.supervisor" in words and any(job.id.encode() in word for word in words):
-                return int(name)
-    return None
-
-
 LONG = """
 import os, sys, time
 for _ in range(SIZE // 65536):
@@ -208,9 +192,7 @@ def test_a_line_of_many_megabytes(size, tmp_path):
     stop = tmp_path / "stop"
     job = submit_source(f"SIZE, UNTIL = {size}, {str(stop)!r}\n{LONG}")
     wait_for(lambda: any("after" in row.text for row in rows(job)), 120, "the line behind")
-    pid = supervisor_of(job)
-    assert pid is not None
-    taken = memory(pid)
+    taken = memory(jobs.found_supervisor_of(job).pid)
     stop.touch()
     job.wait(60)
     assert job.state is State.COMPLETED

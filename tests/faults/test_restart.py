@@ -23,7 +23,6 @@ STEPS, EVERY, KILLED_AT = 24, 4, 14
 def train(backend, steps, every, fail=()):  # noqa: C901 - one function travels better
     """Train a line on all ranks alike; ``fail`` has (restart, rank, step, how) of ranks that fail there."""
     import os
-    import signal
     import time
 
     import torch
@@ -173,16 +172,10 @@ def ended(how):
     if how == "canceled":
         job.cancel()
     if how == "lost":
-        os.kill(supervisor_of(job), signal.SIGKILL)
+        jobs.found_supervisor_of(job).kill()
     wait_for(lambda: job.view().state.ended, 60.0)
     assert job.view().state.value == how
     return job
-
-
-def supervisor_of(job):
-    import psutil
-
-    return psutil.Process(job.view().ranks[0].pid).ppid()
 
 
 @pytest.mark.fault(

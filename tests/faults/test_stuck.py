@@ -3,8 +3,6 @@
 import concurrent.futures
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -16,6 +14,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.submit_process import submit_source
 from tests.conftest import until_gone, wait_for
 from tests.faults.jobs import submit
+from tests.processes import distdl
 from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(300)
@@ -383,18 +382,10 @@ def test_asking_when_nobody_runs():
 def test_asking_from_a_terminal():
     job = run("sleep")
     try:
-        said = distdl("stacks", job.id)
+        said = distdl("stacks", job.id).stdout
         assert "time.sleep(3600)" in said
         assert "rank 0 waits for it in torch.distributed.all_reduce" in said
     finally:
         end(job)
-    assert "time.sleep(3600)" in distdl("stacks", job.id, "--kept")
-    assert "Current thread" in distdl("stacks", job.id, "--kept", "1", "--whole")
-
-
-def distdl(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "distdl_jupyter.cli", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert "time.sleep(3600)" in distdl("stacks", job.id, "--kept").stdout
+    assert "Current thread" in distdl("stacks", job.id, "--kept", "1", "--whole").stdout

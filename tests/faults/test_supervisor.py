@@ -4,8 +4,6 @@ import html
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.saved import job as saved
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
+from tests.processes import distdl
 from tests.selection import few_or_all
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux")]
@@ -107,16 +106,16 @@ def test_one_look_is_enough():
     jobs.kill_supervisor(job, watchdog=False)
     assert not until_gone(job.id, PROMISED)
     time.sleep(2)
-    assert "lost" in distdl("ls")
+    assert "lost" in distdl("ls").stdout
     job = jobs.start("plain")
     wait_for(lambda: jobs.numbers(job, 0), what="the first line")
     jobs.kill_supervisor(job, watchdog=False)
     time.sleep(2)
     assert attach(job.id).state is State.LOST
-    shown = distdl("show", job.id)
+    shown = distdl("show", job.id).stdout
     assert f"{job.id}  lost" in shown
     assert ": end not recorded" in shown
-    assert "running" not in distdl("ls")
+    assert "running" not in distdl("ls").stdout
 
 
 def keep_steps(steps):
@@ -144,8 +143,8 @@ def test_every_display_of_a_lost_job_ends_with_the_command_that_starts_it_again(
     assert (view.state, view.reason_code) == (State.LOST, "supervisor-killed")
     command = f"distdl {verb} {short_id(job.id)}"
     assert view.reason.endswith(f" run {command}")
-    assert view.reason in distdl("ls")
-    assert view.reason in distdl("show", job.id)
+    assert view.reason in distdl("ls").stdout
+    assert view.reason in distdl("show", job.id).stdout
     assert view.reason in repr(client.jobs())
     assert view.reason in html.unescape(client.jobs()._repr_html_())
     for shown in (saved.text, saved.html):
@@ -153,7 +152,7 @@ def test_every_display_of_a_lost_job_ends_with_the_command_that_starts_it_again(
     with pytest.raises(JobFailed) as caught:
         job.result()
     assert (caught.value.code, str(caught.value).endswith(command)) == ("supervisor-killed", True)
-    again = attach(distdl(*command.split()[1:]).strip())
+    again = attach(distdl(*command.split()[1:]).stdout.strip())
     again.wait(60)
     lines = jobs.numbers(again, 0)
     assert (lines[-1], lines[0] > 0) == (199, verb == "resume")
@@ -174,12 +173,6 @@ def test_a_job_that_has_delivered_is_done_without_the_end_of_its_log(first_lost)
     jobs.cut_log(job, first_lost)
     job.folder.result(1).unlink()
     assert attach(job.id).wait(20).state is State.LOST
-
-
-def distdl(*words):
-    """Run the command in a process of its own, which looks at the jobs once."""
-    command = [sys.executable, "-m", "distdl_jupyter.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.mark.fault("supervisor", "a job continues without its watchdog and ends as usual")

@@ -1,13 +1,11 @@
 """The form's state on a page, run by Node: what is submitted is what stands in the form, and only once."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parents[2] / "labextension"
+from tests.front_end import bundle, evaluate
+
 #: Answers come when they are let go; each says what it was asked.
 PAGE = """
 const waiting = [], submitted = [], asked = [];
@@ -35,23 +33,9 @@ def page(tmp_path_factory):
     """Return ``run(code)``: what a program prints as JSON in which ``store`` is a form of two processes."""
     folder = tmp_path_factory.mktemp("node")
     (folder / "server.js").write_text("export const ServerConnection = {}, URLExt = {};")
-    bundled = folder / "store.mjs"
     aliases = [f"--alias:@jupyterlab/{name}={folder / 'server.js'}" for name in ("services", "coreutils")]
-    command = [
-        HERE / "node_modules/.bin/esbuild", HERE / "src/form/store.ts", "--bundle", "--format=esm",
-        f"--outfile={bundled}", *aliases,
-    ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True)
-    node = shutil.which("node")
-    assert node, "These tests need Node.js, as the build of the front end does."
-
-    def run(code):
-        text = f"import * as ui from {json.dumps(str(bundled))};{PAGE}{code}"
-        done = subprocess.run([node, "--input-type=module", "-e", text], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    bundled = bundle("form/store", folder / "store.mjs", *aliases)
+    return lambda code: evaluate(f"import * as ui from {json.dumps(str(bundled))};{PAGE}{code}")
 
 
 def test_a_question_that_crosses_a_submit_does_not_let_an_older_form_start(page):

@@ -1,13 +1,11 @@
 """The parts of the sidebar that need no page, run by Node: what rows say, who passes a filter, which rows are made."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parents[2] / "labextension"
+from tests.front_end import ROOT, bundle, evaluate
+
 MODULES = (
     "jobtext",
     "../ui/format",
@@ -29,21 +27,12 @@ def node(tmp_path_factory):
     """Return ``run(code, given)``: the value of a JavaScript expression in which ``ui`` holds the sidebar's modules."""
     folder = tmp_path_factory.mktemp("node")
     entry = folder / "entry.ts"
-    entry.write_text("".join(f"export * from '{HERE / 'src/sidebar' / name}';\n" for name in MODULES))
-    bundled = folder / "ui.mjs"
-    esbuild = HERE / "node_modules/.bin/esbuild"
-    subprocess.run(
-        [esbuild, entry, "--bundle", "--format=esm", f"--outfile={bundled}"], check=True, capture_output=True
-    )
-    program = shutil.which("node")
-    assert program, "These tests need Node.js, as the build of the front end does."
+    entry.write_text("".join(f"export * from '{ROOT / 'src/sidebar' / name}';\n" for name in MODULES))
+    bundled = bundle(entry, folder / "ui.mjs")
 
     def run(code, given=None):
         text = f"import * as ui from {json.dumps(str(bundled))}; const given = {json.dumps(given)};"
-        text += f"const f = () => {code}; console.log(JSON.stringify(f()));"
-        done = subprocess.run([program, "--input-type=module", "-e", text], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return evaluate(f"{text} const f = () => {code}; console.log(JSON.stringify(f()));")
 
     return run
 

@@ -1,36 +1,26 @@
 """A text without a catalogue reads as JupyterLab's own translator would write it; with one, JupyterLab writes it."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parents[2] / "labextension"
+from tests.front_end import ROOT, bundle, evaluate
 
 
 @pytest.fixture(scope="module")
 def translated(tmp_path_factory):
     """Return ``run(calls)``: what each ``[name, *values]`` gives here, in JupyterLab, and here with its translator."""
     folder = tmp_path_factory.mktemp("trans")
-    bundled = folder / "trans.mjs"
     entry = folder / "entry.ts"
-    gettext = HERE / "node_modules/@jupyterlab/translation/lib/gettext.js"
-    entry.write_text(f"export * from '{HERE / 'src/ui/trans.ts'}';\nexport {{ Gettext }} from '{gettext}';\n")
+    gettext = ROOT / "node_modules/@jupyterlab/translation/lib/gettext.js"
+    entry.write_text(f"export * from '{ROOT / 'src/ui/trans.ts'}';\nexport {{ Gettext }} from '{gettext}';\n")
     # JupyterLab's way to its server, which needs a browser, is not part of the translator.
     server = folder / "server.js"
     server.write_text("export const ServerConnection = {};")
-    command = [
-        HERE / "node_modules/.bin/esbuild", entry, "--bundle", "--format=esm", f"--outfile={bundled}",
-        f"--alias:@jupyterlab/services={server}",
-    ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True)
-    node = shutil.which("node")
-    assert node, "These tests need Node.js, as the build of the front end does."
+    bundled = bundle(entry, folder / "trans.mjs", f"--alias:@jupyterlab/services={server}")
 
     def run(calls):
-        text = f"""import * as trans from {json.dumps(str(bundled))};
+        return evaluate(f"""import * as trans from {json.dumps(str(bundled))};
             globalThis.document = {{ documentElement: {{ getAttribute: () => 'en' }} }};
             const english = new trans.Gettext();
             const texts = new trans.Gettext({{ domain: 'd', locale: 'ja-JP' }});
@@ -40,10 +30,7 @@ def translated(tmp_path_factory):
             const made = (from) => calls.map(([name, ...given]) => from[name](...given));
             const here = made(trans), there = made(english);
             trans.setBundle(texts);
-            console.log(JSON.stringify([here, there, made(trans)]));"""
-        done = subprocess.run([node, "--input-type=module", "-e", text], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+            console.log(JSON.stringify([here, there, made(trans)]));""")
 
     return run
 

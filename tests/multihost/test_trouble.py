@@ -1,8 +1,6 @@
 """What goes wrong with several hosts: a link that is cut, a key that is another, versions that differ, a death."""
 
 import os
-import signal
-import subprocess
 import time
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from distdl_jupyter import JobFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.multihost.launching import BACKENDS, launch, said, types
 from tests.multihost.training import for_ever, for_ever_with_torch, waits
 
@@ -76,7 +75,7 @@ def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backe
     hosts = lab_of(2)
     job = launch(for_ever_with_torch if backend == "torch" else for_ever, backend=backend)
     trains(job)
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     assert job.wait(120).state is State.LOST
     assert job.view().reason_code == "supervisor-killed"
     assert types(job).count("resume") == 1
@@ -89,18 +88,11 @@ def test_when_supervisor_and_connection_are_gone_the_host_ends_its_ranks_itself(
     job = launch(for_ever)
     trains(job)
     hosts.cut("node-b")
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     job.wait(120)
     assert job.state is State.LOST
     assert "node-b" in job.view().reason
     nothing_left(hosts)
-
-
-def supervisor_of(job):
-    listed = subprocess.run(["ps", "-eo", "pid,args", "ww"], capture_output=True, text=True, check=True).stdout
-    found = [int(line.split()[0]) for line in listed.splitlines()
-             if f"-m distdl_jupyter.supervisor {job.folder.path}" in line]  # fmt: skip
-    return max(found)  # its watchdog is its parent
 
 
 # before a job begins --------------------------------------------------------------------------

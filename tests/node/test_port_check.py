@@ -5,6 +5,7 @@ import time
 
 from distdl_jupyter.node import port_check
 from tests.conftest import wait_for
+from tests.processes import free_port
 
 
 @contextlib.contextmanager
@@ -32,11 +33,6 @@ def serving(answer=None):
         thread.join()
         for one in (server, *guests):
             one.close()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def test_who_listens_is_reached_and_again():

@@ -1,8 +1,6 @@
 """Ranks that stay on other machines: real hosts over ssh, a real Slurm; the kernel speaks to them as to ranks here."""
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,9 +12,9 @@ from distdl_jupyter import capture
 from distdl_jupyter.core.errors import JobFailed, JobNotRunning
 from distdl_jupyter.magic.ranktable import RanksTable
 from distdl_jupyter.ranks.answer import Interrupted
-from tests.clusters.slurm.test_slurm import supervisor_of
 from tests.clusters.ssh.lab import Lab
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.hosts import hosts_of, needs_hosts  # noqa: F401 - fixtures
 from tests.ranks.test_training import SETUP, SUM
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
@@ -180,14 +178,14 @@ def test_one_allocation_of_slurm_runs_cell_after_cell_whatever_becomes_of_superv
     assert {rank: len(value) for rank, value in session.pull("large").items()} == {0: 5_000_000, 1: 5_000_000}
     assert len(slurm.run("squeue", "-h", "-o", "%i").stdout.split()) == 1
     # In the middle of a cell: the kernel hears of it, the cell goes on.
-    threading.Timer(1, lambda: os.kill(supervisor_of(session.job), signal.SIGKILL)).start()
+    threading.Timer(1, lambda: found_supervisor_of(session.job).kill()).start()
     with pytest.raises(JobNotRunning, match="The supervisor of the ranks was replaced, so"):
         session.run("import time; time.sleep(20); x = 'went on'")
     assert session.state() == "busy"
     wait_for(lambda: session.state() == "idle")
     assert dict(session.run("x").values) == {0: "went on", 1: "went on"}
     # While nothing runs: another kernel finds them.
-    os.kill(supervisor_of(session.job), signal.SIGKILL)
+    found_supervisor_of(session.job).kill()
     assert "read {0: 'went on', 1: 'went on'}" in another_kernel()
     assert dict(session.run("x").values) == {0: "went on", 1: "went on"}
     session.stop()

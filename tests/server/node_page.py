@@ -1,13 +1,11 @@
 """The page's own live client, run by Node against a real server: ``page("code")`` evaluates JavaScript in it."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
 from tests.conftest import wait_for
-
-FRONT_END = Path(__file__).parents[2] / "labextension"
+from tests.front_end import bundle, node_program
 
 DRIVER = """
 import { createInterface } from 'node:readline';
@@ -75,15 +73,15 @@ class NodePage:
 
     def __init__(self, folder, url, token, timeouts=None):
         for name in ("api/stream", "api/api", "job/logstore"):
-            target = folder / f"{Path(name).name}.mjs"
-            command = [FRONT_END / "node_modules/.bin/esbuild", FRONT_END / "src" / f"{name}.ts", "--bundle",
-                       "--format=esm", f"--outfile={target}"]  # fmt: skip
-            subprocess.run(command, check=True, capture_output=True)
+            bundle(name, folder / f"{Path(name).name}.mjs")
         (folder / "driver.mjs").write_text(DRIVER)
-        node = shutil.which("node")
-        assert node, "These tests need Node.js, as the build of the front end does."
         settings = json.dumps([url, token, timeouts or QUICK])
-        command = [node, "--experimental-websocket", folder / "driver.mjs", settings]  # Node 20 has none by itself
+        command = [
+            node_program(),
+            "--experimental-websocket",
+            folder / "driver.mjs",
+            settings,
+        ]  # Node 20 has none by itself
         self._process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
 
     def __call__(self, code, given=None):

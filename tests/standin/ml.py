@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.processes import free_port
 from tests.standin.server import Answer, Request, Server, refusal
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
@@ -438,8 +438,8 @@ class MachineLearning:
         if kind == "Ray":
             job.processes = [_started(["bash", str(script)], {**base, **self._ray(job, nodes, base)}, job.folder)]
             return
-        port = _free_port()
-        workers = [f"127.0.0.1:{_free_port()}" for _ in range(nodes)]
+        port = free_port()
+        workers = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
         for rank in range(nodes * per_node):
             own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(nodes * per_node),
                    "RANK": str(rank), "LOCAL_RANK": str(rank % per_node),
@@ -459,8 +459,8 @@ class MachineLearning:
         left_out.mkdir(exist_ok=True)
         (left_out / "rfc3987_syntax.py").write_text("raise ImportError\n")
         own = {"RAY_TMPDIR": base["TMPDIR"], "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(left_out)}
-        port = _free_port()
-        head = ["--head", f"--port={port}", f"--ray-client-server-port={_free_port()}", "--include-dashboard=false"]
+        port = free_port()
+        head = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", "--include-dashboard=false"]
         for arguments in (head, *[[f"--address=127.0.0.1:{port}"]] * (nodes - 1)):
             argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=1", *arguments]
             for _ in range(3):  # a busy machine may be too slow for it
@@ -556,12 +556,6 @@ def _marked(name: str) -> list[int]:
             if mark in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _no_job(request: Request) -> Answer:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from tests.conftest import until_gone, wait_for
 from tests.elsewhere import sign_elsewhere
+from tests.faults.jobs import supervisor_of
 from tests.written import all_written
 
 pytestmark = [pytest.mark.usefixtures("bad_clusters"), pytest.mark.timeout(240)]
@@ -63,16 +63,8 @@ def said(job, rank):
     return [line.text for line in job.logs(rank) if line.stream == "out"]
 
 
-def supervisor_of(job):
-    """Return the pid of the process that holds the job's lock."""
-    words = ["-m", "distdl_jupyter.supervisor", str(job.folder.path)]
-    listed = subprocess.run(["ps", "-eo", "pid,args", "ww"], capture_output=True, text=True, check=True).stdout
-    found = [int(line.split()[0]) for line in listed.splitlines() if " ".join(words) in line]
-    return max(found) if found else None  # its watchdog is its parent
-
-
 def kill_supervisor(job):
-    os.kill(wait_for(lambda: supervisor_of(job), what="a supervisor"), signal.SIGKILL)
+    wait_for(lambda: supervisor_of(job), what="a supervisor").kill()
 
 
 # a turn that never comes ----------------------------------------------------------------------

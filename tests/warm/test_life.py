@@ -17,6 +17,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import import_history, process_marker, report, settings, template_client, template_files, wire
 from tests.conftest import until_gone, wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.starting import revive
 from tests.warm.conftest import assert_warm, cold_reason, is_warm
 
@@ -38,12 +39,6 @@ def started(kwargs=None, **options):
     return job
 
 
-def supervisor_of(job):
-    wanted = {"distdl_jupyter.supervisor", str(job.folder.path)}
-    found = [p for p in psutil.process_iter(["cmdline"]) if wanted <= set(p.info["cmdline"] or ())]
-    return max(found, key=lambda process: process.pid)  # its watchdog is its parent
-
-
 def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl_home):
     job = started()
     assert_warm(job)
@@ -54,7 +49,7 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
         assert line[4].strip() == f"(rank {rank} of {job.id})"
         assert process_marker.NAME not in psutil.Process(pid).environ()
-    own = supervisor_of(job)
+    own = found_supervisor_of(job)
     assert processes.MARK not in own.environ()
     assert psutil.Process(own.ppid()).ppid() == template_client.status(template_files.of())["pid"]
     job.cancel(now=True)
@@ -74,7 +69,7 @@ def test_a_killed_supervisor_leaves_nothing(distdl_home):
     job = started()
     pids = [p for rank in job.view().ranks for p in processes.descendants([rank.pid], processes.table())]
     assert len(pids) == 4
-    supervisor_of(job).kill()
+    found_supervisor_of(job).kill()
     assert job.wait(60).state is State.LOST
     assert not until_gone(job.id)
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="the end of all processes")
@@ -114,7 +109,7 @@ def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     job = started(environment_variables={"OTHER_SECRET": "a-secret-of-the-job"})
     assert_warm(job)
     assert not [t for t in targets(pid) if "/jobs/" in t]
-    for one in (pid, supervisor_of(job).pid):
+    for one in (pid, found_supervisor_of(job).pid):
         for file in ("environ", "cmdline"):
             assert b"a-secret" not in Path(f"/proc/{one}/{file}").read_bytes()
     assert b"a-secret" not in b"".join(p.read_bytes() for p in template_files.folder().rglob("*") if p.is_file())

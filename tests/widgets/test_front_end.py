@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -16,8 +15,7 @@ from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.views.job_page import log_row as _row
-
-HERE = Path(__file__).parents[2] / "labextension"
+from tests.front_end import bundle, node_program
 
 
 class Node:
@@ -25,9 +23,7 @@ class Node:
 
     def __init__(self, folder):
         for name in ("ui/format", "job/logstore", "job/logsearch", "ui/secretnames"):
-            source, target = HERE / "src" / f"{name}.ts", folder / f"{Path(name).name}.mjs"
-            command = [HERE / "node_modules/.bin/esbuild", source, "--bundle", "--format=esm", f"--outfile={target}"]
-            subprocess.run(command, check=True, capture_output=True)
+            bundle(name, folder / f"{Path(name).name}.mjs")
         (folder / "loop.mjs").write_text(
             "import * as words from './format.mjs';\nimport * as log from './logstore.mjs';\n"
             "import { LogSearch } from './logsearch.mjs';\nimport { looksSecret } from './secretnames.mjs';\n"
@@ -37,9 +33,7 @@ class Node:
             "  const f = new Function('words', 'log', 'LogSearch', 'looksSecret', 'given', code);\n"
             "  process.stdout.write(JSON.stringify(await f(words, log, LogSearch, looksSecret, given)) + '\\n');\n}\n"
         )
-        node = shutil.which("node")
-        assert node, "These tests need Node.js, as the build of the panels does."
-        self._process = subprocess.Popen([node, folder / "loop.mjs"], stdin=-1, stdout=-1, text=True)
+        self._process = subprocess.Popen([node_program(), folder / "loop.mjs"], stdin=-1, stdout=-1, text=True)
 
     def __call__(self, code, given=None):
         self._process.stdin.write(json.dumps([f"return {code};", given]) + "\n")

@@ -1,7 +1,6 @@
 """When real ranks meet, what they tell of it, and how they part."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ from distdl_jupyter.backends import rendezvous
 from distdl_jupyter.worker.watch import rendezvous as watched
 from distdl_jupyter.worker.watch import shutdown
 from distdl_jupyter.worker.watch.hooks import PostImport
+from tests.processes import free_port
 from tests.worker import ranks
 
 TORCH = """
@@ -24,12 +24,6 @@ import torch, horovod.torch as hvd
 hvd.init()
 total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)
 """
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def torch_environment(size):

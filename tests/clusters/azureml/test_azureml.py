@@ -1,10 +1,6 @@
 """Jobs on Azure ML from a notebook's cell to its values, through supervisors, against a workspace on this machine."""
 
-import contextlib
-import os
-import signal
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +10,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submit_process import submit_source
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.written import all_written
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -78,16 +75,6 @@ def lines(job, rank=0):
     return found
 
 
-def supervisor_of(job):
-    """Return the pid of the job's supervisor."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if b"distdl_jupyter.supervisor" in words and any(word.endswith(job.id.encode()) for word in words):
-                return int(path.parent.name)
-    raise AssertionError("the job has no supervisor")
-
-
 @pytest.mark.readme("Azure ML")
 def test_horovod_trains_under_azures_own_mpirun_and_everything_comes_back(ml):
     job = submit(ml, HOROVOD, backend="horovod-mpi").wait(240)
@@ -123,7 +110,7 @@ def test_a_job_goes_on_without_its_supervisor_and_no_line_is_lost_or_twice(ml):
     job = submit(ml, COUNT)
     wait_for(lambda: len(lines(job)) > 20, 120)
     # Whoever signs addresses has changed its key, and the supervisor is killed: nobody here knows the job any more.
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     ml.expire()
     found = attach(job.id).wait(240)
     assert found.state is State.COMPLETED

@@ -1,7 +1,6 @@
 """A sweep on a real Slurm is a job array: its tasks are places in the queue, which trials take one after the other."""
 
 import os
-import signal
 import subprocess
 import time
 from collections import Counter
@@ -18,8 +17,9 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.sweep_study import folder
 from tests.client.test_sweep import _nothing_goes_on, driver, kill  # noqa: F401 - a fixture
 from tests.clusters.slurm.test_requeue import preempt
-from tests.clusters.slurm.test_slurm import events, notes, nothing_stays, slurm_jobs, supervisor_of  # noqa: F401
+from tests.clusters.slurm.test_slurm import events, notes, nothing_stays, slurm_jobs  # noqa: F401
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.slurm import accounted, needs_slurm, site, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 
 pytestmark = [needs_slurm, pytest.mark.timeout(300)]
@@ -146,7 +146,7 @@ def test_the_supervisor_of_a_waiting_trial_is_killed(slurm, swept):  # noqa: F81
     found = swept.start(4)
     places = wait_for(lambda: (seen := [job.view().queue for job in jobs()]) and all(seen) and len(seen) == 2 and seen)
     assert sorted((one.place, one.of) for one in places) == [(1, 4), (2, 4)]
-    os.kill(supervisor_of(jobs()[0]), signal.SIGKILL)
+    found_supervisor_of(jobs()[0]).kill()
     wait_for(lambda: jobs()[0].view() and notes(jobs()[0], "found-again"), what="another supervisor")
     assert jobs()[0].state is State.QUEUED
     slurm.run("scancel", "--name=fold")

@@ -1,7 +1,5 @@
 """Jobs that Slurm interrupts: they are warned, save, and go into its queue again; with slurmdbd over a real MariaDB."""
 
-import os
-import signal
 import time
 
 import pytest
@@ -14,9 +12,9 @@ from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among the
     nothing_stays,
     slurm_jobs,
     submit,
-    supervisor_of,
 )
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.slurm import accounted, needs_slurm, site  # noqa: F401 - fixtures
 
 pytestmark = [needs_slurm, pytest.mark.timeout(600), pytest.mark.full]
@@ -145,7 +143,7 @@ def test_preempted_job_without_supervisor_goes_on(slurm, tmp_path):
     job = submit(TRAIN.format(go=go), partition="low", requeue=1)
     wait_for(lambda: job.view().state is State.RUNNING and begun(job, 0))
     number = next(iter(slurm_jobs(slurm)))
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     preempt(slurm)
     wait_for(lambda: number not in slurm_jobs(slurm), 60.0)
     assert state_of(slurm, number) == "PREEMPTED"

@@ -1,8 +1,5 @@
 """Restarts under Slurm: a new Slurm job for each, also when the supervisor dies between or in attempts."""
 
-import os
-import signal
-
 import pytest
 
 from distdl_jupyter.core.state import State
@@ -12,9 +9,9 @@ from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among the
     nothing_stays,
     slurm_jobs,
     submit,
-    supervisor_of,
 )
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 
 pytestmark = [needs_slurm, pytest.mark.timeout(600)]
@@ -65,7 +62,7 @@ def test_a_supervisor_that_dies(slurm, when):  # noqa: F811
     wait_for(lambda: job.view().restart_count == 1, 120.0)
     if when == "after":
         wait_for(lambda: printed(1, [5])[0] in lines(job, 1), 120.0)
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     assert job.wait(240).state is State.COMPLETED, job.view().reason
     assert lines(job, 1) == printed(0, range(5)) + printed(1, range(5, 12))
     assert slurm_jobs(slurm) == {}

@@ -1,7 +1,6 @@
 """Jobs on a real Slurm of two nodes, each with a name and an address of its own."""
 
 import os
-import signal
 import textwrap
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submit_process import submit_source
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of, supervisor_of
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 from tests.written import all_written
 
@@ -105,8 +105,8 @@ def slurm_jobs(cluster):
 def nothing_stays(slurm):  # noqa: F811 - the fixture
     yield
     for job in map(attach, JobStore().ids()):
-        if not job.state.ended and (pid := supervisor_of(job)):
-            os.kill(pid, signal.SIGKILL)  # a test has failed, or has taken its Slurm away
+        if not job.state.ended and (supervisor := supervisor_of(job)):
+            supervisor.kill()  # a test has failed, or has taken its Slurm away
     slurm.run("scancel", "--user=root", check=False)
     wait_for(lambda: not slurm_jobs(slurm), what="an empty queue")
 
@@ -327,26 +327,12 @@ def test_a_node_on_which_the_start_fails_ends_the_job_and_is_named(slurm):  # no
 # what else may die ----------------------------------------------------------------------------
 
 
-def supervisor_of(job):
-    """Return the pid of the process that holds the job's lock."""
-    found = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if _supervises(pid, job.id)]
-    return int(found[0]) if found else None
-
-
-def _supervises(pid, job_id):
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return b"distdl_jupyter.supervisor" in words and any(word.endswith(job_id.encode()) for word in words)
-
-
 @pytest.mark.full
 @pytest.mark.fault("supervisor", "on Slurm it is found again and continues; no line is lost")
 def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slurm):  # noqa: F811
     job = submit(COUNT.format(lines=60, pause=0.1), nodes=2)
     wait_for(lambda: len(lines(job, 0)) > 10 and len(lines(job, 1)) > 10)
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     time.sleep(1.0)  # lines that nobody reads meanwhile
     assert list(slurm_jobs(slurm).values()) == ["RUNNING"]
     again = attach(job.id)
@@ -359,7 +345,7 @@ def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slu
 def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F811
     job = submit(COUNT.format(lines=20, pause=0.1), nodes=2)
     wait_for(lambda: len(lines(job, 0)) > 3)
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     wait_for(lambda: not slurm_jobs(slurm), what="the end of the Slurm job")
     assert attach(job.id).results(timeout=120) == ["0", "1"]
     assert lines(job, 1) == [f"line {number}" for number in range(20)]
@@ -369,7 +355,7 @@ def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F8
 def test_a_waiting_job_is_found_again_in_the_queue(slurm):  # noqa: F811
     job = submit("7", extra="--hold")
     wait_for(lambda: notes(job, "JobHeldUser"), what="the notice that it is held")
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     wait_for(lambda: attach(job.id).view() and notes(job, "found-again"), what="another supervisor")
     assert job.state is State.QUEUED
     slurm.run("scontrol", "release", next(iter(slurm_jobs(slurm))))

@@ -28,9 +28,9 @@ from tests.clusters.functions import (
 )
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 from tests.hosts import needs_hosts
 from tests.storage.wheels import assert_nodes_install
-from tests.supervisor.test_far_clusters import supervisor_of
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 
@@ -141,7 +141,7 @@ def test_cancel_of_a_waiting_job_leaves_nothing(on_spark):
 def test_supervisor_killed_leaves_nothing(on_spark):
     job = submit(waits, **TWO)
     begun(job)
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     wait_for(lambda: not on_spark.agents(), 10, "no agent on any host")
     wait_for(lambda: not drivers(job), 15, "the end of Spark's driver")
     wait_for(lambda: not any(on_spark.executors(name) for name in on_spark.names), 10, "no executor on any host")
@@ -329,7 +329,7 @@ def test_connect_waits_and_has_the_slots_of_a_canceled_job(on_connect):
 def test_connect_supervisor_killed_leaves_nothing(on_connect, spark_hosts):
     job = submit(waits, **{**TWO, "compute_target": "remote"})
     begun(job)
-    os.kill(supervisor_of(job), signal.SIGKILL)
+    found_supervisor_of(job).kill()
     wait_for(lambda: not spark_hosts.agents(), 10, "no agent on any host")
     wait_for(lambda: not drivers(job), 15, "the end of Spark's driver")
     assert submit(sums, **{**TWO, "compute_target": "remote"}).results(timeout=60) == [(3.0, []), (3.0, [])]
