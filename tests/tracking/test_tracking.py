@@ -26,7 +26,7 @@ from distdl_jupyter.tracking.runs import PointFold, explain, parameters, tags
 from distdl_jupyter.views.job_page import spec_rows
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
-from tests.node.test_port_check import free_port
+from tests.processes import free_port
 from tests.tracking.packages import installed
 
 SECRET = "hunter2-and-more"
