@@ -137,22 +137,6 @@ def test_a_failed_job_goes_on_from_its_checkpoint_with_a_button(desk: Callable[.
     assert not book.errors
 
 
-@pytest.mark.full
-def test_a_restart_is_shown_with_the_failure_before_it(desk: Callable[..., Book]) -> None:
-    book = desk([LOAD, f"%%distributed -p 1 --max-restarts 3 --name again{STEPS}"])
-    book.run_all()
-    cell = book.output(1)
-    told = cell.locator(".dd-restarts")
-    expect(told).to_contain_text("Restart 1 of 3")
-    expect(told).to_contain_text("the shard of step 12 is damaged")
-    pages.says(cell, "Completed")
-    expect(told).to_contain_text("Restart 1 of 3")
-    told.locator("summary").click()
-    expect(told.get_by_role("listitem")).to_have_count(1)
-    book.picture("restarted")
-    assert not book.errors
-
-
 LIBRARY, CODE = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py", "/tmp/ipykernel_9/7.py"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -131,47 +129,6 @@ def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
     assert hub.log.read_text().count(WARNING) == warnings, "each question who this is logs a warning"
     assert not book.errors
     assert not bob.errors
-
-
-@pytest.mark.full
-def test_the_sidebar_shows_the_job_and_opens_its_page_with_curve_and_log(
-    desk: Callable[..., Book], lab: HubLab
-) -> None:
-    story = Story(desk, lab, "listed")
-    book = story.book
-    row = book.sidebar().job(re.compile("listed"))
-    expect(row).to_contain_text(re.compile(r"\d\.\d+ *loss"))
-    row.dblclick()
-    page = book.page.locator(".dd-page:visible")
-    pages.says(page, "Running")
-    expect(pages.curves(page).first).to_be_attached()
-    expect(pages.lines(page).filter(has_text="of rank").first).to_be_visible()
-    with book.page.expect_download() as downloading:
-        page.get_by_label("Download the log").click()
-    assert "step 0 of rank 1\n" in Path(downloading.value.path()).read_text()
-    book.command("docmanager:open", path=book.name)
-    story.finish()
-
-
-@pytest.mark.full
-def test_the_form_of_a_cell_submits(desk: Callable[..., Book], lab: HubLab) -> None:
-    book = desk(["scale = 3", "import os\nint(os.environ['RANK']) * scale", "job.results()"], height=1400)
-    book.run(0)
-    book.choose(1)
-    book.command("distdl:run-cell")
-    form = pages.form(book.cell(1))
-    expect(pages.captured(form)).to_contain_text("scale")
-    processes = form.get_by_role("spinbutton", name="Processes per node")
-    processes.fill("2")
-    processes.press("Enter")
-    pages.backends(form).get_by_text("torch", exact=True).click()
-    expect(pages.total(form)).to_have_text("2 processes")
-    form.get_by_role("button", name="Submit").click()
-    pages.says(book.output(1), "Completed")
-    assert newest(lab).spec().process_count == 2
-    book.run(2)
-    expect(book.output(2)).to_contain_text("[0, 3]")
-    assert not book.errors
 
 
 def stop_and_start_the_server(story: Story) -> None:

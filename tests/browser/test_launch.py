@@ -19,7 +19,6 @@ from tests.widgets import recorded
 if TYPE_CHECKING:
     from tests.browser.conftest import Book
     from tests.browser.static_page import StaticPage
-    from tests.hosts import Hosts
     from tests.widgets.recorded import Recording
 
 pytest_plugins = ("tests.browser.static_page",)
@@ -137,16 +136,6 @@ def test_a_retired_size_can_only_be_replaced(static_page: Open) -> None:
     row.get_by_role("button", name="Use NC96ads_A100_v4 instead of NC24rs_v3").click()
     expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
     expect(form.get_by_role("button", name="auto: one per GPU")).to_be_visible()
-
-
-@pytest.mark.full
-def test_a_retired_default_is_shown_and_answered_with_its_successor(static_page: Open) -> None:
-    _, form = opened(static_page, "launcher(train, vm_size='NCv3', process_count_per_node='auto')")
-    expect(form.locator("tr.dd-chosen")).to_contain_text("Retired 2025-09-30")
-    expect(form).to_contain_text("Azure retired NC24rs_v3 on 2025-09-30.")
-    form.get_by_role("button", name="Use NC96ads_A100_v4", exact=True).click()
-    expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
-    expect(total(form)).to_have_text("4 processes")
 
 
 def test_the_list_of_sizes_is_filtered(static_page: Open) -> None:
@@ -344,87 +333,6 @@ def test_a_cluster_that_gets_a_name_elsewhere_is_offered(static_page: Open) -> N
     form.get_by_role("button", name="Remove mine").click()
     form.get_by_role("group", name="Remove mine").get_by_role("button", name="Remove").click()
     expect(clusters).to_have_value("local")
-
-
-@pytest.mark.full
-def test_a_cluster_is_added_used_kept_while_in_use_and_removed(
-    static_page: Open, hosts_of: Callable[..., Hosts], begins: Callable[[Recording], list[Any]]
-) -> None:
-    hosts = hosts_of(2)
-    options = "node_count=2, process_count_per_node=1, distributed_backend='torch', name='digits'"
-    show = f"def wait():\n    return epochs\nlauncher(wait, {options})"
-    book, form = opened(static_page, show, height=1400)
-    page = book.page
-    form.get_by_role("button", name="Add cluster").click()
-    adding = form.get_by_role("form", name="Add cluster")
-    expect(adding.get_by_role("textbox", name="Name")).to_be_focused()
-    page.keyboard.type("two")
-    page.keyboard.press("Tab")
-    kind = adding.get_by_role("combobox", name="Kind")
-    expect(kind).to_be_focused()
-    kind.select_option("ssh")
-
-    # What is missing is said beside its field, and what was typed stays.
-    adding.get_by_role("button", name="Add", exact=True).click()
-    names = adding.get_by_role("textbox", name=re.compile("^Hosts"))
-    expect(adding).to_contain_text("The cluster has no hosts.")
-    expect(names).to_be_focused()
-    expect(adding.get_by_role("textbox", name="Name")).to_have_value("two")
-    book.picture("launch-form-add-refused", form)
-    page.keyboard.type(", ".join(hosts.names))
-    expect(adding).not_to_contain_text("The cluster has no hosts.")
-    adding.get_by_text("More options").click()
-    adding.get_by_role("textbox", name=re.compile("^SSH config")).fill(str(hosts.ssh_config))
-    book.picture("launch-form-add-cluster", form)
-    page.keyboard.press("Enter")
-
-    # It is chosen, and a job runs there.
-    expect(adding).to_have_count(0)
-    clusters = cluster_list(form)
-    expect(clusters).to_have_value("two")
-    expect(clusters).to_be_focused()
-    expect(form.locator("footer")).to_contain_text("--compute-target two")
-    expect(form.locator(".dd-place-now")).to_contain_text("node-b")
-    submit = form.get_by_role("button", name="Submit")
-    expect(submit).to_be_enabled(timeout=60_000)
-    story = recorded.begin(9, compute_target="two")
-    story.set_up()
-    asked = begins(story)
-    submit.click()
-    expect(form).to_contain_text("Submitted digits")
-    shown = book.cell(2)
-    says(shown, "Running")
-    assert asked[0]["compute_target"] == "two"
-
-    # While it runs the cluster stays, and the form says why and what to do.
-    remove = form.get_by_role("button", name="Remove two")
-    remove.click()
-    question = form.get_by_role("group", name="Remove two from your clusters?")
-    expect(question.get_by_role("button", name="Keep")).to_be_focused()
-    page.keyboard.press("Escape")
-    expect(question).to_have_count(0)
-    expect(remove).to_be_focused()
-    page.keyboard.press("Enter")
-    book.picture("launch-form-remove", form)
-    question.get_by_role("button", name="Remove").click()
-    refusal = form.get_by_role("alert").filter(has_text="1 job of two has not ended. Cancel")
-    expect(refusal).to_be_visible(timeout=60_000)
-    expect(clusters).to_have_value("two")
-    expect(remove).to_be_focused()
-    book.picture("launch-form-remove-refused", form)
-
-    story.complete()
-    story.close()
-    says(shown, "Completed")
-    remove.click()
-    expect(refusal).to_be_hidden()
-    question.get_by_role("button", name="Remove").click()
-    expect(clusters).to_have_value("local")
-    expect(clusters).to_be_focused()
-    expect(clusters.get_by_role("option", name="two")).to_have_count(0)
-    expect(form.get_by_role("button", name="Remove two")).to_have_count(0)
-    expect(form.locator("footer")).not_to_contain_text("--compute-target")
-    assert book.errors == []
 
 
 # ---- in JupyterLab ----

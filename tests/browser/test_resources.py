@@ -76,27 +76,3 @@ def test_the_job_page_shows_each_rank_and_names_the_one_that_runs_out_of_memory(
     shared_page.picture(f"resources-tall-{'dark' if dark else 'light'}", page)
     shared_page.page.set_viewport_size({"width": 1440, "height": 980})
     assert not shared_page.errors
-
-
-HOLDS = """%%distributed -p 2 -b torch --name holds
-import os, time
-held = bytearray(b"x" * (300_000_000 if os.environ["RANK"] == "1" else 1))
-until = time.time() + 20
-while time.time() < until:
-    if os.environ["RANK"] == "1":
-        time.sleep(0.1)
-"""
-
-
-def test_the_panel_below_a_cell_tells_real_ranks_apart(notebook: Callable[..., Book]) -> None:
-    book = notebook(["%load_ext distdl_jupyter", HOLDS], height=1100)
-    book.run_all()
-    part = book.output(1).locator(".dd-resources")
-    expect(part.locator("summary")).to_contain_text("left", timeout=120_000)
-    part.locator("summary").click()
-    strips = part.locator(".dd-strip[role='img']")
-    expect(strips.first).to_be_visible()
-    expect(strips.nth(1).locator(".dd-stripvalue")).to_contain_text("3", timeout=60_000)
-    book.page.wait_for_timeout(6000)
-    book.picture("resources-panel")
-    assert not book.errors

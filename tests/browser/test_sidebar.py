@@ -266,39 +266,6 @@ def test_the_menu_of_a_row_puts_a_cell_into_the_notebook(
 
 
 @pytest.mark.full
-def test_a_cluster_gets_a_name_and_loses_it(bar: Sidebar, shared_page: Book) -> None:
-    clusters = bar.root.get_by_role("list", name="Clusters").get_by_role("listitem")
-    expect(clusters).to_have_count(1)
-    bar.root.get_by_role("button", name="Add cluster").click()
-    form = bar.root.get_by_role("form", name="Add cluster")
-    name = form.get_by_role("textbox", name="Name")
-    expect(name).to_be_focused()
-    form.get_by_role("combobox", name="Kind").select_option("local")
-    form.get_by_role("button", name="Add").click()
-    expect(form).to_contain_text("This field is required.")
-    name.fill("local")
-    form.get_by_role("button", name="Add").click()
-    expect(name).to_have_attribute("aria-invalid", "true")
-    expect(form.locator(".dd-schema-field").first).to_contain_text("local is a cluster type")
-    shared_page.picture("sidebar-add-cluster", bar.root)
-    name.fill("mini")
-    bar.page.keyboard.press("Enter")
-    expect(form).to_be_hidden()
-    mini = clusters.filter(has_text="mini")
-    expect(mini).to_be_visible()
-    machine = mini.locator(".dd-node")
-    expect(machine).to_have_attribute("data-state", "idle")
-    expect(machine.get_by_text("Check")).to_have_attribute("hidden", "")
-    mini.hover()
-    mini.get_by_role("button", name="Remove").click()
-    question = mini.get_by_role("group", name="Remove mini with 1 node from the list?")
-    expect(question.get_by_role("button", name="Keep")).to_be_focused()
-    question.get_by_role("button", name="Remove").click()
-    expect(mini).to_have_count(0)
-    expect(clusters).to_have_count(1)
-
-
-@pytest.mark.full
 def test_narrow_sidebars_keep_what_is_most_worth_knowing(
     bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
 ) -> None:

@@ -58,14 +58,3 @@ def test_the_job_page_names_the_rank_that_the_others_wait_for(
     expect(part).to_contain_text("44 ms per step if rank 3 had its data")
     shared_page.picture(f"step-time-{'dark' if dark else 'light'}", page)
     assert not shared_page.errors
-
-
-def test_without_a_slow_rank_no_rank_is_named(shared_page: Book, told: Callable[[str], Recording]) -> None:
-    story = told("running")
-    write_steps(story.folder.steps, late=0)
-    page = shared_page.open_job(story.id)
-    part = page.locator(".dd-steptime")
-    expect(part.get_by_role("img")).to_have_count(4)
-    expect(page.locator(".dd-finding").get_by_role("status")).to_have_count(0)
-    expect(part.locator(".dd-odd, .dd-oddrow")).to_have_count(0)
-    assert not shared_page.errors

@@ -18,11 +18,10 @@ from playwright.sync_api import expect
 from distdl_jupyter.core.events import EventWriter, JobLock, read_all
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from distdl_jupyter.node import processes
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.browser.pages import Sidebar
-from tests.conftest import crowded, until_gone, wait_for
+from tests.conftest import crowded, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -109,25 +108,6 @@ def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Boo
 
 
 @pytest.mark.full
-def test_2_the_form_submits_two_processes(desk: Callable[..., Book]) -> None:
-    book = desk([TRAIN, "import os\nprint('hello from', os.environ['RANK'])\nint(os.environ['WORLD_SIZE'])"])
-    book.run(0)
-    book.cell(1).click()
-    book.page.get_by_role("button", name="Run distributed").first.click()
-    form = pages.form(book.page)
-    form.get_by_role("spinbutton", name="Processes per node").fill("2")
-    form.get_by_role("spinbutton", name="Processes per node").press("Enter")
-    expect(pages.total(form)).to_have_text("2 processes")
-    book.picture("story-2-form")
-    form.get_by_role("button", name="Submit").click()
-    pages.says(book.output(1), "Completed")
-    assert book.cell(1).locator(".cm-content").inner_text().startswith("%%distributed")
-    assert newest(book.lab).spec().process_count == 2
-    assert sorted(line for line in pages.lines(book.output(1)).all_inner_texts() if line.startswith("hello")) == [
-        "hello from 0", "hello from 1"]  # fmt: skip
-
-
-@pytest.mark.full
 @pytest.mark.fault("viewers", "the output is live again")
 @pytest.mark.readme("kernel restart")
 def test_3_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Callable[..., Book], lab: Lab) -> None:
@@ -182,22 +162,6 @@ def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Calla
     expect(pages.lines(page).filter(has_text=f"step {steps_of(folder) - 1} of rank").first).to_be_visible()
     expect(banner).to_have_count(0)
     book.picture("story-4-job-page")
-
-
-@pytest.mark.full
-def test_5_cancel_from_the_sidebar_leaves_no_process(desk: Callable[..., Book], lab: Lab) -> None:
-    book = desk([TRAIN, steps(lab, "doomed")])
-    book.run_all()
-    pages.says(book.output(1), "Running")
-    folder = newest(book.lab)
-    assert processes.of_job({processes.MARK: folder.id})
-    sidebar = book.sidebar()
-    row = sidebar.job(re.compile("doomed"))
-    book.picture("story-5-sidebar")
-    sidebar.press(row, "Cancel")
-    expect(row).to_contain_text(re.compile("canceled", re.IGNORECASE))
-    pages.says(book.output(1), "Canceled")
-    assert not until_gone(folder.id)
 
 
 @pytest.mark.readme("JupyterLab")

@@ -93,15 +93,6 @@ def test_a_job_runs_again_with_its_own_code(server):
     assert server.until_ended(second["id"])["values"] == ["7"]
 
 
-def test_a_failing_rank_is_told_with_its_line(server):
-    id_ = server.submit("import os\nif os.environ['RANK'] == '1':\n    1 / 0\nimport time\ntime.sleep(60)",
-                        options={"process_count_per_node": 2, "distributed_backend": "torch"})  # fmt: skip
-    result = server.until_ended(id_)
-    assert (result["state"], result["ok"], result["values"]) == ("failed", False, [])
-    assert (result["failure"]["rank"], result["failure"]["error_type"]) == (1, "ZeroDivisionError")
-    assert any(frame["line"] == 3 for frame in result["failure"]["frames"])
-
-
 def test_a_job_works_in_its_notebooks_folder_and_takes_the_modules_beside_it(server, root):
     (root / "deep").mkdir()
     (root / "deep" / "shards.py").write_text("COUNT = 12\n")

@@ -1,9 +1,5 @@
 """Where ranks stand, as pages show it: of what was really taken from threads that stand somewhere."""
 
-import faulthandler
-import tempfile
-import threading
-
 import pytest
 
 from distdl_jupyter.core.rank import RankView
@@ -14,7 +10,6 @@ from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import card
 from distdl_jupyter.views.job_table import job_row
 from distdl_jupyter.views.stacks import html, stacks, text
-from distdl_jupyter.views.wire import to_json
 
 CELL = "/tmp/ipykernel_9/7.py"
 CODE = {"sources": {CELL: {"label": "In [7]", "text": "a\nb\nstep(a)\n", "first_line": 1}}}
@@ -47,34 +42,6 @@ def test_the_rank_that_differs_comes_first_with_its_line():
     assert (
         told.says == "rank 2 is in In [7], line 3, while ranks 0, 1 and 3 wait for it in hvd.allreduce (In [7], line 2)"
     )
-
-
-def test_ranks_that_stand_at_the_same_place_do_not_differ():
-    (group,) = stacks(of(WAITS, WAITS)).groups
-    assert (group.ranks, group.differs) == ((0, 1), False)
-
-
-def test_a_rank_without_a_stack_is_named_with_the_reason():
-    told = stacks(of(WAITS, missing={1: "Its process did not answer within 5 s."}))
-    assert [(one.rank, one.why) for one in told.missing] == [(1, "Its process did not answer within 5 s.")]
-
-
-def test_other_threads_of_a_real_process_are_there():
-    go = threading.Event()
-    thread = threading.Thread(target=go.wait, daemon=True)
-    thread.start()
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        text = file.read()
-    go.set()
-    thread.join()
-    main = f"{threading.get_ident():#018x}"
-    found = taken(1, {"t": 1.0, "why": "asked", "ranks": {"0": {"text": text, "about": {"main": main}}}}, {})
-    (group,) = stacks(found).groups
-    assert group.frames[0].function == "test_other_threads_of_a_real_process_are_there"
-    assert any(one.frames[0].function == "wait" for one in group.threads)
-    assert to_json(stacks(found))["groups"][0]["ranks"] == [0]
 
 
 def view(*events, state=State.RUNNING, **spec):

@@ -8,7 +8,6 @@ import pytest
 from distdl_jupyter import attach
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.live.session import EVERYBODY
-from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.widgets.job import JobPanel, panel
 from distdl_jupyter.widgets.widget import answer
 from tests.conftest import wait_for
@@ -74,11 +73,6 @@ def shown(monkeypatch):
         each.shown.close()
         if thread is not None:
             thread.join(30)
-
-
-def test_the_loss_is_shown_first():
-    assert default_metric(["accuracy", "train_loss", "lr"]) == "train_loss"
-    assert default_metric(["accuracy", "lr"]) == "accuracy"
 
 
 def test_traits_say_where_the_job_stands_and_can_be_observed(tell, shown):
