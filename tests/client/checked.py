@@ -2,9 +2,6 @@
 
 import os
 
-MISTAKES = ("", "same-data", "all-data", "no-wrapper", "sum", "unseeded", "no-set-epoch", "sum-loss", "batch-norm",
-            "dropout", "rate", "one-rank-rate", "own-batches", "own-same")  # fmt: skip
-
 
 def trains(mistake="", backend="torch", epochs=50, device="cpu"):  # noqa: C901  one place for each mistake
     import torch

@@ -28,6 +28,7 @@ from distdl_jupyter.core.errors import (
 from distdl_jupyter.core.state import State
 from tests.client import swept
 from tests.conftest import wait_for
+from tests.faults.jobs import found_supervisor_of
 
 pytestmark = pytest.mark.timeout(300)
 LR = {"lr": loguniform(1e-4, 1e-1)}
@@ -266,7 +267,7 @@ def test_what_drives_a_sweep_is_killed_with_the_supervisors_of_its_trials(distdl
     lost = jobs()
     kill(driver(found))
     for job in lost:
-        kill(supervisor(job))
+        kill(found_supervisor_of(job).pid)
     for job in lost:
         wait_for(lambda job=job: job.state is State.LOST, what="the loss of the job")
     assert found.wait(120).state is State.COMPLETED
@@ -275,15 +276,6 @@ def test_what_drives_a_sweep_is_killed_with_the_supervisors_of_its_trials(distdl
     assert len(study.trials) == 4
     assert all(job.spec.parameters in [one.params for one in study.trials] for job in lost)
     assert {one.state for one in study.trials} == {"completed"}
-
-
-def supervisor(job):
-    """Return the process that holds a job's lock."""
-    for path in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(path) == str(job.folder.lock):
-                return int(path.parent.parent.name)
-    raise AssertionError("the job has no supervisor")
 
 
 @pytest.mark.full

@@ -68,13 +68,6 @@ def test_a_poor_accuracy_fails(reached: str, tmp_path: Path, distdl_home: Path) 
 
 
 @pytest.mark.full
-def test_a_notebook_without_a_job_fails(tmp_path: Path, distdl_home: Path) -> None:
-    done = demo(write(tmp_path / "empty.ipynb", "1 + 1"), distdl_home)
-    assert done.returncode == 1
-    assert "Test accuracy: nan" in done.stdout
-
-
-@pytest.mark.full
 def test_a_failing_cell_is_shown(tmp_path: Path, distdl_home: Path) -> None:
     done = demo(write(tmp_path / "broken.ipynb", "1 / 0", "print('never')"), distdl_home)
     assert done.returncode == 1

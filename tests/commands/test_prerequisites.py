@@ -55,13 +55,6 @@ def make(copy: Path, path: str, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_here_nothing_is_missing() -> None:
-    done = subprocess.run([REPOSITORY / ".ci" / "prerequisites"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert Path(done.stdout.strip()).exists()
-
-
 @pytest.mark.parametrize("command", ["demo", "test", "lab"])
 @pytest.mark.parametrize(
     ("hidden", "sentence"),
@@ -112,80 +105,3 @@ def test_windows_is_sent_to_wsl(fresh_copy: Path, path_without: PathWithout) -> 
     uname.write_text("#!/bin/sh\necho MINGW64_NT-10.0\n")
     uname.chmod(0o755)
     assert "use WSL" in make(fresh_copy, path, "demo").stderr
-
-
-def step(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [REPOSITORY / ".ci" / "step", "Doing it", *command], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def test_a_step_that_works_is_quiet() -> None:
-    done = step("sh", "-c", "echo noise; echo more >&2")
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == ["Doing it", "  0:00"] or done.stdout.splitlines() == ["Doing it", "  0:01"]
-    assert done.stderr == ""
-
-
-def test_a_step_that_fails_shows_what_it_printed_and_fails() -> None:
-    done = step("sh", "-c", "echo reason >&2; exit 7")
-    assert done.returncode == 7
-    assert done.stderr == "reason\nFailed: Doing it (exit code 7); the lines above say why.\n"
-
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def ask_for_packages(copy: Path, path: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": path}
-    return subprocess.run(
-        [".ci/test-packages"], cwd=copy, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def stand_in(path: str, name: str, script: str) -> None:
-    tool = Path(path) / name
-    tool.unlink(missing_ok=True)
-    tool.write_text(f"#!/bin/sh\n{script}\n")
-    tool.chmod(0o755)
-
-
-def test_without_root_it_says_what_is_missing_and_which_tests_that_leaves_out(
-    fresh_copy: Path, path_without: PathWithout
-) -> None:
-    path = path_without(*BROWSERS, "id")
-    stand_in(path, "id", "echo 1000")
-    done = ask_for_packages(fresh_copy, path)
-    assert done.returncode == 0
-    assert "Missing: chromium" in done.stdout
-    assert 'tests marked "browser" are left out' in done.stdout
-    assert '"apt-get install chromium"' in done.stdout
-
-
-def test_root_on_debian_gets_the_packages_after_an_update(
-    fresh_copy: Path, path_without: PathWithout, tmp_path: Path
-) -> None:
-    path = path_without(*BROWSERS, "id", "apt-get")
-    stand_in(path, "id", "echo 0")
-    stand_in(path, "apt-get", f'echo "$@" >>{tmp_path}/asked')
-    assert ask_for_packages(fresh_copy, path).returncode == 0
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert [line.split()[0] for line in asked] == ["update", "install"]
-    assert asked[1].endswith(" chromium")
-
-
-def test_a_failing_installation_is_no_success(fresh_copy: Path, path_without: PathWithout) -> None:
-    path = path_without(*BROWSERS, "id", "apt-get")
-    stand_in(path, "id", "echo 0")
-    stand_in(path, "apt-get", "echo no network >&2; exit 100")
-    done = ask_for_packages(fresh_copy, path)
-    assert done.returncode != 0
-    assert "no network" in done.stderr
-
-
-def test_nothing_is_done_when_a_browser_is_here(fresh_copy: Path, path_without: PathWithout) -> None:
-    path = path_without(*BROWSERS, "apt-get")
-    stand_in(path, "chromium", "exit 0")
-    stand_in(path, "apt-get", "exit 1")
-    done = ask_for_packages(fresh_copy, path)
-    assert (done.returncode, done.stdout) == (0, "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import attach, jobs
+from distdl_jupyter import jobs
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
 
@@ -363,26 +363,6 @@ def test_loading_twice_is_quiet_and_loads_no_framework(plain_kernel):
     assert plain_kernel.ok("%load_ext distdl_jupyter\n%reload_ext distdl_jupyter").text == ""
     heavy = "[m for m in ('torch', 'plotly', 'pandas', 'horovod', 'ipywidgets') if m in sys.modules]"
     assert plain_kernel.ok(f"import sys\n{heavy}").value == {"text/plain": "[]"}
-
-
-@pytest.mark.full
-def test_a_job_outlives_its_kernel(plain_kernel):
-    plain_kernel.ok("%load_ext distdl_jupyter")
-    plain_kernel.ok(f"%%distributed --no-panel\n{SLOW}time.sleep(300)")
-    wait_for(running)
-    plain_kernel.manager.shutdown_kernel(now=True)
-    job = attach(jobs()[0].id)
-    assert job.state is State.RUNNING
-    job.cancel(now=True)
-    job.wait(60)
-
-
-def test_an_interrupt_while_packing_starts_no_job_and_says_so(kernel):
-    kernel.ok("class Slow:\n    def __reduce__(self):\n        raise KeyboardInterrupt\nslow = Slow()")
-    before = len(jobs())
-    ran = kernel.run("%%distributed --no-panel\nprint(slow)")
-    assert ran.traceback == "Interrupted while packing; no job was started."
-    assert len(jobs()) == before
 
 
 def test_a_value_set_on_a_module_stays_in_the_notebook_with_both_forms_of_import(kernel, notebooks):

@@ -4,10 +4,8 @@ import os
 
 import pytest
 
-from distdl_jupyter import JobFailed, submit
-from distdl_jupyter.core.state import State
 from tests.multihost.launching import BACKENDS, launch, said, trainer
-from tests.multihost.training import keeps_files, machine, raises_on_one
+from tests.multihost.training import machine
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -52,55 +50,6 @@ def test_emulated_nodes_and_real_hosts_give_the_same_ranks_and_the_same_values(l
         assert here["weights"] == pytest.approx(there["weights"], abs=1e-6)
     assert [value["host"] for value in emulated] == ["node-0", "node-0", "node-1", "node-1"]
     assert [value["host"] for value in real] == ["node-a", "node-a", "node-b", "node-b"]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
-def test_the_rank_that_fails_first_is_named_with_its_line_and_the_others_end(lab, backend):
-    job = launch(raises_on_one, 1, backend=backend)
-    with pytest.raises(JobFailed, match="Rank 1 of 2 failed first: KeyError: 'label'") as failed:
-        job.result(timeout=240)
-    assert 'batch["label"]' in failed.value.traceback
-    assert not [name for name in lab.names if lab.running(name, "distdl_jupyter")]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("apart", [["node-b"], ["node-a", "node-b"]])
-def test_without_a_shared_folder_code_travels_and_values_and_files_come_back(lab_of, distdl_home, tmp_path, apart):
-    distdl_home.mkdir(mode=0o700)
-    there = tmp_path / "on-the-host"
-    hosts = lab_of(2, private={name: [distdl_home] for name in apart}, options={"directory": str(there)})
-    job = launch(keeps_files, backend="torch", per_node=2, environment_variables={"MY_SETTING": "to all of them"})
-    values = job.results(timeout=240)
-    assert {value["setting"] for value in values} == {"to all of them"}
-    for value in values:
-        own = value["folder"].startswith(str(distdl_home))
-        assert own == (value["host"] not in apart), value
-    for rank in range(4):
-        assert (job.folder.outputs / "models" / f"rank-{rank}.bin").read_bytes() == bytes([rank]) * 3_000_000
-    assert list(there.glob("jobs/*")) == [], "what was copied to the hosts is removed"
-    assert not [name for name in hosts.names if hosts.running(name, "distdl_jupyter")]
-
-
-@pytest.mark.full
-def test_a_script_and_the_modules_beside_it_run_on_hosts_that_have_neither(lab_of, distdl_home, tmp_path):
-    distdl_home.mkdir(mode=0o700)
-    project = tmp_path / "project"
-    (project / "parts").mkdir(parents=True)
-    (project / "beside.py").write_text("from parts.deep import word\n")
-    (project / "parts" / "__init__.py").touch()
-    (project / "parts" / "deep.py").write_text("word = 'from deep'\n")
-    (project / "train.py").write_text(
-        "import os, sys\nimport beside\nprint(os.environ['DISTDL_HOST'], beside.word, sys.argv[1:])\n"
-    )
-    lab_of(2, private={"node-b": [distdl_home, project]})
-    job = submit(entry_script=str(project / "train.py"), source_directory=str(project),
-                 script_params={"--epochs": 3}, node_count=2, compute_target="lab",
-                 distributed_backend="torch")  # fmt: skip
-    job.wait(240)
-    assert job.state is State.COMPLETED, job.view().reason
-    words = "from deep ['--epochs', '3']"
-    assert [said(job, rank) for rank in (0, 1)] == [[f"node-a {words}"], [f"node-b {words}"]]
 
 
 def test_a_host_with_a_home_of_its_own_needs_no_installation_of_this_package(lab_of, distdl_home):

@@ -10,7 +10,7 @@ from distdl_jupyter import JobFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
-from tests.multihost.launching import BACKENDS, launch, said, types
+from tests.multihost.launching import BACKENDS, launch, types
 from tests.multihost.training import for_ever, for_ever_with_torch, waits
 
 pytestmark = pytest.mark.timeout(300)
@@ -50,26 +50,6 @@ def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_
 
 
 @pytest.mark.full
-def test_a_cancel_ends_everything_though_a_host_cannot_be_reached(lab_of):
-    hosts = lab_of(2)
-    job = launch(for_ever)
-    trains(job)
-    hosts.cut("node-b")
-    job.cancel()
-    assert job.wait(120).state is State.CANCELED
-    nothing_left(hosts)
-
-
-def test_a_cancel_lets_training_code_on_every_host_save(lab):
-    job = launch(waits, backend="torch", nodes=3)
-    wait_for(lambda: all(said(job, rank) == ["begins"] for rank in range(3)), what="ranks")
-    job.cancel()
-    assert job.wait(120).state is State.CANCELED
-    assert [said(job, rank) for rank in range(3)] == [["begins", "saved"]] * 3
-    nothing_left(lab)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backend):
     hosts = lab_of(2)
@@ -79,19 +59,6 @@ def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backe
     assert job.wait(120).state is State.LOST
     assert job.view().reason_code == "supervisor-killed"
     assert types(job).count("resume") == 1
-    nothing_left(hosts)
-
-
-@pytest.mark.full
-def test_when_supervisor_and_connection_are_gone_the_host_ends_its_ranks_itself(lab_of):
-    hosts = lab_of(2, options={"patience_seconds": 5})
-    job = launch(for_ever)
-    trains(job)
-    hosts.cut("node-b")
-    found_supervisor_of(job).kill()
-    job.wait(120)
-    assert job.state is State.LOST
-    assert "node-b" in job.view().reason
     nothing_left(hosts)
 
 
@@ -105,30 +72,6 @@ def refused(job, *words):
     for word in words:
         assert word in view.reason, view.reason
     assert not job.metrics().size
-
-
-@pytest.mark.full
-def test_a_host_with_another_key_is_refused_and_said_what_to_do(lab_of):
-    hosts = lab_of(3)
-    hosts.change_host_key("node-b")
-    refused(launch(waits, backend="torch", nodes=3), "node-b", "key", "ssh-keygen -f", " -R ")
-    hosts.know_all()
-    hosts.forget_host_key("node-c")
-    refused(launch(waits, backend="torch", nodes=3), "node-c", "key", "ssh ")
-    hosts.know_all()
-    nothing_left(hosts)
-
-
-@pytest.mark.full
-def test_a_host_that_does_not_answer_is_named_and_one_that_is_not_needed_costs_nothing(lab_of):
-    hosts = lab_of(3)
-    hosts.cut("node-c")
-    refused(launch(waits, backend="torch", nodes=3), "node-c")
-    job = launch(waits, backend="torch", nodes=2)
-    wait_for(lambda: all(said(job, rank) == ["begins"] for rank in range(2)), what="ranks on the other two")
-    job.cancel(now=True)
-    job.wait(60)
-    nothing_left(hosts)
 
 
 def test_a_host_with_another_torch_is_refused_with_the_command_that_sets_it_right(lab_of, tmp_path):
@@ -145,10 +88,3 @@ def test_a_host_with_another_torch_is_refused_with_the_command_that_sets_it_righ
     version = torch.__version__.partition("+")[0]
     refused(launch(waits, backend="torch", nodes=3), "node-c", "torch 2.5.1", version, "pip install torch==")
     nothing_left(hosts)
-
-
-def test_more_nodes_than_hosts_are_refused_before_anything_is_made(lab):
-    from distdl_jupyter.core.errors import InvalidSpec
-
-    with pytest.raises(InvalidSpec, match="3 hosts"):
-        launch(waits, backend="torch", nodes=4)

@@ -61,32 +61,6 @@ def with_torch(steps=5):
     }  # fmt: skip
 
 
-def raises_on_one(bad):
-    import os
-    import time
-
-    import horovod.torch as hvd
-
-    hvd.init()
-    batch = {"image": 1}
-    if hvd.rank() == bad:
-        batch["label"]
-    time.sleep(600)
-    return os.getpid()
-
-
-def keeps_files():
-    import os
-    import pathlib
-
-    folder = pathlib.Path(os.environ["DISTDL_JOB_DIR"])
-    rank = int(os.environ["RANK"])
-    kept = folder / "outputs" / "models" / f"rank-{rank}.bin"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(bytes([rank]) * 3_000_000)
-    return {"folder": str(folder), "setting": os.environ["MY_SETTING"], "host": os.environ["DISTDL_HOST"]}
-
-
 def for_ever():
     import horovod.torch as hvd
     import torch

@@ -75,7 +75,6 @@ def test_a_killed_supervisor_leaves_nothing(distdl_home):
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="the end of all processes")
 
 
-@pytest.mark.fault("supervisor", "a template that is killed harms no job")
 def killed():
     """Kill the template, and say whether none is there: what it has learned may have made it begin anew."""
     if said := template_client.status(template_files.of()):
@@ -84,6 +83,7 @@ def killed():
     return not template_client.is_being_made(template_files.of())
 
 
+@pytest.mark.fault("supervisor", "a template that is killed harms no job")
 def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home):
     job = started()
     old = template_client.status(template_files.of())["pid"]

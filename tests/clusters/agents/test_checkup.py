@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import time
 
@@ -13,8 +12,6 @@ from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.clusters.ssh import command, connect_all, hosts
 from distdl_jupyter.clusters.ssh.options import SshOptions
-from distdl_jupyter.clusters.ssh.reach import reach
-from distdl_jupyter.core.errors import InvalidSpec
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
 
@@ -87,27 +84,6 @@ def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_
     until_nothing_runs(three_hosts, "hosts that are left")
 
 
-@pytest.mark.full
-def test_one_host_alone_meets_on_its_loopback(three_hosts):
-    rows = check(three_hosts, hosts="node-b")
-    assert not red(rows)
-    assert of(rows, "Network")["node-b"].says == "127.0.0.1 on lo (127.0.0.0/8)"
-
-
-def test_a_host_key_that_changed_and_one_that_is_unknown(three_hosts):
-    with known_again(three_hosts):
-        three_hosts.change_host_key("node-b")
-        rows = check(three_hosts)
-        assert [(row.node, row.what) for row in red(rows)] == [("node-b", "Host key")]
-        assert "ssh-keygen" in red(rows)[0].remedy
-        assert sorted(of(rows, "torch")) == ["node-a", "node-c"]
-        three_hosts.forget_host_key("node-b")
-        (row,) = red(check(three_hosts))
-        assert (row.node, row.what) == ("node-b", "Host key")
-        assert "known" in row.says
-        assert row.remedy
-
-
 def test_a_host_that_is_left_over_alone_says_nothing_of_the_network(three_hosts):
     with known_again(three_hosts):
         three_hosts.forget_host_key("node-b")
@@ -145,28 +121,6 @@ def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_o
         assert time.monotonic() - begin < 25
     assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
     assert {endpoint.host for endpoint in found.network.endpoints} == {"node-a", "node-c"}
-
-
-@pytest.mark.full
-def test_a_host_with_another_torch_has_the_command_that_mends_it(three_hosts):
-    old = three_hosts.folder / "old" / "torch-2.5.1.dist-info"
-    old.mkdir(parents=True)
-    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.5.1\n")
-    python = python_that(three_hosts, node_c=f"PYTHONPATH={old.parent}")
-    (row,) = red(check(three_hosts, python=python))
-    assert (row.node, row.what) == ("node-c", "torch")
-    assert row.says.startswith("torch 2.5.1, but this machine has ")
-    assert row.remedy.startswith("Install the same version: ssh -F ")
-    assert " node-c " in row.remedy
-    assert "-m pip install torch==" in row.remedy
-
-
-@pytest.mark.full
-def test_a_module_that_is_nowhere_is_red_everywhere(three_hosts):
-    rows = red(check(three_hosts, modules=("no_such_module",)))
-    assert [(row.node, row.says) for row in rows] == [
-        (name, "no_such_module is not installed") for name in three_hosts.names
-    ]
 
 
 def test_a_clock_that_is_a_minute_ahead(three_hosts):
@@ -223,22 +177,6 @@ def test_an_eth0_everywhere_that_leads_nowhere_is_not_taken(three_hosts):
             run(IP, "-n", three_hosts.space(name), "addr", "del", address, "dev", "eth0")
 
 
-@pytest.mark.full
-def test_a_network_that_no_host_has_names_the_option(three_hosts):
-    rows = red(check(three_hosts, network="10.9.0.0/16"))
-    assert {row.what for row in rows} == {"Network"}
-    assert all("option network" in row.remedy for row in rows)
-    with pytest.raises(InvalidSpec):
-        check(three_hosts, network="ten/8")
-
-
-@pytest.mark.full
-def test_two_names_of_one_host_are_one_machine(three_hosts):
-    rows = check(three_hosts, hosts=f"node-a, root@{three_hosts.address('node-a')}")
-    (row,) = red(rows)
-    assert row.says == "is the same machine as node-a"
-
-
 def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home):
     lab = hosts_of(2, private={"node-b": [str(distdl_home)]})
     rows = check(lab)
@@ -247,13 +185,6 @@ def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home)
     assert not list(distdl_home.glob(".seen-*"))
     (row,) = red(check(lab, shared=True))
     assert (row.node, row.what) == ("node-b", "Code")
-
-
-def test_fewer_slots_than_the_job_asks_for_are_a_warning(three_hosts):
-    options = SshOptions(**three_hosts.options(hosts="node-a:2,node-b:4"))
-    with connect_all.connected(hosts.listed(options), options) as met:
-        found = checkup.look(met.connections, (), options, processes=4)
-    assert [(row.node, row.what) for row in found.checks if row.level == "warning"] == [("node-a", "Slots")]
 
 
 def test_one_whose_agent_dies_before_the_question_is_a_row(three_hosts):
@@ -305,22 +236,3 @@ def test_a_visit_leaves_one_that_comes_late(three_hosts):
         assert met.connections == ()
     wait_for(lambda: three_hosts.running("node-a", "slow-python") == [], what="the end of the slow start")
     until_nothing_runs(three_hosts, "hosts that are left")
-
-
-def test_without_ssh_on_this_machine_the_row_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (row, *_) = red(connect_all.checks(SshOptions(hosts="node-a")))
-    assert "OpenSSH" in row.remedy
-
-
-@pytest.mark.full
-def test_the_connection_is_what_a_look_asks(three_hosts):
-    options = SshOptions(**three_hosts.options(hosts="node-a"))
-    opened = reach(hosts.listed(options)[0], options)
-    try:
-        found = checkup.look([opened], (), options)
-        assert found.network.endpoint("node-a").address == "127.0.0.1"
-        assert found.facts["node-a"]["host"] == "node-a"
-    finally:
-        opened.close()
-    assert subprocess.run(["pgrep", "-f", str(three_hosts.ssh_config)], capture_output=True).returncode == 1

@@ -7,11 +7,9 @@ import sys
 import pytest
 
 from distdl_jupyter import cluster_configs, clusters, submit
-from distdl_jupyter.core.errors import JobFailed, LaunchFailed
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.state import State
-from tests import profiled
-from tests.clusters import sampled
-from tests.clusters.functions import breaks, raises_with_a_code, shows_gpus, trains, waits
+from tests.clusters.functions import shows_gpus, trains, waits
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 from tests.storage.wheels import assert_nodes_install
@@ -41,22 +39,6 @@ def test_ranks_get_the_gpus_that_ray_has_given_to_the_job(on_ray):
     for (own, marked), other in zip(second, given, strict=True):
         assert own == marked
         assert {own, other[0]} == {"0", "1"}, "two jobs on one node have one GPU each"
-
-
-@pytest.mark.full
-def test_a_rank_that_raises_is_named_with_its_line(on_ray):
-    job = submit(breaks, compute_target="lab", node_count=2, process_count_per_node=1, distributed_backend="torch")
-    with pytest.raises(JobFailed, match="a bad batch"):
-        job.result()
-    assert "Rank 1" in job.view().reason
-
-
-@pytest.mark.full
-def test_the_code_of_an_error_on_a_node_is_the_same_here(on_ray):
-    job = submit(raises_with_a_code, compute_target="lab", node_count=2, distributed_backend="torch")
-    with pytest.raises(JobFailed) as failed:
-        job.result()
-    assert failed.value.code == failed.value.__cause__.code == "rate-negative"
 
 
 @pytest.mark.full
@@ -124,19 +106,3 @@ def test_a_job_gives_what_ray_train_gives(distdl_home, tmp_path):
     assert done.returncode == 0, done.stderr[-9000:]
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     assert found == {"job": [3.0, 3.0], "trainer": [3.0, 3.0]}
-
-
-@pytest.mark.full
-def test_what_ranks_use_is_sampled_on_each_node(on_ray):
-    job = submit(sampled.holds, (6.0,), compute_target="lab", node_count=2, process_count_per_node=1,
-                 distributed_backend="torch")  # fmt: skip
-    job.results(200)
-    sampled.check(job, on_ray.names)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
-def test_steps_are_recorded_on_each_node(on_ray, backend):
-    job = submit(profiled.train, (backend,), compute_target="lab", node_count=2, process_count_per_node=1,
-                 distributed_backend=backend)  # fmt: skip
-    profiled.check_on_hosts(job, backend, on_ray.names)

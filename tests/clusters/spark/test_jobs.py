@@ -15,8 +15,6 @@ from distdl_jupyter.clusters.spark.stage import Stage
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
-from tests import profiled
-from tests.clusters import sampled
 from tests.clusters.functions import (
     breaks,
     raises_with_a_code,
@@ -344,18 +342,3 @@ def test_connect_that_does_not_answer_is_refused_with_the_remedy():
 @pytest.mark.full
 def test_nodes_make_the_environment_of_the_jobs_packages(on_spark, tmp_path):
     assert_nodes_install(tmp_path / "wheels", "horovod-gloo")
-
-
-@pytest.mark.full
-def test_what_ranks_use_is_sampled_on_each_executor(on_spark):
-    job = submit(sampled.holds, (6.0,), **TWO)
-    job.results(200)
-    sampled.check(job, on_spark.names)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
-def test_steps_are_recorded_on_each_executor(on_spark, backend):
-    job = submit(profiled.train, (backend,), compute_target="lab", node_count=2, process_count_per_node=1,
-                 distributed_backend=backend)  # fmt: skip
-    profiled.check_on_hosts(job, backend, on_spark.names)

@@ -23,7 +23,6 @@ SECRET = "-".join(["sk", "very", "secret", "4711"])
 
 
 def train(steps):
-    import time
 
     import horovod.torch as hvd
     import torch
@@ -38,7 +37,6 @@ def train(steps):
 
 
 def wait_alone():
-    import time
 
     print("waits")
     time.sleep(600)
@@ -83,35 +81,6 @@ def kill_one(victim):
         hvd.allreduce(torch.ones(3), name="ones")
         if step == 50 and hvd.rank() == victim:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
-def test_a_host_that_is_cut_off_is_named_and_the_job_ends(lab_of, backend):
-    lab = lab_of(2)
-    lab.submit(train, (100_000,), distributed_backend=backend)
-    lab.until_said("step 40")
-    lab.hosts.cut("node-b")
-    began = time.monotonic()
-    lab.until_state("failed", timeout=60)
-    assert time.monotonic() - began < 30
-    with pytest.raises(JobFailed) as told:
-        lab.job.result()
-    assert "No response from node-b for" in str(told.value)
-    assert told.value.rank == 1
-    lab.until_nothing_is_left()
-
-
-@pytest.mark.full
-def test_the_host_of_the_launcher_is_cut_off(lab_of):
-    lab = lab_of(2)
-    lab.submit(train, (100_000,), distributed_backend="horovod-mpi")
-    lab.until_said("step 40")
-    lab.hosts.cut("node-a")
-    lab.until_state("failed", timeout=60)
-    with pytest.raises(JobFailed, match="No response from node-a for"):
-        lab.job.result()
-    lab.until_nothing_is_left()
 
 
 @pytest.mark.full
