@@ -10,9 +10,9 @@ import signal
 import threading
 import time
 
-from distdl_jupyter.clusters.base import Check, NodeInfo, Run, Stream
+from distdl_jupyter.clusters.base import Run, Stream
 from distdl_jupyter.clusters.local import LocalCluster
-from distdl_jupyter.core.errors import DataUnavailable, LaunchFailed
+from distdl_jupyter.core.errors import DataUnavailable
 
 
 class Cheat(LocalCluster):
@@ -110,16 +110,6 @@ class Early(Cheat):
             super().close()
 
 
-class Rude(Cheat):
-    """Ends ranks at once where they were to be interrupted."""
-
-    name = "rude"
-
-    class Changed(Around):
-        def signal(self, name):
-            self.inner.signal("KILL" if name == "INT" else name)
-
-
 class Careless(Cheat):
     """Ends ranks and leaves what they had started."""
 
@@ -134,17 +124,6 @@ class Careless(Cheat):
         def alive(self):
             started = {start.pid for start in self.inner.started()}
             return [pid for pid in self.inner.alive() if pid in started]
-
-
-class Deaf(Cheat):
-    """Goes on with a wait that was canceled."""
-
-    name = "deaf"
-
-    def place(self, spec, ports, options, context):
-        with contextlib.suppress(Exception):
-            context.report("stage", "reaching hosts")
-        return super().place(spec, ports, options, context)
 
 
 class Messy(Cheat):
@@ -178,45 +157,6 @@ class Blind(Cheat):
         return []
 
 
-class Silent(Cheat):
-    """Says what is wrong without what to do, and a node that is down without why."""
-
-    name = "silent"
-    far = True
-
-    def unavailable(self, options):
-        return ""
-
-    def checks(self, options, *, modules=(), programs=()):
-        return [Check("node-a", "Disk", "warning", "1 GB free")]
-
-    def nodes(self, options):
-        return [NodeInfo("node-a", "down")]
-
-
-class Forgetful(Cheat):
-    """Finds a job again and repeats what was read already."""
-
-    name = "forgetful"
-    far = True
-    can_attach = True
-
-    def attach(self, spec, handle, context, read):
-        raise LaunchFailed("What job?")
-
-
-class Hasty(Cheat):
-    """Starts the ranks and lets the data come when it comes."""
-
-    name = "hasty"
-
-    def place(self, spec, ports, options, context):
-        staging, context.staging = context.staging, None
-        placement = super().place(spec, ports, options, context)
-        context.staging = staging
-        return placement
-
-
 class Heedless(Cheat):
     """Lets ranks start where the data is not."""
 
@@ -230,9 +170,4 @@ class Heedless(Cheat):
             return super().place(spec, ports, options, context)
 
 
-POINTS = {
-    "clusters": {
-        kind.name: kind.__name__
-        for kind in (Twice, Mixed, Early, Rude, Careless, Deaf, Messy, Blind, Silent, Forgetful, Hasty, Heedless)
-    }
-}
+POINTS = {"clusters": {kind.name: kind.__name__ for kind in (Twice, Mixed, Early, Careless, Messy, Blind, Heedless)}}
