@@ -31,6 +31,7 @@ from distdl_jupyter.node import processes
 from tests.browser.pages import Sidebar
 from tests.conftest import wait_for
 from tests.installation import Installation
+from tests.widgets import recorded
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 #: Everything is slow on a small machine that others share.
@@ -479,3 +480,17 @@ def _shut_kernel(book: Book) -> None:
             await panel?.sessionContext?.shutdown?.();
         }"""
     )
+
+
+@pytest.fixture
+def told(lab: Lab) -> Iterator[Callable[[str], recorded.Recording]]:
+    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
+    with recorded.telling(JobStore(lab.home / "distdl")) as write:
+        yield write
+
+
+@pytest.fixture
+def tell() -> Iterator[Callable[..., recorded.Recording]]:
+    """Return a function that begins a recorded job."""
+    with recorded.telling() as tell_:
+        yield tell_

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +14,6 @@ from distdl_jupyter import client
 from distdl_jupyter.widgets.launch import LaunchForm
 from tests.browser import pages
 from tests.browser.pages import card, says, total
-from tests.widgets import recorded
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Book
@@ -66,13 +65,6 @@ def begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recording], list[Any]]:
         return asked
 
     return begins_
-
-
-@pytest.fixture
-def tell() -> Iterator[Callable[..., Recording]]:
-    """Return a function that begins a recorded job."""
-    with recorded.telling() as tell_:
-        yield tell_
 
 
 def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(static_page: Open) -> None:

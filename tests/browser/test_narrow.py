@@ -9,10 +9,9 @@ from itertools import combinations
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.core.store import JobStore
-from tests.browser.conftest import Book, Lab
+from tests.browser.conftest import Book
 from tests.conftest import wait_for
-from tests.widgets.recorded import Recording, telling
+from tests.widgets.recorded import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -38,13 +37,6 @@ def in_sight(bar: Locator) -> bool:
             }"""
         )
     )
-
-
-@pytest.fixture
-def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
-    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    with telling(JobStore(lab.home / "distdl")) as write:
-        yield write
 
 
 def colours(plot: Locator) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -16,20 +16,13 @@ from distdl_jupyter.core.spec import Source
 from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
-from tests.widgets.recorded import Recording, begin, telling
+from tests.widgets.recorded import Recording, begin
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 JOB_MIME = "application/vnd.distdl.job+json"
 #: Of the form of an id, and of no job.
 NOBODY = "20200101-000000-aaaaa"
-
-
-@pytest.fixture
-def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
-    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    with telling(JobStore(lab.home / "distdl")) as write:
-        yield write
 
 
 def tab(page: Page, name: str) -> Locator:

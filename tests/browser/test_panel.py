@@ -220,13 +220,6 @@ print(loss)"""
 # ---- jobs that are told, in a page without Jupyter ----
 
 
-@pytest.fixture
-def tell():
-    """Return a function that writes a recorded job."""
-    with recorded.telling() as tell_:
-        yield tell_
-
-
 def attached(story):
     return f"from distdl_jupyter import attach, panel\njob = attach('{story.id}')\npanel(job)"
 

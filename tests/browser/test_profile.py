@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from distdl_jupyter.core.store import JobStore
-from tests.browser.conftest import Book, Lab
+from tests.browser.conftest import Book
 from tests.conftest import wait_for
-from tests.widgets.recorded import Recording, telling
+from tests.widgets.recorded import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -22,13 +21,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
 ROWS = [("gloo:all_reduce", "communication", 10, 60_000), ("aten::mm", "compute", 60, 150_000),
         ("aten::convolution_backward", "compute", 20, 40_000), ("aten::add_", "compute", 400, 9_000),
         ("Optimizer.step#SGD.step", "python", 5, 2_500)]  # fmt: skip
-
-
-@pytest.fixture
-def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
-    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    with telling(JobStore(lab.home / "distdl")) as write:
-        yield write
 
 
 def keep(folder: Path, number: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,12 @@ import pytest
 from playwright.sync_api import expect
 
 from distdl_jupyter.core.resources import about_frame, sample_frame
-from distdl_jupyter.core.store import JobStore
-from tests.browser.conftest import Book, Lab
-from tests.widgets.recorded import Recording, telling
+from tests.browser.conftest import Book
+from tests.widgets.recorded import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
 
 GB = 1e9
-
-
-@pytest.fixture
-def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
-    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    with telling(JobStore(lab.home / "distdl")) as write:
-        yield write
 
 
 def write_samples(path: Path, seconds: int, *, until: float) -> None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from distdl_jupyter.core.events import VERSION
-from distdl_jupyter.core.store import JobStore
-from tests.browser.conftest import Book, Lab
-from tests.widgets.recorded import Recording, telling
+from tests.browser.conftest import Book
+from tests.widgets.recorded import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def told(lab: Lab) -> Iterator[Callable[[str], Recording]]:
-    """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    with telling(JobStore(lab.home / "distdl")) as write:
-        yield write
 
 
 def write_steps(path: Path, *, late: int, steps: int = 60) -> None:

@@ -12,3 +12,10 @@ def server(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
     with serve(tmp_path / "notebooks") as running:
         yield running
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A folder without modules that would travel with each job."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")

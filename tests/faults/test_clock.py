@@ -18,18 +18,11 @@ from tests.conftest import until_gone, wait_for
 from tests.selection import few_or_all
 from tests.written import all_written, events_of, lines
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("alone")]
 
 #: Debian's libfaketime gives a real process another clock on the wall.
 LIBRARY = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 with_another_clock = pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
-    """A folder without modules that would travel with each job."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
 
 
 def faked(**more):

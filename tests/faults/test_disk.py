@@ -27,7 +27,7 @@ from tests.faults import disks, jobs
 from tests.processes import distdl
 from tests.selection import few_or_all
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("alone")]
 
 
 @pytest.fixture
@@ -58,13 +58,6 @@ step
 
 def cell(code, **options):
     return submit_source(code, options=options)
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
-    """A folder without modules that would travel with each job."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
 
 
 class Training:

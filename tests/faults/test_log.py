@@ -18,7 +18,7 @@ from tests.conftest import wait_for
 from tests.faults import jobs
 from tests.processes import distdl
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("alone")]
 
 ESC = "\x1b"
 #: What is printed, and the one word that must be left to read.
@@ -47,13 +47,6 @@ sys.stdout.flush()
 os.write(1, b"broken \\xff\\xfe\\xc3 utf-8\\n")
 print("\\ud800 surrogate".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
 """
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
-    """A folder without modules that would travel with each job."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
 
 
 def run(code, timeout=120, **options):

@@ -16,14 +16,7 @@ from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.submit_process import submit_source
 from tests.faults import disks
 
-pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
-    """A folder without modules that would travel with each job."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("alone")]
 
 
 def as_a_notebook(code, **more):

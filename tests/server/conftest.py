@@ -3,7 +3,8 @@
 import pytest
 
 from tests import plugin
-from tests.server.running import serve
+from tests.server.running import QUICK, serve
+from tests.widgets import recorded
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +35,19 @@ def rack(tmp_path, monkeypatch):
     plugin.install(tmp_path, monkeypatch, plugin.RACK, {"clusters": {"rack": "RackCluster"}})
     yield
     plugin.forget()
+
+
+@pytest.fixture
+def quick(root):
+    """A server that looks and says that it is alive often."""
+    with serve(root, traits=QUICK) as server:
+        yield server
+
+
+@pytest.fixture
+def story():
+    """A job that runs, as its events tell it."""
+    told = recorded.begin(10)
+    told.set_up()
+    yield told
+    told.close()

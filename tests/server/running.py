@@ -14,6 +14,8 @@ from tests.conftest import wait_for
 
 TOKEN = "a-token-for-tests"
 API = "/distdl/api"
+#: Settings of a server that looks and says that it is alive often.
+QUICK = {"keep_alive_seconds": 0.5, "list_seconds": 0.1, "clusters_seconds": 0.3}
 
 
 @dataclass

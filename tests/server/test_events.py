@@ -16,29 +16,11 @@ from distdl_jupyter.readers import Reading
 from distdl_jupyter.views.job_page import log_row as wire
 from tests.conftest import wait_for
 from tests.server.listening import Page, apply, connect, listening, subscribe, told
-from tests.server.running import serve
+from tests.server.running import QUICK, serve
 from tests.widgets import recorded
 from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(600)
-
-QUICK = {"keep_alive_seconds": 0.5, "list_seconds": 0.1, "clusters_seconds": 0.3}
-
-
-@pytest.fixture
-def quick(root):
-    """A server that looks and says that it is alive often."""
-    with serve(root, traits=QUICK) as server:
-        yield server
-
-
-@pytest.fixture
-def story():
-    """A job that runs, as its events tell it."""
-    told = recorded.begin(10)
-    told.set_up()
-    yield told
-    told.close()
 
 
 def everything(id_, mark=0):

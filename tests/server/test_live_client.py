@@ -8,20 +8,14 @@ import pytest
 
 from tests.conftest import wait_for
 from tests.server.node_page import NodePage
-from tests.server.running import API, TOKEN, serve
-from tests.server.test_events import QUICK, kept
+from tests.server.running import API, QUICK, TOKEN, serve
+from tests.server.test_events import kept
 from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(600)
 
 BAND = {"metric": "", "mode": "band", "log": False}
 RANKS = {"metric": "accuracy", "mode": "ranks", "log": False}
-
-
-@pytest.fixture
-def quick(root):
-    with serve(root, traits=QUICK) as server:
-        yield server
 
 
 @pytest.fixture
@@ -38,14 +32,6 @@ def pages(tmp_path):
     yield make
     for one in made:
         one.close()
-
-
-@pytest.fixture
-def story():
-    told = recorded.begin(10)
-    told.set_up()
-    yield told
-    told.close()
 
 
 def expected(job):

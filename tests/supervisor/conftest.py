@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from distdl_jupyter.core.store import JobFolder
 from tests import plugin
 from tests.supervisor import fakes
 
@@ -13,3 +14,8 @@ def bad_clusters(tmp_path, monkeypatch):
     plugin.install(tmp_path, monkeypatch, Path(fakes.__file__).read_text(), fakes.POINTS)
     yield
     plugin.forget()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return JobFolder(tmp_path)

@@ -10,7 +10,6 @@ import pytest
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import recorder as under_test
 from distdl_jupyter.supervisor.log_reader import RankReport
@@ -19,11 +18,6 @@ from tests.written import events_of
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=4)
 STREAMS = [Stream(-1, rank, "out") for rank in range(4)]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return JobFolder(tmp_path)
 
 
 @pytest.fixture(autouse=True)

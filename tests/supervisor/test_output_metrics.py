@@ -12,7 +12,6 @@ from distdl_jupyter.core.figure import figure
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.results import metrics_frame
 from distdl_jupyter.supervisor.log_reader import LogText, RankReport
@@ -159,11 +158,6 @@ def test_no_text_raises_and_every_step_is_finite(text):
 
 
 # recorder ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return JobFolder(tmp_path)
 
 
 def printed(recorder, *lines, stream=OUT):

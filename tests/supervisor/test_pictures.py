@@ -9,7 +9,6 @@ import pytest
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import pictures
 from distdl_jupyter.core.logline import last_lines, lines_of
-from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor.log_reader import LineSplitter, RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -20,11 +19,6 @@ from tests.written import all_written
 
 NONCE = "5f0c7d1e9ab2"
 OUT = [Stream(-1, rank, "out") for rank in range(2)]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return JobFolder(tmp_path)
 
 
 def parts(data, size=1000):

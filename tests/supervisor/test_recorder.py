@@ -30,11 +30,6 @@ def spec(**changes):
     return dataclasses.replace(made, **changes)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return JobFolder(tmp_path)
-
-
 def logs(folder):
     return [event["text"] for event in all_written(folder) if event["type"] == "log"]
 

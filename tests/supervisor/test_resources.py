@@ -6,18 +6,12 @@ from distdl_jupyter.clusters.base import NodeSample, Stream
 from distdl_jupyter.core.resources import ResourceReader
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import resources
 from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.written import all_written
 
 GB = 1e9
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return JobFolder(tmp_path)
 
 
 def recorder_of(folder, ranks=2):

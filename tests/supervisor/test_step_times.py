@@ -4,18 +4,12 @@ import pytest
 
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import step_times
-from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.supervisor.test_recorder import spec
 
 GOOD = {"type": "steps", "t": 1.0, "first": 0, "size": 1, "sending": 3, "records": [[10_000, 1000, 500, 8, 2000]]}
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return JobFolder(tmp_path)
 
 
 def test_reports_are_kept_by_rank_and_attempt_and_read_back(folder):
