@@ -1,11 +1,16 @@
-"""What tests start on this machine: the command line, and servers on free ports."""
+"""What tests start on this machine: the command line, scripts of their own, and servers on free ports."""
 
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 
-def distdl(*arguments, code=0, first=(), **options):
+def distdl(
+    *arguments: object, code: int | None = 0, first: Iterable[str] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a distdl command, wait for it and return the completed process; ``code`` None allows every exit code."""
     command = [*first, sys.executable, "-m", "distdl_jupyter.cli", *map(str, arguments)]
     options = {"capture_output": True, "text": True, "timeout": 200, **options}
@@ -14,7 +19,15 @@ def distdl(*arguments, code=0, first=(), **options):
     return done
 
 
-def free_port():
+def free_port() -> int:
     """Return a port of the loopback interface on which nothing listens now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def executable(path: Path, text: str) -> Path:
+    """Write a shell script that can be run, with its folder, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path

@@ -18,6 +18,7 @@ from distdl_jupyter.submit_process import submit_source
 from distdl_jupyter.worker.watch import ray_cluster
 from tests.conftest import wait_for
 from tests.frameworks import RAY
+from tests.processes import executable
 
 SLEEPS = """
     import time
@@ -125,9 +126,7 @@ def test_a_folder_that_nobody_holds_any_more_is_removed(tmp_path, monkeypatch):
 
 
 def test_a_node_is_started_at_its_own_address_and_ports_and_ended_with_the_rank(tmp_path, monkeypatch):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho $$ \"$@\"; echo 'Ray runtime started.'; exec sleep 600\n")
-    python.chmod(0o755)
+    python = executable(tmp_path / "python", "echo $$ \"$@\"; echo 'Ray runtime started.'; exec sleep 600")
     monkeypatch.setattr(ray_cluster, "_ROOT", tmp_path)
     monkeypatch.setattr(ray_cluster.sys, "executable", str(python))
     monkeypatch.setenv("DISTDL_JOB_ID", "20260101-000000-aaaaa")

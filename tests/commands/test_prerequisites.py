@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import executable
+
 REPOSITORY = Path(__file__).parents[2]
 
 PathWithout = Callable[..., str]
@@ -82,9 +84,7 @@ def test_all_that_is_missing_is_said_at_once(fresh_copy: Path, path_without: Pat
 
 
 def test_an_old_python_is_named(fresh_copy: Path, path_without: PathWithout, tmp_path: Path) -> None:
-    old = tmp_path / "python3.8"
-    old.write_text("#!/bin/sh\nexit 1\n")
-    old.chmod(0o755)
+    old = executable(tmp_path / "python3.8", "exit 1")
     done = make(fresh_copy, path_without(), "demo", f"PYTHON={old}")
     assert done.stderr.startswith("Python 3.11 or newer is missing: install it with '")
     assert "make PYTHON=" in done.stderr.splitlines()[0]
@@ -92,16 +92,12 @@ def test_an_old_python_is_named(fresh_copy: Path, path_without: PathWithout, tmp
 
 def test_an_old_node_is_named(fresh_copy: Path, path_without: PathWithout) -> None:
     path = path_without("node")
-    node = Path(path) / "node"
-    node.write_text('#!/bin/sh\n[ "$1" = -p ] && echo 16 || echo v16.20.2\n')
-    node.chmod(0o755)
+    executable(Path(path) / "node", '[ "$1" = -p ] && echo 16 || echo v16.20.2')
     said = make(fresh_copy, path, "demo").stderr
     assert said.startswith("Node.js v16.20.2 is too old: install version 20 or newer")
 
 
 def test_windows_is_sent_to_wsl(fresh_copy: Path, path_without: PathWithout) -> None:
     path = path_without("uname")
-    uname = Path(path) / "uname"
-    uname.write_text("#!/bin/sh\necho MINGW64_NT-10.0\n")
-    uname.chmod(0o755)
+    executable(Path(path) / "uname", "echo MINGW64_NT-10.0")
     assert "use WSL" in make(fresh_copy, path, "demo").stderr

@@ -12,6 +12,7 @@ from distdl_jupyter.compat import horovod, pyspark
 from distdl_jupyter.compat.horovod import spark as horovod_spark
 from distdl_jupyter.core.errors import DistDLError, JobFailed
 from tests.hosts import needs_hosts
+from tests.processes import executable
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -114,10 +115,7 @@ def test_horovod_run_fills_the_slots_of_localhost_on_this_machine():
 def test_horovod_run_runs_on_its_hosts_and_fills_their_slots_in_order(hosts_of, tmp_path, monkeypatch, np, hosts, on):
     """``ssh`` finds the hosts in the user's own configuration, for which a program of its name stands here."""
     lab = hosts_of(2, own_processes=True)
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {lab.ssh_config} "$@"\n')
-    ssh.chmod(0o755)
+    ssh = executable(tmp_path / "bin" / "ssh", f'exec {shutil.which("ssh")} -F {lab.ssh_config} "$@"')
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
 
     def where():

@@ -14,6 +14,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node.devices import in_words
 from tests.conftest import wait_for
+from tests.processes import executable
 
 
 @pytest.fixture
@@ -23,9 +24,7 @@ def nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def install(script):
-        program = tmp_path / "nvidia-smi"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
+        executable(tmp_path / "nvidia-smi", script)
         gpus.devices.cache_clear()
 
     yield install

@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 
 from tests.docs.blocks import ROOT, blocks
 from tests.hosts import needs_hosts
+from tests.processes import executable
 from tests.slurm import needs_slurm, slurm_of  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
@@ -115,9 +116,8 @@ def test_a_reader_gets_from_a_login_to_a_job_on_ssh_hosts(hosts_of, tmp_path, en
             config = config.replace(page, here)
         file = tmp_path / "ssh_config"
         file.write_text(f"{config}    UserKnownHostsFile {hosts.known_hosts}\n")
-        ssh = tmp_path / "programs" / "ssh"  # ssh finds ~ by the user's entry, not by $HOME
-        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {file} "$@"\n')
-        ssh.chmod(0o755)
+        # ssh finds ~ by the user's entry, not by $HOME
+        executable(tmp_path / "programs" / "ssh", f'exec {shutil.which("ssh")} -F {file} "$@"')
 
     last = "If a host fails the check"
     reader.follow(last, {"1. Set up the login": log_in, last: lambda: hosts.forget_host_key("node-b")})

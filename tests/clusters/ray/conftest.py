@@ -12,6 +12,7 @@ import pytest
 
 from distdl_jupyter import cluster_configs
 from tests.hosts import Hosts, missing, run
+from tests.processes import executable
 
 RAY = Path(sys.executable).with_name("ray")
 
@@ -24,10 +25,7 @@ class RayNodes:
         self.names = hosts.names[:2]
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a socket has a short path
         # Ray believes the number that it is told; our look at a node asks this program.
-        driver = self.folder / "bin" / "nvidia-smi"
-        driver.parent.mkdir()
-        driver.write_text("#!/bin/sh\necho 'GPU 0: T4 (UUID: GPU-a)'\necho 'GPU 1: T4 (UUID: GPU-b)'\n")
-        driver.chmod(0o755)
+        executable(self.folder / "bin" / "nvidia-smi", "echo 'GPU 0: T4 (UUID: GPU-a)'\necho 'GPU 1: T4 (UUID: GPU-b)'")
         head = hosts.address(self.names[0])
         self.address = f"ray://{head}:10001"
         self._start(self.names[0], "--head", "--port=6379", "--ray-client-server-port=10001",

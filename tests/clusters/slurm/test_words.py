@@ -13,6 +13,7 @@ from distdl_jupyter.clusters.slurm.sinfo import Node
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.job_queue import ClusterQueue, Queue, WaitingJob
+from tests.processes import executable
 
 
 @pytest.mark.parametrize(
@@ -200,12 +201,10 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
     # What Slurm 22.05 says without slurm.conf, and without a server that gives it.
     said = "error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host"
     for name in commands.PROGRAMS:
-        program = tmp_path / name
-        program.write_text(
-            f"#!/bin/sh\necho '{name}: {said}' >&2\n"
-            f"echo '{name}: fatal: Could not establish a configuration source' >&2\nexit 1\n"
+        executable(
+            tmp_path / name,
+            f"echo '{name}: {said}' >&2\necho '{name}: fatal: Could not establish a configuration source' >&2\nexit 1",
         )
-        program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
     assert (row.level, row.says) == ("error", "Slurm is not configured on this machine.")
@@ -350,9 +349,7 @@ def test_the_queue_is_read_by_a_user_without_a_name():
 def test_accounting_without_a_state_says_nothing(line, state, usage, tmp_path, monkeypatch):
     """Two fields are asked for of a forgotten job, six of one that has ended."""
     of_state, of_usage = "|".join(line.split("|")[:2]), "|".join(line.split("|")[2:])
-    sacct = tmp_path / "sacct"
-    sacct.write_text(f"#!/bin/sh\ncase \"$*\" in *MaxRSS*) echo '{of_usage}';; *) echo '{of_state}';; esac\n")
-    sacct.chmod(0o755)
+    executable(tmp_path / "sacct", f"case \"$*\" in *MaxRSS*) echo '{of_usage}';; *) echo '{of_state}';; esac")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = accounting.state("7")
     assert (found and found.state) == state

@@ -19,6 +19,7 @@ import pytest
 from distdl_jupyter import cluster_configs
 from tests.conftest import wait_for
 from tests.hosts import Hosts, missing
+from tests.processes import executable
 
 #: Java starts faster with these, and has little to do.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -48,14 +49,11 @@ class SparkHosts:
         self.hosts = hosts
         self.names = hosts.names[:2]
         self.folder = Path(tempfile.mkdtemp(prefix="spark-"))
-        script = self.folder / "gpus.sh"
-        script.write_text("#!/bin/sh\necho '" + json.dumps({"name": "gpu", "addresses": ["0", "1"]}) + "'\n")
-        script.chmod(0o755)
+        script = executable(
+            self.folder / "gpus.sh", "echo '" + json.dumps({"name": "gpu", "addresses": ["0", "1"]}) + "'"
+        )
         # Spark believes its own script; our look at a node asks this program.
-        driver = self.folder / "bin" / "nvidia-smi"
-        driver.parent.mkdir()
-        driver.write_text("#!/bin/sh\necho 'GPU 0: T4 (UUID: GPU-a)'\necho 'GPU 1: T4 (UUID: GPU-b)'\n")
-        driver.chmod(0o755)
+        executable(self.folder / "bin" / "nvidia-smi", "echo 'GPU 0: T4 (UUID: GPU-a)'\necho 'GPU 1: T4 (UUID: GPU-b)'")
         self._settings = self.folder / "worker.conf"
         self._settings.write_text(
             f"spark.worker.resource.gpu.amount {GPUS}\nspark.worker.resource.gpu.discoveryScript {script}\n"
