@@ -88,11 +88,12 @@ def test_the_host_tells_rates_from_the_second_sample_on(start):
     assert first["about"]["cores"] >= 1
     assert first["node"]["cpu"] is None
     assert 0 < first["node"]["memory"] < first["node"]["limit"]
-    time.sleep(0.2)
+    busy = time.monotonic() + 0.2
+    while time.monotonic() < busy:
+        pass
     second = sampler.sample({}, [], {})
     assert "about" not in second
-    assert 0 <= second["node"]["cpu"] <= 100 * 1024
-    assert second["node"]["received"] is None or second["node"]["received"] >= 0
+    assert second["node"]["cpu"] > 10
 
 
 def test_a_host_without_a_driver_has_no_gpus_and_no_remark():

@@ -20,10 +20,6 @@ SNAPSHOT = json.loads((DATA / "gpu_memory_snapshot.json").read_text())
 GIB = 2**30
 
 
-def no_place(_frames):
-    return "", 0
-
-
 @pytest.mark.parametrize("version", ERRORS)
 def test_errors_of_all_versions_of_torch_are_read(version):
     text, expected = ERRORS[version]["text"], dict(ERRORS[version]["facts"])
