@@ -29,15 +29,6 @@ REPOSITORY = Path(__file__).parents[2]
 INSTALL = ("-m", "distdl_jupyter.cli", "install", "horovod")
 
 
-@pytest.mark.full
-def test_a_second_install_is_quick_and_says_so() -> None:
-    texts: list[str] = []
-    install()
-    installed = install(texts.append)
-    assert "with Gloo and MPI is already installed and works" in installed
-    assert texts == ["checking torch and Horovod"]
-
-
 def test_the_key_follows_torch_and_mpi() -> None:
     torch = Inspection(torch_version="2.13.0+cpu")
     mpi = find_mpi()

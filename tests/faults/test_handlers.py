@@ -12,7 +12,7 @@ import pytest
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.server.routes import ROUTES
 from tests.selection import few_or_all
-from tests.server.running import TOKEN, serve
+from tests.server.running import TOKEN
 from tests.widgets import recorded
 
 pytestmark = pytest.mark.timeout(300)
@@ -31,15 +31,6 @@ HEADERS = ({"Range": "bytes=-99999999999999999999"}, {"Range": "bytes=5-1"}, {"R
            {"Accept": "image/png"}, {"Content-Type": "text/xml"}, {"If-None-Match": '"' * 500}, {"X": "y" * 5000},
            {"If-Modified-Since": "yesterday"}, {"Content-Encoding": "gzip"})  # fmt: skip
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    for kind in ("CONFIG", "DATA", "RUNTIME"):
-        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / f"jupyter-{kind.lower()}"))
-    (tmp_path / "notebooks").mkdir()
-    with serve(tmp_path / "notebooks", traits={"keep_alive_seconds": 0.2}) as running:
-        yield running
 
 
 @pytest.fixture

@@ -13,28 +13,8 @@ from distdl_jupyter.node.staging.failure import Failure, masked
 from distdl_jupyter.stager import stores
 from distdl_jupyter.stager.fetch import Feed, Fetcher
 from distdl_jupyter.stager.order import Item
-from tests.azurite.cheap import Cheap, content
 from tests.conftest import wait_for
 from tests.node.staging.conftest import reading, source
-
-
-@pytest.mark.full
-def test_ten_thousand_small_files_arrive(stage, certificates):
-    cheap = Cheap(*certificates, 10_000, 1000)
-    try:
-        told = {"name": "train", "variable": "DISTDL_DATA_TRAIN", "kind": "blob", "prefix": "", "items": cheap.items,
-                "address": f"{cheap.endpoint}/container"}  # fmt: skip
-        run = stage.run(told, sas=lambda _: {"sas": "sv=1&sig=x"})
-        last = run.staged()
-    finally:
-        cheap.close()
-    files = stage.files(last["paths"]["DISTDL_DATA_TRAIN"])
-    assert files == {str(number): content(number, 1000) for number in range(10_000)}
-    # no more than four messages a second, and one at the end
-    assert len(run.of("progress")) <= 4 * last["seconds"] + 2
-    assert [message["done"] for message in run.of("progress")] == sorted(
-        message["done"] for message in run.of("progress")
-    )
 
 
 def test_a_connection_that_was_ended_while_it_was_idle_costs_no_wait(container, blob_proxy):

@@ -87,10 +87,14 @@ def test_hundreds_of_small_files_come_over_few_connections(stage, container, blo
     names = [f"{number % 7}/{number:04}" for number in range(150)]
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda name: container.put(name, name.encode()), names))
-    last = stage.run(source(container, address=blob_proxy.endpoint), sas=reading(container), workers=4).staged()
+    run = stage.run(source(container, address=blob_proxy.endpoint), sas=reading(container), workers=4)
+    last = run.staged()
     assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {name: name.encode() for name in sorted(names)}
     assert 4 <= blob_proxy.connections <= 8
     assert len(blob_proxy.gets()) == 150
+    told = [message["done"] for message in run.of("progress")]
+    assert told == sorted(told)
+    assert len(told) <= 4 * last["seconds"] + 2, "four messages a second, and one at the end"
 
 
 def test_names_with_blanks_letters_of_the_world_and_signs_arrive(stage, container):
