@@ -124,10 +124,6 @@ class MachineLearning:
             time.sleep(0.05)
         return found
 
-    def until_status(self, *wanted: str) -> Job:
-        """Return the newest job when it has one of these statuses."""
-        return self.until(lambda: next((job for job in list(self.jobs.values())[-1:] if job.status in wanted), None))
-
     def preempt(self, job: Job) -> None:
         """Take the nodes away, as happens to low-priority ones."""
         job.preempted = True
