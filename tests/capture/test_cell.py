@@ -4,7 +4,6 @@ import json
 import pickle
 import stat
 
-import cloudpickle
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
@@ -261,10 +260,3 @@ def test_objects_whose_pickling_raises_anything(notebook):
     notebook.run("class Odd:\n    def __reduce__(self): raise ZeroDivisionError('no way')\nodd = [Odd()]")
     with pytest.raises(InvalidSpec, match=r"odd\[0\] cannot be sent to the ranks: it is an Odd \(no way\)\."):
         notebook.capture("odd")
-
-
-def test_the_pickler_writes_what_cloudpickle_reads(notebook, written):
-    notebook.run("def f(x): return x + offset\noffset = 2")
-    folder = written(notebook.capture("f(1)"))
-    with folder.payload.open("rb") as file:
-        assert cloudpickle.load(file) == 2

@@ -1,7 +1,6 @@
 """Errors of real ranks as data: the cell's line, whose code each frame is, the values there, and one hint."""
 
 import json
-import signal
 import sys
 import textwrap
 
@@ -167,15 +166,6 @@ def test_secrets_of_the_environment_are_not_told(folder):
     assert "s3cr3t-value" not in json.dumps(ended.reports) + ended.err
     assert ended.error["message"] == "refused: •••"
     assert ["kept", "'•••'"] in ended.error["values"]
-
-
-def test_an_interrupted_value_is_an_error_too(folder):
-    process = ranks.start(folder.cell("import time\nprint('ready'); time.sleep(300)"))
-    while b"ready" not in process.stdout.readline():
-        pass
-    process.send_signal(signal.SIGINT)
-    ended = ranks.end(process)
-    assert ended.error["frames"][-1]["line"] == 2
 
 
 HINTS = {

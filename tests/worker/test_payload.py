@@ -10,51 +10,6 @@ from distdl_jupyter.worker import payload
 from tests.worker import ranks
 
 
-def notebook(code, names):
-    """Return the values of ``names`` after running ``code`` as a notebook's ``__main__``, pickled by one pickler."""
-    program = (
-        "import sys, cloudpickle\n"
-        f"exec(compile({code!r}, '/tmp/ipykernel_1/1.py', 'exec'))\n"
-        "pickler = cloudpickle.Pickler(sys.stdout.buffer)\n"
-        f"[pickler.dump(globals()[name]) for name in {names!r}]\n"
-    )
-    return subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True).stdout
-
-
-def cell_with(folder, captured, names, code):
-    folder.cell(code, values=dict.fromkeys(names))
-    (folder.path / "payload.pkl").write_bytes(notebook(captured, names))
-    return ranks.run(folder)
-
-
-def test_two_names_of_one_object_stay_one_object(folder):
-    ended = cell_with(folder, "a = [1]\nb = {'a': a}", ["a", "b"], "a.append(2)\nb['a'] is a, b")
-    assert ended.code == 0, ended.err
-    assert folder.value() == (True, {"a": [1, 2]})
-
-
-def test_captured_functions_see_what_the_cell_sets(folder):
-    """As in the notebook, where all cells share one namespace."""
-    captured = "rate = 0.1\ndef get():\n    return rate\nclass Step:\n    def size(self):\n        return 10 * rate"
-    ended = cell_with(folder, captured, ["get", "Step", "rate"], "rate = 0.5\nget(), Step().size()")
-    assert ended.code == 0, ended.err
-    assert folder.value() == (0.5, 5.0)
-
-
-def test_captured_functions_set_what_the_cell_sees(folder):
-    captured = "count = 0\ndef bump():\n    global count\n    count += 1"
-    ended = cell_with(folder, captured, ["bump", "count"], "bump()\nbump()\ncount")
-    assert ended.code == 0, ended.err
-    assert folder.value() == 2
-
-
-def test_captured_functions_call_each_other(folder):
-    captured = "def even(n):\n    return n == 0 or odd(n - 1)\ndef odd(n):\n    return n > 0 and even(n - 1)"
-    ended = cell_with(folder, captured, ["even"], "even(10), even(7)")
-    assert ended.code == 0, ended.err
-    assert folder.value() == (True, False)
-
-
 @pytest.fixture
 def gone(tmp_path):
     """A pickle that refers to a module which the rank does not have."""

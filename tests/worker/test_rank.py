@@ -53,27 +53,8 @@ def test_the_last_expression_is_the_value(folder, code, value):
     assert folder.value() == value
 
 
-def test_names_from_the_notebook_are_there(folder):
-    ended = ranks.run(folder.cell("scale * 2", values={"scale": 21, "note": "x"}))
-    assert ended.code == 0, ended.err
-    assert folder.value() == 42
-
-
-def test_a_module_that_travels_with_the_job_is_found_first(folder):
-    (folder.path / "code" / "shards.py").write_text("def name():\n    return 'mine'\n")
-    ended = ranks.run(folder.cell("import shards\nshards.name()"))
-    assert ended.code == 0, ended.err
-    assert folder.value() == "mine"
-
-
 def train(scale, *, offset):
     return scale * 2 + offset
-
-
-def test_a_function_runs_with_its_arguments(folder):
-    ended = ranks.run(folder.function(train, (20,), {"offset": 2}))
-    assert ended.code == 0, ended.err
-    assert folder.value() == 42
 
 
 def test_a_script_runs_as_a_program(folder, tmp_path):
