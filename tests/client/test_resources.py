@@ -1,12 +1,10 @@
 """What ranks use is sampled while they run, kept in the job's folder, and shown per rank."""
 
-import math
 import time
 
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.core.resources import ResourceReader
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -17,7 +15,6 @@ def burn_or_hold(seconds, meeting):
     """Burn a core on rank 0 and hold 300 MB on rank 1, at the same time; return since when, and percent of a core."""
     import os
     import pathlib
-    import time
 
     rank = int(os.environ["RANK"])
     held = bytearray(b"x" * int(300e6)) if rank else b""
@@ -57,34 +54,3 @@ def test_a_job_without_samples_says_so(tmp_path):
     assert (len(table), repr(table)[:11], len(table.to_pandas())) == (0, "No samples.", 0)
     table = ResourceTable(tmp_path / "resources.bin", may_come=True)
     assert (len(table), repr(table)[:15]) == (0, "No samples yet.")
-
-
-def hold_until(path):
-    """Run until a file is there, and have a child process that burns a core."""
-    import pathlib
-    import subprocess
-    import sys
-    import time
-
-    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    while not pathlib.Path(path).exists():
-        time.sleep(0.05)
-    child.kill()
-    child.wait()
-
-
-@pytest.mark.full
-def test_samples_are_readable_while_the_job_runs_and_count_child_processes(tmp_path):
-    job = submit(hold_until, (str(tmp_path / "go"),))
-    reader = ResourceReader(job.folder.resources)
-    samples = []
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not any((one.ranks[0].cpu or 0) > 15 for one in samples if 0 in one.ranks):
-        samples += reader.read()
-        time.sleep(0.1)
-    assert not job.state.ended
-    (tmp_path / "go").touch()
-    job.wait(60)
-    assert any((one.ranks[0].cpu or 0) > 15 for one in samples)
-    assert all(math.isfinite(one.ranks[0].memory) for one in samples)
-    assert [one.t for one in samples] == sorted(one.t for one in samples)

@@ -63,6 +63,12 @@ def test_what_remains_of_a_rank_counts_whole_when_its_children_have_ended(start)
     assert 200e6 < sampler.sample({0: process.pid}, [], {})["ranks"]["0"][1] < 300e6
 
 
+def test_a_child_that_burns_a_core_counts_for_its_rank(start):
+    burns = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'while True: pass']).wait()"
+    process, sampler = start(burns), Sampler()
+    wait_for(lambda: (sampler.sample({0: process.pid}, [], {})["ranks"]["0"][0] or 0) > 15)
+
+
 def test_a_rank_that_is_ending_is_never_told_to_need_no_memory(start):
     # So large that its end takes a while, in which it is sampled; it sleeps until it is killed here.
     process = start("held = bytearray(b'x' * 500_000_000); print('ready', flush=True); import time; time.sleep(60)")
