@@ -1,6 +1,6 @@
 """``azurite``, one for a room's tests, and ``blob_proxy`` before it, anew for every test.
 
-A room's conftest imports them together with ``certificates`` and ``trusted`` of ``tests.standin.fixtures``.
+A folder's conftest imports them.
 """
 
 from __future__ import annotations

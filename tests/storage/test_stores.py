@@ -7,13 +7,10 @@ import contextlib
 import email.utils
 import http.server
 import re
-import socket
-import ssl
 import subprocess
 import sys
 import threading
 import urllib.request
-from typing import ClassVar
 
 import pytest
 
@@ -27,7 +24,8 @@ from distdl_jupyter.stager.order import Item
 from distdl_jupyter.storage import manifest
 from tests.conftest import wait_for
 from tests.node.staging.conftest import Stage
-from tests.standin.fixtures import certificates, connections, trusted  # noqa: F401
+from tests.processes import free_port
+from tests.standin.server import Answer
 
 MB = 2**20
 SECRET = "wJalr-not-a-real-secret-key"
@@ -37,9 +35,7 @@ CHANGED = email.utils.formatdate(1_700_000_000, usegmt=True)
 @pytest.fixture(scope="module")
 def moto():
     """The address of an S3 that takes any credentials."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
 
@@ -86,57 +82,32 @@ def bucket(moto, home, monkeypatch):
     return Bucket()
 
 
-class Files(http.server.BaseHTTPRequestHandler):
-    """A web server's files by path; ``ranges`` and ``etag`` say what it knows."""
+class Web:
+    """A web server's files by path, over TLS; ``ranges`` and ``etag`` say what it knows."""
 
-    protocol_version = "HTTP/1.1"
-    files: ClassVar[dict[str, bytes]] = {}
-    ranges = True
-    etag = '"one"'
-    changed = CHANGED
-    seen: ClassVar[list[str]] = []
+    def __init__(self, server):
+        self.place, self.seen, self.files = server.address, server.requests, {}
+        self.ranges, self.etag, self.changed = True, '"one"', CHANGED
+        for method in ("GET", "HEAD"):
+            server.route(method, ".*", self.answer)
 
-    def do_GET(self):
-        self.seen.append(f"{self.command} {self.path} {self.headers.get('Range', '')}")
-        content = self.files.get(self.path)
+    def answer(self, request):
+        content = self.files.get(request.path)
         if content is None:
-            self.send_response(403 if "private" in self.path else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
+            return Answer(status=403 if "private" in request.path else 404)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", "")) if self.ranges else None
         start, end = (int(asked[1]), int(asked[2]) + 1) if asked else (0, len(content))
-        self.send_response(206 if asked else 200)
+        headers = {"ETag": self.etag, "Last-Modified": self.changed}
         if asked:
-            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
-        if self.etag:
-            self.send_header("ETag", self.etag)
-        if self.changed:
-            self.send_header("Last-Modified", self.changed)
-        self.send_header("Content-Length", str(end - start))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content[start:end])
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *_):
-        return
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        return Answer(
+            content[start:end], 206 if asked else 200, {name: value for name, value in headers.items() if value}
+        )
 
 
 @pytest.fixture
-def web(home, trusted, certificates):  # noqa: F811
-    """A web server over TLS; ``web.place`` is its address."""
-    made = type("OneTest", (Files,), {"files": {}, "seen": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), made)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificates)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    made.place = f"https://127.0.0.1:{server.server_address[1]}"
-    yield made
-    server.shutdown()
-    server.server_close()
+def web(home, azure_server):
+    return Web(azure_server)
 
 
 def sizes():
@@ -194,7 +165,7 @@ def test_what_s3_does_not_have_is_named(bucket, place):
 def test_an_object_that_was_changed_since_it_was_listed_is_not_read(
     bucket,
     tmp_path,
-    certificates,  # noqa: F811
+    certificates,
 ):
     bucket.put("x", b"old")
     one = source("train", f"s3://{bucket.name}")
@@ -242,7 +213,7 @@ def test_s3_that_refuses_is_said_with_the_remedy(home, monkeypatch, keys):
     assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in" in refused.value.hint
 
 
-def test_a_node_without_obstore_says_how_to_install_it(home, certificates):  # noqa: F811
+def test_a_node_without_obstore_says_how_to_install_it(home, certificates):
     (home / "hidden" / "obstore").mkdir(parents=True)
     (home / "hidden" / "obstore" / "__init__.py").write_text("raise ImportError('not here')")
     told = {"name": "train", "variable": "X", "kind": "s3", "address": "s3://bucket", "prefix": "", "settings": {},
@@ -266,10 +237,10 @@ def test_the_keys_of_a_profile_are_taken(home, monkeypatch):
 @pytest.mark.readme("https")
 def test_a_job_reads_a_file_of_a_web_server(web, etag):
     web.etag = etag
-    web.files = {"/sets/a%20b.npz": b"7" * (9 * MB)}
+    web.files = {"/sets/a b.npz": b"7" * (9 * MB)}
     job = submit(data={"train": f"{web.place}/sets/a%20b.npz"})
     assert job.results() == [{"a b.npz": 9 * MB}], job.view().reason
-    assert any("bytes=4194304-8388607" in one for one in web.seen)
+    assert any(request.headers.get("range") == "bytes=4194304-8388607" for request in web.seen)
 
 
 def test_a_web_server_without_ranges_gives_small_files(web):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
-from tests.standin.fixtures import certificates, connections, trusted  # noqa: F401
 
 
 class Run:
@@ -141,7 +140,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path, certificates):  # noqa: F811
+def stage(tmp_path, certificates):
     made = Stage(tmp_path / "base", certificates[0])
     yield made
     made.close()
