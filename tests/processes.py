@@ -1,4 +1,4 @@
-"""What tests start on this machine: the command line, scripts of their own, and servers on free ports."""
+"""What tests start on this machine: the command line, scripts of their own, servers on free ports; and what is left."""
 
 import socket
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 
 def distdl(
@@ -31,3 +33,11 @@ def executable(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process is there and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -16,12 +16,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import hosts
+from tests.conftest import wait_for
 from tests.hosts import Hosts, run
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "mungekey", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
@@ -114,7 +114,7 @@ class Slurm:
         Slurm's commands would wait a second before they try again.
         """
         self._daemon("slurmctld", [_path("slurmctld"), "-D", "-f", str(self.conf)])
-        _until(self._listens, "slurmctld")
+        wait_for(self._listens, what="slurmctld")
 
     def _listens(self, port=None):
         with contextlib.suppress(OSError), socket.create_connection((self.hosts.gateway, port or self._port), 1):
@@ -131,7 +131,7 @@ class Slurm:
         # Where libmariadb looks for the database of "localhost".
         self._daemon("slurmdbd", [_path("slurmdbd"), "-D"], MYSQL_UNIX_PORT=str(self.folder / "db.sock"),
                      SLURM_CONF=str(self.conf))  # fmt: skip
-        _until(lambda: self._listens(DBD_PORTS + self.hosts.number), "slurmdbd")
+        wait_for(lambda: self._listens(DBD_PORTS + self.hosts.number), what="slurmdbd")
 
     def kill_node(self, name):
         """End a node's slurmd and all that runs there, as a power cut would; Slurm is told that it is down."""
@@ -171,7 +171,7 @@ class Slurm:
         self._daemon("munged", [*as_munge, _path("munged"), "--foreground", f"--key-file={folder}/key",
                                 f"--socket={folder}/sock", f"--pid-file={folder}/pid", f"--log-file={folder}/log",
                                 f"--seed-file={folder}/seed", "--num-threads=2"])  # fmt: skip
-        _until((folder / "sock").exists, "munged")
+        wait_for((folder / "sock").exists, what="munged")
 
     def _write_conf(self):
         memory = " RealMemory=8000" if self._accounting else ""
@@ -212,7 +212,7 @@ class Slurm:
         run(_path("mariadbd"), *_MARIADB, "--bootstrap", f"--datadir={data}", input=tables)
         self._daemon("mariadbd", [_path("mariadbd"), *_MARIADB, "--skip-grant-tables", f"--datadir={data}",
                                   f"--socket={self.folder}/db.sock", f"--pid-file={self.folder}/db.pid"])  # fmt: skip
-        _until((self.folder / "db.sock").exists, "MariaDB")
+        wait_for((self.folder / "db.sock").exists, what="MariaDB")
         conf = self.folder / "slurmdbd.conf"  # where slurmdbd looks: beside slurm.conf
         conf.write_text(
             f"DbdHost={socket.gethostname().split('.')[0]}\nDbdAddr={self.hosts.gateway}\n"
@@ -249,7 +249,7 @@ class Slurm:
             with contextlib.suppress(subprocess.CalledProcessError):
                 return set(self.states().values()) == {"idle"}
 
-        _until(idle, f"Slurm in {self.folder}")
+        wait_for(idle, what=f"Slurm in {self.folder}")
 
     def down(self):
         """Take all of it away, with whatever still runs there."""
@@ -259,13 +259,6 @@ class Slurm:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(5)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _until(condition, what, timeout=60):
-    until = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < until, f"{what} did not come up"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

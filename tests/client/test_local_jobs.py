@@ -19,6 +19,7 @@ from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, Jo
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs as hurt
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -392,7 +393,7 @@ def test_cancel_ends_code_that_ignores_signals_and_its_runaway_children():
     tree = wait_for(lambda: daemons(job), what="both daemons")
     job.cancel()
     assert job.wait(60).state is State.CANCELED
-    wait_for(lambda: not [pid for pid in tree if alive(pid)], timeout=10, what="the end of every process")
+    wait_for(lambda: not [pid for pid in tree if is_alive(pid)], timeout=10, what="the end of every process")
     signals = [job.view().stop.signal]
     assert signals == ["KILL"]
 
@@ -412,15 +413,6 @@ def daemons(job):
     children = hurt.found_supervisor_of(job).children(recursive=True)
     found = [one.pid for one in children if any("SIG_IGN" in word for word in one.cmdline())]
     return [one.pid for one in children] if len(found) == 2 else None
-
-
-def alive(pid):
-    import psutil
-
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.fault("stubborn", "max_run_duration_seconds ends it, with a message")

@@ -1,7 +1,6 @@
 """Readers that begin at what is kept beside a log hold what those hold who read all of it."""
 
 import math
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.follow import Follower, SummaryReader
 from distdl_jupyter.readers import CurveReader, Reading
+from tests.conftest import wait_for
 from tests.widgets import recorded
 from tests.written import all_written
 
@@ -68,9 +68,7 @@ def test_a_job_that_lost_its_writer_is_lost(story):
     story.train(120)
     story.lock.release()
     one = SummaryReader(story.folder)
-    until = time.monotonic() + 60
-    while not one.catch_up().state.ended and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_for(lambda: one.catch_up().state.ended)
     assert one.view.state.value == "lost"
     assert one.view == view_of(story)
     assert math.isfinite(one.view.last_sign)

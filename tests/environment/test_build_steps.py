@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.environment.build import BuildFailed, compile_step, first_errors, remedy_for, run_step
+from tests.conftest import wait_for
+from tests.processes import is_alive
 
 CMAKE_LINES = {
     "  [ 37%] Building CXX object torch/CMakeFiles/pytorch.dir/__/common/operations.cc.o": "37 % (operations.cc)",
@@ -125,7 +126,7 @@ def test_an_interruption_ends_the_whole_tree(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "log", interrupt, compiler(child))
-    wait_for_end(int(child.read_text()))
+    wait_for(lambda: not is_alive(int(child.read_text())), what="the end of the compilers")
 
 
 COMMAND = """
@@ -148,28 +149,9 @@ def test_a_signal_to_the_command_ends_the_compilers(number: signal.Signals, code
     child = tmp_path / "child"
     command = [sys.executable, "-c", COMMAND, str(tmp_path / "log"), compiler(child)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not (child.exists() and child.read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: child.exists() and child.read_text())
         process.send_signal(number)
         _, printed = process.communicate(timeout=60)
     assert process.returncode == code
     assert ("Stopped. To install Horovod, run the command again." in printed) == (number == signal.SIGINT)
-    wait_for_end(int(child.read_text()))
-
-
-def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while is_alive(pid):
-        assert time.monotonic() < deadline, "a process of the build is still alive"
-        time.sleep(0.05)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    wait_for(lambda: not is_alive(int(child.read_text())), what="the end of the compilers")

@@ -6,12 +6,12 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
+from tests.processes import is_alive
 from tests.written import all_written
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(sys.platform != "linux", reason="Linux")]
@@ -131,13 +131,6 @@ def pids(tmp_path):
 def living(folder):
     """Return those of the folder that live."""
     return [int(name) for name in os.listdir(folder) if is_alive(int(name))]
-
-
-def is_alive(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def filled(program, pids):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.node import frames
-from tests.node.driver import STUCK, Driven, cpu_seconds, is_alive, resident, until
-from tests.processes import executable
+from tests.node.driver import STUCK, Driven, cpu_seconds, resident, until
+from tests.processes import executable, is_alive
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
 #: Leaves a daemon of its own session behind, which tells its pid, and waits itself.

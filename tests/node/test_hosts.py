@@ -3,7 +3,8 @@
 import pytest
 
 from tests.hosts import needs_hosts
-from tests.node.driver import Driven, is_alive, until
+from tests.node.driver import Driven, until
+from tests.processes import is_alive
 
 pytestmark = needs_hosts
 

@@ -10,7 +10,8 @@ import pytest
 
 from distdl_jupyter.backends import mpirun
 from tests.hosts import needs_hosts
-from tests.node.driver import Driven, is_alive, until
+from tests.node.driver import Driven, until
+from tests.processes import is_alive
 
 RELAY = (sys.executable, "-m", "distdl_jupyter.node.mpi_rsh")
 

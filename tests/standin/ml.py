@@ -117,13 +117,6 @@ class MachineLearning:
         return {"subscription_id": SUBSCRIPTION, "resource_group": GROUP, "workspace": WORKSPACE, "compute": COMPUTE,
                 "environment": "registry.example/standin:1", "python": sys.executable}  # fmt: skip
 
-    def until(self, condition: Callable[[], Any], seconds: float = 90.0) -> Any:
-        until = time.monotonic() + seconds
-        while not (found := condition()):
-            assert time.monotonic() < until, "it did not happen in time"
-            time.sleep(0.05)
-        return found
-
     def preempt(self, job: Job) -> None:
         """Take the nodes away, as happens to low-priority ones."""
         job.preempted = True

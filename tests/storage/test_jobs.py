@@ -14,6 +14,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.storage import staging
 from distdl_jupyter.storage.staging import JobStaging
+from tests.conftest import wait_for
 
 
 @pytest.fixture
@@ -149,9 +150,7 @@ def test_a_job_is_canceled_while_its_data_is_on_the_way(home, cifar, blob, blob_
     blob.blob_at(blob_proxy.template)
     blob_proxy.add("part-", rate=2_000, times=999)
     job = distdl_jupyter.submit(seen, distributed_backend="plain", data={"train": cifar.place("cifar")})
-    until = time.monotonic() + 60
-    while not job.view().staging and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_for(lambda: job.view().staging)
     begin = time.monotonic()
     job.cancel()
     job.wait(60)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from distdl_jupyter import registry
@@ -11,6 +10,7 @@ from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
+from tests.conftest import wait_for
 
 
 def started(*launcher):
@@ -24,20 +24,12 @@ def started(*launcher):
     return cluster.start(spec, placement, plan, context)
 
 
-def ending(run):
-    until = time.monotonic() + 60
-    while not (exits := run.poll()):
-        assert time.monotonic() < until, "no exit was told"
-        time.sleep(0.05)
-    return exits
-
-
 def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
     monkeypatch.setattr(launcher_run, "_IDLE", 0.1)
     monkeypatch.setattr(launcher_run, "_PAUSE", 0.05)
     # The rank finds no payload, so it ends by itself; a moment before that it is seen.
     run = started("/bin/sh", "-c", '"$@"; sleep 600', "sh")
-    (only,) = ending(run)
+    (only,) = wait_for(run.poll)
     assert (only.rank, only.code) == (0, 137)
     assert only.evidence == "The launcher kept running after its last rank had ended, so it was stopped."
     assert run.alive() == []
@@ -48,14 +40,14 @@ def test_a_launcher_that_takes_its_time_before_the_first_rank_is_left_alone(monk
     monkeypatch.setattr(launcher_run, "_IDLE", 0.1)
     monkeypatch.setattr(launcher_run, "_PAUSE", 0.05)
     run = started("/bin/sh", "-c", "sleep 2; exit 4", "sh")
-    (only,) = ending(run)
+    (only,) = wait_for(run.poll)
     assert (only.code, only.evidence) == (4, "The launcher ended with code 4.")
     run.close()
 
 
 def test_a_launcher_begins_where_the_job_does_and_what_it_says_is_read_without_waiting():
     run = started("/bin/sh", "-c", "pwd >where; exit 4", "sh")
-    ending(run)
+    wait_for(run.poll)
     place = Path(run._nodes.nodes[0].directory)
     assert Path((place / "where").read_text().strip()) == place.resolve()
     (own,) = [stream for stream in run.streams if stream.rank is None]
