@@ -16,16 +16,16 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure.vm_sizes import vm_sizes
-    from distdl_jupyter.client import Job, attach, distributed, jobs, submit
     from distdl_jupyter.cluster_handles import add_cluster, clusters
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.space import choice, integers, loguniform, uniform
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.correctness import check
-    from distdl_jupyter.job_queue import queue
-    from distdl_jupyter.retention import prune
-    from distdl_jupyter.scaling import scale
-    from distdl_jupyter.sweeps import sweep
+    from distdl_jupyter.jobs.client import Job, attach, distributed, jobs, submit
+    from distdl_jupyter.jobs.job_queue import queue
+    from distdl_jupyter.jobs.retention import prune
+    from distdl_jupyter.studies.correctness import check
+    from distdl_jupyter.studies.scaling import scale, scaling
+    from distdl_jupyter.studies.sweeps import sweep
     from distdl_jupyter.tracking.messages import notifications
     from distdl_jupyter.widgets import azure_sign_in, launcher, panel
     from distdl_jupyter.worker.checkpoints import checkpoint_dir, should_checkpoint
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
 _HOMES = {
     "DistDLError": "core.errors",
     "InvalidSpec": "core.errors",
-    "Job": "client",
+    "Job": "jobs.client",
     "JobFailed": "core.errors",
     "JobNotFound": "core.errors",
     "JobSpec": "core.spec",
     "add_cluster": "cluster_handles",
-    "attach": "client",
+    "attach": "jobs.client",
     "azure_sign_in": "widgets",
-    "check": "correctness",
+    "check": "studies.correctness",
     "choice": "core.space",
     "checkpoint_dir": "worker.checkpoints",
     "data_path": "worker.data",
-    "distributed": "client",
+    "distributed": "jobs.client",
     "integers": "core.space",
-    "jobs": "client",
     "launcher": "widgets",
     "log": "worker.report",
     "loguniform": "core.space",
     "notifications": "tracking.messages",
     "panel": "widgets",
     "progress": "worker.report",
-    "prune": "retention",
-    "queue": "job_queue",
-    "scale": "scaling",
+    "prune": "jobs.retention",
+    "queue": "jobs.job_queue",
+    "scale": "studies.scaling",
+    "scaling": "studies.scaling",
     "shard": "worker.shard",
     "should_checkpoint": "worker.checkpoints",
-    "submit": "client",
-    "sweep": "sweeps",
+    "submit": "jobs.client",
+    "sweep": "studies.sweeps",
     "uniform": "core.space",
     "vm_sizes": "azure.vm_sizes",
 }
@@ -95,6 +95,7 @@ __all__ = [
     "prune",
     "queue",
     "scale",
+    "scaling",
     "shard",
     "should_checkpoint",
     "submit",
@@ -105,11 +106,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "clusters",
-        "ranks",
-        "scaling",
-    ):  # rooms of this package: the first can be called, the second has names of its own, the third both
+    if name in ("clusters", "jobs", "ranks"):  # packages: the first two can be called
         return importlib.import_module(f"distdl_jupyter.{name}")
     home = _HOMES.get(name)
     if home is None:

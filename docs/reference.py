@@ -22,12 +22,12 @@ import codes
 from IPython.core.interactiveshell import InteractiveShell
 
 import distdl_jupyter
-from distdl_jupyter import cli, registry
+from distdl_jupyter import cli
 from distdl_jupyter.azure.identity import KNOWN
 from distdl_jupyter.clusters.slurm.accounting import Allowed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
 from distdl_jupyter.clusters.ssh import command
-from distdl_jupyter.core import collectives, disk, failure, limits
+from distdl_jupyter.core import collectives, disk, failure, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server import openapi
@@ -66,7 +66,7 @@ SUBJECTS = {
     "clusters/spark": "Spark",
     "clusters/ssh": "SSH hosts",
     "clusters": "Clusters",
-    "cluster_configs": "Clusters",
+    "clusters/cluster_configs": "Clusters",
     "cluster_handles": "Clusters",
     "environment": "Installing",
     "core/failure": "A rank that failed",
@@ -84,11 +84,11 @@ SUBJECTS = {
     "ranks": "Persistent ranks",
     "capture": "Variables sent with a cell",
     "compat": "Code for other launchers",
-    "sweeps": "Sweeps",
+    "studies/sweeps": "Sweeps",
     "core/sweep": "Sweeps",
     "magic/sweep": "Sweeps",
-    "sweep_driver": "Sweeps",
-    "sweep_study": "Sweeps",
+    "studies/sweep_driver": "Sweeps",
+    "studies/sweep_study": "Sweeps",
     "cli/sweep": "Sweeps",
     "server": "The HTTP API",
 }

@@ -22,7 +22,7 @@ from distdl_jupyter import attach, jobs
 from distdl_jupyter.core.humanize import duration, number, percent, plural
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.environment.horovod import ConsoleProgress
-from distdl_jupyter.follow import Follower
+from distdl_jupyter.jobs.follow import Follower
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,7 @@
 import os
 import textwrap
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 
 #: A cluster that runs on this machine but speaks of machines of its own, some of which are down; it can be scaled.
 RACK = """

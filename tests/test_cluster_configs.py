@@ -6,7 +6,8 @@ import stat
 
 import pytest
 
-from distdl_jupyter import cluster_configs, submit
+from distdl_jupyter import submit
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from tests import plugin
 

@@ -9,15 +9,17 @@ import threading
 
 import pytest
 
-from distdl_jupyter import cli, client, ended_cache, studies
+from distdl_jupyter import cli
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.ended_cache import Ended
-from distdl_jupyter.follow import finalize_abandoned
-from distdl_jupyter.job_list import Listing
+from distdl_jupyter.jobs import client, study_rows
+from distdl_jupyter.jobs.follow import finalize_abandoned
+from distdl_jupyter.jobs.job_list import Listing
+from distdl_jupyter.views import ended_cache
+from distdl_jupyter.views.ended_cache import Ended
 from tests.finished import job
 
 
@@ -191,7 +193,7 @@ def test_processes_that_list_at_once_leave_whole_lines():
     for number in range(30):
         job(number)
     JobStore().ended.unlink()
-    code = "from distdl_jupyter import client; print(len(client.rows()))"
+    code = "from distdl_jupyter.jobs import client; print(len(client.rows()))"
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)]
     assert [int(one.communicate(timeout=120)[0]) for one in running] == [30] * 4
     known = Ended(JobStore().ended)
@@ -287,4 +289,4 @@ def test_a_sweep_folder_without_a_study_does_not_stop_the_list():
     sweeps = JobStore(kind="sweeps").jobs
     sweeps.mkdir()
     shutil.copytree(folder.path, sweeps / folder.id)
-    assert [row.id for row in studies.folded(client.rows())] == [folder.id]
+    assert [row.id for row in study_rows.folded(client.rows())] == [folder.id]

@@ -10,12 +10,13 @@ from datetime import timedelta
 import pytest
 
 import distdl_jupyter
-from distdl_jupyter import cli, jobs, prune, retention
+from distdl_jupyter import cli, jobs, prune
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.jobs import retention
 from tests import finished
 
 DAY = 86400

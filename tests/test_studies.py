@@ -3,9 +3,9 @@
 import dataclasses
 import time
 
-from distdl_jupyter import studies
 from distdl_jupyter.core.state import State
-from distdl_jupyter.job_list import Listing
+from distdl_jupyter.jobs import study_rows
+from distdl_jupyter.jobs.job_list import Listing
 from distdl_jupyter.views.job_table import RowGroup
 from tests.finished import job
 
@@ -23,23 +23,23 @@ def sweep(value):
 
 def test_a_job_of_no_study_stays_as_it_is():
     row = of(None, 0)
-    assert studies.rows([row]) == []
-    assert studies.folded([row]) == [row]
+    assert study_rows.rows([row]) == []
+    assert study_rows.folded([row]) == [row]
 
 
 def test_a_sweep_is_one_row_in_the_place_of_its_newest_trial():
     other = of(None, 9)
     runs = [of(sweep(0.9), 3), of(sweep(0.7), 2), of(sweep(None), 1, State.CANCELED)]
     runs[2] = dataclasses.replace(runs[2], says="Pruned: lower than the median at step 3")
-    (shown, rest) = studies.folded([runs[0], other, *runs[1:]])
+    (shown, rest) = study_rows.folded([runs[0], other, *runs[1:]])
     assert rest is other
-    assert studies.is_study(shown)
-    assert not any(map(studies.is_study, runs))
+    assert study_rows.is_study(shown)
+    assert not any(map(study_rows.is_study, runs))
     # Its folder is gone, so what is known stands in its trials.
     assert (shown.name, shown.state, shown.done, shown.total) == ("Sweep of digits", "completed", 3, 3)
     assert (shown.metric, shown.value, shown.says) == ("best acc", 0.9, "1 pruned")
     assert (shown.created, shown.ended) == (runs[-1].created, runs[0].ended)
-    (shown,) = studies.rows(runs[:2])
+    (shown,) = study_rows.rows(runs[:2])
     assert (shown.state, shown.says[:31]) == ("lost", "The folder of the sweep is gone")
 
 
@@ -50,16 +50,16 @@ def scale(value):
 def test_a_scaling_study_says_how_near_to_ideal_the_most_processes_come():
     runs = [of(scale(1500.0), 4, process_count_per_node=2), of(scale(1500.0), 3, process_count_per_node=2),
             of(scale(1000.0), 2, process_count_per_node=1), of(scale(1000.0), 1, process_count_per_node=1)]  # fmt: skip
-    (shown,) = studies.rows(runs)
+    (shown,) = study_rows.rows(runs)
     assert (shown.name, shown.state, shown.done, shown.total) == ("Scaling of digits", "completed", 2, 2)
     assert (shown.metric, shown.value) == ("% of ideal", 75)
     fast = [of(scale(3000.0), 7, process_count_per_node=2), of(scale(3000.0), 6, process_count_per_node=2)]
-    (unlike,) = studies.rows([*fast, *runs[2:]])
+    (unlike,) = study_rows.rows([*fast, *runs[2:]])
     assert (unlike.metric, unlike.value, unlike.done) == ("", None, 2)
     # The second run of the last point is missing, and none follows: it was ended.
-    (shown,) = studies.rows(runs[1:])
+    (shown,) = study_rows.rows(runs[1:])
     assert (shown.state, shown.done, shown.ended) == ("canceled", 1, runs[1].ended)
-    (shown,) = studies.rows([dataclasses.replace(runs[1], ended=time.time()), *runs[2:]])
+    (shown,) = study_rows.rows([dataclasses.replace(runs[1], ended=time.time()), *runs[2:]])
     assert (shown.state, shown.ended) == ("running", None)
-    (shown,) = studies.rows([of(scale(None), 5), *runs[2:]])
+    (shown,) = study_rows.rows([of(scale(None), 5), *runs[2:]])
     assert (shown.state, "made too few steps" in shown.says) == ("failed", True)

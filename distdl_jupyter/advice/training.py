@@ -6,8 +6,8 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from distdl_jupyter import registry
 from distdl_jupyter.advice.model import Advice, Case, PastJob, Request
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
 
 #: Starting ranks and meeting costs seconds each time; a run shorter than this has little to win from more processes.

@@ -42,9 +42,9 @@ from distdl_jupyter.views import job_table, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from distdl_jupyter.client import Job
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.scaling import ScalingShown
 
 #: Jobs that a list shows when not all are asked for.
@@ -264,12 +264,12 @@ def _add_other_flags(one: argparse.ArgumentParser) -> None:
 
 
 def _ls(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import client, studies
+    from distdl_jupyter.jobs import client, study_rows
 
     if chosen.json:
         print(json.dumps([_plain(job.view()) for job in client.jobs()], indent=1))
         return 0
-    every = studies.folded(client.rows())
+    every = study_rows.folded(client.rows())
     rows = every if chosen.all else every[:_NEWEST]
     if not rows:
         print("No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py")
@@ -366,7 +366,8 @@ def _rm(chosen: argparse.Namespace) -> int:
 
 
 def _submit(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import capture, client
+    from distdl_jupyter import capture
+    from distdl_jupyter.jobs import client
 
     _understand_launchers(chosen)
     if chosen.script is None:
@@ -383,7 +384,7 @@ def _submit(chosen: argparse.Namespace) -> int:
 
 def _scale(chosen: argparse.Namespace) -> int:
     if chosen.show:
-        from distdl_jupyter import scaling_study
+        from distdl_jupyter.studies import scaling_study
 
         found = scaling_study.find(chosen.show)
     else:
@@ -398,7 +399,8 @@ def _sweep(chosen: argparse.Namespace) -> int:
 
 
 def _measured(chosen: argparse.Namespace) -> ScalingShown:
-    from distdl_jupyter import capture, scaling
+    from distdl_jupyter import capture
+    from distdl_jupyter.studies import scaling
 
     if chosen.resume:
         return scaling.resume(chosen.resume)
@@ -415,7 +417,8 @@ def _measured(chosen: argparse.Namespace) -> ScalingShown:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import capture, correctness
+    from distdl_jupyter import capture
+    from distdl_jupyter.studies import correctness
 
     _understand_launchers(chosen)
     if chosen.script is None:
@@ -459,7 +462,7 @@ def _understand_launchers(chosen: argparse.Namespace) -> None:
 
 def _replaced_programs() -> dict[str, str]:
     """Return the programs that start processes as distdl submit does, with the backend that stands for each."""
-    from distdl_jupyter import registry
+    from distdl_jupyter.core import registry
 
     return {program: label for one in registry.backends() for program, label in one.replaces.items()}
 
@@ -529,7 +532,7 @@ def _given(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _follow(job: Job) -> int:
-    from distdl_jupyter import client
+    from distdl_jupyter.jobs import client
 
     try:
         for line in job.logs(follow=True):
@@ -554,7 +557,7 @@ def _value(text: str) -> Any:
 
 
 def _find(id_: str | None) -> Job:
-    from distdl_jupyter import client
+    from distdl_jupyter.jobs import client
 
     try:
         return client.attach(id_)

@@ -10,8 +10,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
 from distdl_jupyter.cli import computes
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.arguments import Parser, add_option

@@ -69,7 +69,8 @@ def _usage(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles, registry
+    from distdl_jupyter import cluster_handles
+    from distdl_jupyter.core import registry
     from distdl_jupyter.views import table
     from distdl_jupyter.views.clusters import cluster_rows
 
@@ -93,7 +94,7 @@ def _sizes(chosen: argparse.Namespace) -> int:
 
 
 def _create(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import registry
+    from distdl_jupyter.core import registry
     from distdl_jupyter.views.clusters import idle_cost_warning
 
     place = _place(chosen.name)
@@ -155,8 +156,8 @@ def _delete(chosen: argparse.Namespace) -> int:
 
 def _place(name: str) -> ClusterHandle:
     """Return a cluster whose kind can make machines. Raises ClusterNotFound, InvalidSpec."""
-    from distdl_jupyter import registry
     from distdl_jupyter.cluster_handles import ClusterHandle
+    from distdl_jupyter.core import registry
 
     place = ClusterHandle(name)
     if not registry.get("clusters", place.kind).can_create:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 
 def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:

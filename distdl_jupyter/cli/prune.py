@@ -23,7 +23,7 @@ def add_to(commands: Any) -> None:
 
 
 def _prune(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import retention
+    from distdl_jupyter.jobs import retention
 
     done = retention.prune(chosen.older, chosen.keep, dry_run=chosen.dry_run)
     print(done)

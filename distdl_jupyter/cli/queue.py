@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 
 def add_to(commands: Any, find: Callable[[str], Job]) -> None:
@@ -25,10 +25,10 @@ def add_to(commands: Any, find: Callable[[str], Job]) -> None:
 
 
 def _queue(chosen: argparse.Namespace, find: Callable[[str], Job]) -> int:
-    from distdl_jupyter import job_queue
     from distdl_jupyter.core.humanize import short_id
     from distdl_jupyter.core.options import ABOUT
     from distdl_jupyter.form.arguments import value_of
+    from distdl_jupyter.jobs import job_queue
 
     if chosen.first or chosen.priority:
         number, id_ = chosen.priority or (None, chosen.first)

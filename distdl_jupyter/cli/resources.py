@@ -13,7 +13,7 @@ from distdl_jupyter.node.resources import SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 
 def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:

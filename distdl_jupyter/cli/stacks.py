@@ -11,7 +11,7 @@ from distdl_jupyter.form import arguments
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 
 def add_to(commands: Any, find: Callable[[str | None], Job]) -> None:

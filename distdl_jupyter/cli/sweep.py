@@ -17,7 +17,7 @@ from distdl_jupyter.form import arguments
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.sweeps import Sweep
+    from distdl_jupyter.studies.sweeps import Sweep
 
 _EXAMPLE = "Example: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
 #: Seconds between two looks at a sweep that is followed.
@@ -39,8 +39,8 @@ def add_flags(one: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace, options: Mapping[str, Any]) -> int:
     """Carry the command out; ``options`` are those of each trial."""
-    from distdl_jupyter import sweep_study
-    from distdl_jupyter.sweeps import Sweep
+    from distdl_jupyter.studies import sweep_study
+    from distdl_jupyter.studies.sweeps import Sweep
 
     id_ = chosen.show or chosen.stop or chosen.resume or chosen.best
     if id_ is None:
@@ -69,8 +69,9 @@ def run(chosen: argparse.Namespace, options: Mapping[str, Any]) -> int:
 
 
 def _started(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
-    from distdl_jupyter import capture, sweeps
+    from distdl_jupyter import capture
     from distdl_jupyter.core import space
+    from distdl_jupyter.studies import sweeps
 
     if chosen.script is None or not chosen.param:
         raise InvalidSpec(
@@ -94,7 +95,7 @@ def _started(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
 
 def follow(found: Sweep) -> int:
     """Print a line for each trial that ends, and then the sweep; return the exit code."""
-    from distdl_jupyter import sweeps
+    from distdl_jupyter.studies import sweeps
     from distdl_jupyter.views.sweep import word
 
     known: set[int] = set()

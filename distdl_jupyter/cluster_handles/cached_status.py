@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.cluster_handles import status
 from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.views.clusters import has_errors
 
 #: Seconds for which nodes, and checks without a red row, are good enough for a form.

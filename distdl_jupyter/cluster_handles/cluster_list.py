@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distdl_jupyter import cluster_configs, registry
-from distdl_jupyter.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, PluginUnavailable
 from distdl_jupyter.core.humanize import plural

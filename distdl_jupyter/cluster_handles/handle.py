@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from distdl_jupyter import cluster_configs
-from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.cluster_handles import cluster_list, provision, status
 from distdl_jupyter.cluster_handles.status import ClusterStatus
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import InvalidSpec, explain_interrupt
 from distdl_jupyter.views import clusters as views
@@ -224,6 +224,6 @@ def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
 
 def active_jobs(name: str) -> list[object]:
     """Return the jobs on a cluster that have not ended."""
-    from distdl_jupyter import client
+    from distdl_jupyter.jobs import client
 
     return [job for job in client.jobs() if not job.state.ended and job.spec.compute_target == name]

@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distdl_jupyter import cluster_configs, registry
-from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.cluster_handles import status
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import Cluster
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 from distdl_jupyter.core.humanize import plural
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter import registry
-from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.base import Check, Cluster, NodeInfo
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.machines import Machines
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 
 #: The problem of a cluster whose machines can be made from here, and are not there.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 
 def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Job:
@@ -19,9 +19,9 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
     An interrupt cancels the job. Raises what ``submit`` raises, JobFailed, and TypeError for keyword arguments of a
     script.
     """
-    from distdl_jupyter import client  # ranks may import what calls this, and do not need it
     from distdl_jupyter.core.errors import explain
     from distdl_jupyter.core.humanize import short_id
+    from distdl_jupyter.jobs import client  # ranks may import what calls this, and do not need it
 
     if callable(what):
         job = client.submit(what, args, kwargs, **options)

@@ -21,7 +21,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker import report
 
 if TYPE_CHECKING:
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 #: Arguments of an estimator that are options of ``submit`` under the same name.
 _SAME = ("vm_size", "pip_packages", "conda_packages", "environment_variables", "max_run_duration_seconds")
@@ -108,7 +108,8 @@ class Experiment:
 
     def submit(self, config: PyTorch) -> Run:
         """Start a job with the name of the experiment and return at once. Raises what ``submit`` raises."""
-        from distdl_jupyter import capture, client  # ranks import this module, and need neither
+        from distdl_jupyter import capture
+        from distdl_jupyter.jobs import client  # ranks import this module, and need neither
 
         code = capture.capture_script(config.entry_script, config.source_directory, config.script_params)
         # With it, ranks fill in variables in arguments.
@@ -128,7 +129,7 @@ class Run:
     @property
     def job(self) -> Job:
         """The handle of the job. Raises JobNotFound."""
-        from distdl_jupyter import client
+        from distdl_jupyter.jobs import client
 
         return client.attach(self.id)
 

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from distdl_jupyter import capture, client
+from distdl_jupyter import capture
 from distdl_jupyter.core.aliases import override
 from distdl_jupyter.core.data import VARIABLE
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.jobs import client
 
 #: The backend for each type of toolkit settings.
 _BACKENDS = {"horovodSettings": "horovod-gloo", "customToolkitSettings": "horovod-gloo", "pyTorchSettings": "torch"}

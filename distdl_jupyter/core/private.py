@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import DiskRefused
+from distdl_jupyter.node import permissions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,6 @@ from pathlib import Path
 
 import psutil
 
-from distdl_jupyter import permissions
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import PluginUnavailable
@@ -37,6 +36,7 @@ from distdl_jupyter.core.machine import cores
 from distdl_jupyter.environment import patches, toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
+from distdl_jupyter.node import permissions
 
 Progress = Callable[[str], None]
 

@@ -17,11 +17,12 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from distdl_jupyter import jobspec, registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES, OTHER_FLAGS, TOTALS, unknown
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.jobs import jobspec
 
 _MASK = "•••"
 _ID = "id of the job, or the last part of it"

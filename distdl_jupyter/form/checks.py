@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import cluster_configs, jobspec, preflight, registry
-from distdl_jupyter.core import space
+from distdl_jupyter import preflight
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.data import DataSource, sources
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import check_name
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.form.schema import FormCheck, FormChecks
+from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.preflight import Check, Finding, Report
 
 if TYPE_CHECKING:

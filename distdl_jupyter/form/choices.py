@@ -12,7 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from distdl_jupyter import azure, cluster_configs, cluster_handles, registry
+from distdl_jupyter import azure, cluster_handles
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS
 from distdl_jupyter.form.schema import BackendChoice, BackendOption, ClusterChoice, FormChoices, QueueField

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 
 BATCH_NAMES = ("batch_size", "batch", "train_batch_size", "per_device_batch_size")
 RATE_NAMES = ("lr", "learning_rate", "base_lr")

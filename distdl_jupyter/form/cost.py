@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distdl_jupyter import cluster_configs, registry
 from distdl_jupyter.azure import prices
 from distdl_jupyter.azure.prices import Price
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
 from distdl_jupyter.form.schema import CostNow

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import cluster_configs, jobspec, registry
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.data import blob_place, place
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.form import datalook, datarows
 from distdl_jupyter.form.datalook import Found, Look
 from distdl_jupyter.form.schema import DataAnswer, DataNow
+from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.preflight import Check, Finding
 
 if TYPE_CHECKING:

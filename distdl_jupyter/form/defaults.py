@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distdl_jupyter import azure, cluster_configs, registry
+from distdl_jupyter import azure
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import datarows

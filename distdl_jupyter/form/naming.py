@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import cluster_configs, registry
 from distdl_jupyter.cluster_handles import ClusterHandle, provision
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry
 from distdl_jupyter.views import plugins
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ Only of clusters whose nodes are other machines: of this machine the form's chec
 
 from __future__ import annotations
 
-from distdl_jupyter import cluster_configs, registry
 from distdl_jupyter.cluster_handles import status
 from distdl_jupyter.cluster_handles.cached_status import CachedStatus, cached_status
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form.schema import ClusterNow
 from distdl_jupyter.views.clusters import merge_hosts

@@ -19,8 +19,8 @@ import msgspec
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs.readers import Reading
 from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
-from distdl_jupyter.readers import Reading
 from distdl_jupyter.views import card, curve, job_page, resources, step_times
 from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.wire import encode

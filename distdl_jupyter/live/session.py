@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.readers import Reading
+    from distdl_jupyter.jobs.readers import Reading
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from distdl_jupyter.magic.session import Session, short_errors
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.correctness import ComparisonShown
     from distdl_jupyter.views.scaling import ScalingShown
 
@@ -51,7 +51,7 @@ class CellMagic:
 
     def run(self, name: str, line: str, cell: str) -> Any:
         """Run one cell; returns rank 0's value when it waits, else None."""
-        from distdl_jupyter import client
+        from distdl_jupyter.jobs import client
 
         chosen = cell_parser(name).parse(line)
         out = identifier(getattr(chosen, "out", None))
@@ -81,7 +81,7 @@ class CellMagic:
         self, draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any], out: str | None
     ) -> ScalingShown:
         """Measure the cell on several numbers of processes."""
-        from distdl_jupyter import scaling
+        from distdl_jupyter.studies import scaling
 
         found = scaling.of_options(draft, scaling.numbers(chosen.scale), options)
         if out:
@@ -90,7 +90,7 @@ class CellMagic:
 
     def _check(self, draft: CapturedCode, options: dict[str, Any], out: str | None) -> ComparisonShown:
         """Check whether the cell is right on several ranks."""
-        from distdl_jupyter import correctness
+        from distdl_jupyter.studies import correctness
 
         found = correctness.of_draft(draft, **options)
         if out:
@@ -163,7 +163,7 @@ def _wait(job: Job) -> Any:
     The first interrupt cancels a job on this machine, the second kills it, the third leaves it alone; a job elsewhere
     goes on after the first.
     """
-    from distdl_jupyter import client
+    from distdl_jupyter.jobs import client
 
     interrupts = obeyed = 0
     while True:

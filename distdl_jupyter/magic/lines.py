@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import cluster_configs, registry
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural, short_id
@@ -19,9 +20,9 @@ from distdl_jupyter.magic.topics import TOPICS
 from distdl_jupyter.views.job_table import JobTable
 
 if TYPE_CHECKING:
-    from distdl_jupyter.client import Job
     from distdl_jupyter.cluster_handles import Checks, ClusterList
     from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.correctness import ComparisonShown
     from distdl_jupyter.views.profile import ProfileShown
@@ -56,9 +57,9 @@ class LineMagics:
         }
 
     def _jobs(self, chosen: argparse.Namespace) -> JobTable:
-        from distdl_jupyter import client, studies
+        from distdl_jupyter.jobs import client, study_rows
 
-        rows = studies.folded(client.rows())
+        rows = study_rows.folded(client.rows())
         shown = rows if chosen.all else rows[:_NEWEST]
         return JobTable(shown, older=len(rows) - len(shown))
 
@@ -85,7 +86,7 @@ class LineMagics:
             _say(_line(line, many=many))
 
     def _check(self, chosen: argparse.Namespace) -> ComparisonShown:
-        from distdl_jupyter import correctness
+        from distdl_jupyter.studies import correctness
 
         return correctness.of_job(self._session.job(chosen.id), steps=chosen.steps)
 

@@ -16,7 +16,7 @@ from distdl_jupyter.form.arguments import HelpRequested, with_flags
 from distdl_jupyter.magic.current_ranks import CurrentRanks
 
 if TYPE_CHECKING:
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 
 class Session:
@@ -37,7 +37,7 @@ class Session:
 
         Raises JobNotFound.
         """
-        from distdl_jupyter import client
+        from distdl_jupyter.jobs import client
 
         return client.attach(job_id or self._newest or None)
 

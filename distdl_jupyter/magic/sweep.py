@@ -30,7 +30,7 @@ class SweepMagic:
 
     def run(self, line: str, cell: str) -> None:
         """Start the sweep of a cell and show it."""
-        from distdl_jupyter import sweeps
+        from distdl_jupyter.studies import sweeps
 
         parser = sweep_parser()
         parser.answer_help(line.split())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 from distdl_jupyter.node.workdir import DEFAULT_BASE
 
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")

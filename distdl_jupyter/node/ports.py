@@ -15,7 +15,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 
 LOW, HIGH = 20_000, 32_000
 

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 
 #: The named pipe that the run's owner holds open, and that every rank watches.
 LIFELINE = "alive"

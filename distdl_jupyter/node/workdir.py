@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 
 DEFAULT_BASE = "~/.cache/distdl"
 #: What ranks write; kept when a job ends without anybody who collects it.

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import TIMES, count
 from distdl_jupyter.core.spec import JobSpec

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from distdl_jupyter import client
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning, explain
+from distdl_jupyter.jobs import client
 from distdl_jupyter.ranks import found, request
 from distdl_jupyter.ranks.session import OnWait, Ranks
 

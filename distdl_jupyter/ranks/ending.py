@@ -6,16 +6,17 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import registry, results
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import results
 from distdl_jupyter.ranks.found import stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 _TIMEOUT = 15.0
 #: Seconds in which another supervisor takes the place of one that was killed.

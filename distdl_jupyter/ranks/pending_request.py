@@ -20,7 +20,7 @@ from distdl_jupyter.ranks.link import Gone, Link
 from distdl_jupyter.ranks.turn import busy
 
 if TYPE_CHECKING:
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.worker.serving.frames import Message
 
 #: Seconds between two looks at the log: the first while a short cell runs, the last while a long one does.

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import preflight, registry
+from distdl_jupyter import preflight
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.ranks import request
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 #: Seconds between two looks whether the ranks listen.
 _POLL = 0.01

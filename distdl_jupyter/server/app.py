@@ -16,7 +16,7 @@ from distdl_jupyter.server import lazy_routes
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
-    from distdl_jupyter.job_list import Listing
+    from distdl_jupyter.jobs.job_list import Listing
     from distdl_jupyter.server.cluster_status_cache import ClusterStatusCache
     from distdl_jupyter.server.sources import Sources
 
@@ -83,7 +83,7 @@ class DistDLApp(ExtensionApp):
     @functools.cached_property
     def listing(self) -> Listing:
         """All jobs as rows."""
-        from distdl_jupyter.job_list import Listing
+        from distdl_jupyter.jobs.job_list import Listing
 
         return Listing()
 
@@ -135,8 +135,8 @@ class DistDLApp(ExtensionApp):
             await asyncio.sleep(_PRUNED)
 
     def _prune(self) -> None:
-        from distdl_jupyter import retention
         from distdl_jupyter.core.errors import DistDLError
+        from distdl_jupyter.jobs import retention
 
         try:
             done = retention.prune_daily(self.prune_older or None, self.prune_keep)

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.cluster_handles import status
 from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 
 #: Seconds that a request waits for a cluster that is not known yet, and for one of which the last state is.
 FIRST, AGAIN = 1.5, 0.3

@@ -6,9 +6,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import cluster_configs, cluster_handles, job_queue
+from distdl_jupyter import cluster_handles
 from distdl_jupyter.cluster_handles import provision, status
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import humanize
+from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.server.base import Handler, answers, executes
 from distdl_jupyter.server.schema import (
     CheckCluster,
@@ -25,12 +27,12 @@ from distdl_jupyter.views.clusters import has_errors, merge_hosts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distdl_jupyter.cluster_configs import ClusterConfig
     from distdl_jupyter.cluster_handles import ClusterStatus
     from distdl_jupyter.clusters.base import NodeInfo
-    from distdl_jupyter.ended_cache import Listed
-    from distdl_jupyter.job_queue import InUse
+    from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+    from distdl_jupyter.jobs.job_queue import InUse
     from distdl_jupyter.server.app import DistDLApp
+    from distdl_jupyter.views.ended_cache import Listed
 
 
 async def shown(app: DistDLApp, wanted: Sequence[ClusterConfig] | None = None) -> tuple[Cluster, ...]:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import environment
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.ended_cache import listed
-from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.jobs.readers import CurveReader
 from distdl_jupyter.server.base import Handler, answers
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.schema import CompareQuery, Comparison
 from distdl_jupyter.views import compare
+from distdl_jupyter.views.ended_cache import listed
 
 if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, ended_cache, job_queue
 from distdl_jupyter.core import environment
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.state import State
-from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.jobs import client, job_queue
+from distdl_jupyter.jobs.readers import CurveReader
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
 from distdl_jupyter.server.schema import (
@@ -24,15 +24,15 @@ from distdl_jupyter.server.schema import (
     Result,
     TimeQuery,
 )
-from distdl_jupyter.views import card, checkpoints, job_page
+from distdl_jupyter.views import card, checkpoints, ended_cache, job_page
 from distdl_jupyter.views.correctness import job_check
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.schema import JobCheck, JobDetail, JobTime
 from distdl_jupyter.views.step_times import job_time
 
 if TYPE_CHECKING:
-    from distdl_jupyter.ended_cache import Listed
-    from distdl_jupyter.readers import Reading
+    from distdl_jupyter.jobs.readers import Reading
+    from distdl_jupyter.views.ended_cache import Listed
 
 
 def attached(id_: str) -> client.Job:
@@ -54,7 +54,7 @@ class Jobs(Handler):
         """Run source text as a cell on every rank."""
         job = client.attach(await submitting.started(self, body))
         if body.check:
-            from distdl_jupyter import correctness  # a server that shows jobs captures no code
+            from distdl_jupyter.studies import correctness  # a server that shows jobs captures no code
 
             correctness.finish_later(job)
         return await self.run_in_thread(row_of, job)
@@ -136,7 +136,7 @@ class CheckOfJob(Handler):
     @answers(JobCheck, refuses=(404,))
     async def get(self, id_: str) -> JobCheck:
         """Return the progress and the findings of a check."""
-        from distdl_jupyter import correctness
+        from distdl_jupyter.studies import correctness
 
         return await self.run_in_thread(lambda: job_check(correctness.standing(attached(id_))))
 
@@ -144,7 +144,7 @@ class CheckOfJob(Handler):
     @executes
     async def post(self, id_: str) -> JobRow:
         """Check the code of a job with short runs on several ranks and on one process."""
-        from distdl_jupyter import correctness
+        from distdl_jupyter.studies import correctness
 
         job = await self.slowly(lambda: correctness.start_again(attached(id_)))
         correctness.finish_later(job)

@@ -11,7 +11,7 @@ from distdl_jupyter.core import parts
 from distdl_jupyter.core.humanize import clock
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
-from distdl_jupyter.follow import Follower
+from distdl_jupyter.jobs.follow import Follower
 from distdl_jupyter.server.base import Handler, answers, checked_id
 from distdl_jupyter.server.jobs import attached
 from distdl_jupyter.server.messages import CurveQuery, LogQuery, MetricSeries, MetricsList, MetricsQuery, RankSeries
@@ -23,7 +23,7 @@ from distdl_jupyter.views.schema import Curve, LogChanges
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distdl_jupyter.readers import Reading
+    from distdl_jupyter.jobs.readers import Reading
 
 
 class JobLog(Handler):

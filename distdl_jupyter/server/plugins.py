@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from distdl_jupyter import registry
 from distdl_jupyter.advice import Request, advise
 from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, prices, successor_of
-from distdl_jupyter.core import gpus
+from distdl_jupyter.core import gpus, registry
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.form.history import past_jobs
 from distdl_jupyter.server.base import Handler, answers, reads

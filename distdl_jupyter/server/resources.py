@@ -10,7 +10,7 @@ from distdl_jupyter.views import resources
 from distdl_jupyter.views.schema import Resources
 
 if TYPE_CHECKING:
-    from distdl_jupyter.readers import Reading
+    from distdl_jupyter.jobs.readers import Reading
 
 
 class JobResources(Handler):

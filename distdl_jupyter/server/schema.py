@@ -15,7 +15,7 @@ from distdl_jupyter.advice import Advice
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.options import MAX_PROCESSES, MOST_PRIORITY
-from distdl_jupyter.job_queue import InUse
+from distdl_jupyter.jobs.job_queue import InUse
 from distdl_jupyter.views.job_table import JobRow, StateName
 from distdl_jupyter.views.schema import CheckpointRow, ComparisonRow, Curve, FailureCard, Plugin
 from distdl_jupyter.views.wire import Request

@@ -14,10 +14,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from distdl_jupyter import studies
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.jobs import study_rows
 from distdl_jupyter.live.job import LiveJob
 from distdl_jupyter.server.clusters import shown
 from distdl_jupyter.server.messages import JobsMessage
@@ -169,7 +169,7 @@ class ListSource(Source):
 
     def _rows_of_now(self) -> dict[str, JobRow]:
         jobs = [one.row for one in self._app.listing.known()]
-        return {row.id: row for row in (*jobs, *studies.rows(jobs))}
+        return {row.id: row for row in (*jobs, *study_rows.rows(jobs))}
 
     def _take(self, rows: dict[str, JobRow]) -> bool:
         mark = self.mark + 1
@@ -184,7 +184,7 @@ class ListSource(Source):
 
     def message(self, since: int, key: str) -> JobsMessage:
         """Return what changed since a mark; 0 is the whole list."""
-        rows = [row for _, row in self._rows.values() if not studies.is_study(row)]
+        rows = [row for _, row in self._rows.values() if not study_rows.is_study(row)]
         return JobsMessage(
             rows=tuple(row for mark, row in self._rows.values() if mark > since),
             removed=tuple(id_ for id_, mark in self._removed.items() if mark > since) if since else (),

@@ -18,10 +18,10 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import submit_process
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed, PluginUnavailable
 from distdl_jupyter.core.machine import requirement
+from distdl_jupyter.server import submit_process
 from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import sweep_study
 from distdl_jupyter.server import submitting
 from distdl_jupyter.server.base import Handler, answers, checked_id, executes
 from distdl_jupyter.server.jobs import row_of
 from distdl_jupyter.server.schema import BestOfSweep, NewSweep
+from distdl_jupyter.studies import sweep_study
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.schema import SweepPanel
 
 if TYPE_CHECKING:
-    from distdl_jupyter.sweeps import Sweep
+    from distdl_jupyter.studies.sweeps import Sweep
 
 
 def _sweep(id_: str) -> Sweep:
-    from distdl_jupyter.sweeps import Sweep  # with what captures code, which a server needs for nothing else
+    from distdl_jupyter.studies.sweeps import Sweep  # with what captures code, which a server needs for nothing else
 
     return Sweep(sweep_study.find(checked_id(id_)))
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 from distdl_jupyter.node.staging.cache import Cache
 from distdl_jupyter.node.staging.failure import Failure, masked
 from distdl_jupyter.stager.progress import Progress

@@ -14,8 +14,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from distdl_jupyter import registry
-from distdl_jupyter.core import locks, signals
+from distdl_jupyter.core import locks, registry, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node.processes import adopt_orphans

@@ -21,10 +21,9 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from distdl_jupyter import permissions
 from distdl_jupyter.core import disk, disk_reserve, events, limits, locks
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.node import processes
+from distdl_jupyter.node import permissions, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,9 +15,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from distdl_jupyter import registry
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.queue import AFTER

@@ -9,8 +9,7 @@ import time
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
-from distdl_jupyter.core import events
+from distdl_jupyter.core import events, registry
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.queue import AFTER, QueueView, reason, was_moved

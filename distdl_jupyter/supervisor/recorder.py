@@ -306,7 +306,7 @@ class EventRecorder:
         if self.step_times is not None:
             self.step_times.close()
         if self.view.state.ended and written:
-            from distdl_jupyter import ended_cache  # what only an end needs is no part of a job's start
+            from distdl_jupyter.views import ended_cache  # what only an end needs is no part of a job's start
 
             ended_cache.leave(self.folder, self.view, self.spec)
 

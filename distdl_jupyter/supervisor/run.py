@@ -12,8 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import registry
-from distdl_jupyter.core import environment, events, logfile
+from distdl_jupyter.core import environment, events, logfile, registry
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost

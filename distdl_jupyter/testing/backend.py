@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Placement, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id

@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.environment import HASH_SEED
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Placement, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id

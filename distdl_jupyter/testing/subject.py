@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.node import processes
 from distdl_jupyter.testing.listener import Listener
 from distdl_jupyter.testing.sample import Sample

@@ -11,7 +11,7 @@ import types
 import typing
 from typing import Any
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.views.schema import Plugin
 

@@ -75,7 +75,7 @@ class ScalingShown(Scaling):
         where a secret variable is missing, and what ``scale`` does.
         """
         # By name: what drives a study stands above this floor.
-        found: ScalingShown = importlib.import_module("distdl_jupyter.scaling").resume(self.id)
+        found: ScalingShown = importlib.import_module("distdl_jupyter.studies.scaling").resume(self.id)
         return found
 
     @property

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder

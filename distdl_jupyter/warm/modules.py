@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.warm import preconditions
 from distdl_jupyter.warm.env_recorder import Recorder
 from distdl_jupyter.worker.import_recorder import installed_roots
@@ -22,7 +22,7 @@ _OWN = (
     "distdl_jupyter.clusters.local",
     "distdl_jupyter.clusters.agents.launcher_run",
     "distdl_jupyter.clusters.local_node",
-    "distdl_jupyter.ended_cache",
+    "distdl_jupyter.views.ended_cache",
     "distdl_jupyter.worker.rank",
     "distdl_jupyter.worker.failure",
     "distdl_jupyter.worker.watch.lost_peer",

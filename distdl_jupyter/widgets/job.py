@@ -28,8 +28,8 @@ from distdl_jupyter.widgets.widget import PageWidget, made_for_page
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.client import Job
-    from distdl_jupyter.readers import Reading
+    from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.jobs.readers import Reading
     from distdl_jupyter.views.schema import JobProfile, LogChanges, Stacks
     from distdl_jupyter.widgets.widget import Calls
 

@@ -23,8 +23,8 @@ from distdl_jupyter.views import azure, requests
 from distdl_jupyter.widgets.widget import PageWidget, made_for_page
 
 if TYPE_CHECKING:
-    from distdl_jupyter.client import Job
-    from distdl_jupyter.sweeps import Sweep
+    from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.studies.sweeps import Sweep
     from distdl_jupyter.widgets.widget import Calls
 
 
@@ -76,7 +76,8 @@ class LaunchForm(PageWidget):
 
     def submit(self, request: FormRequest | None = None) -> Job | Sweep:
         """Start a job, or a sweep, with what the form shows. Raises what ``client.submit`` and ``sweep`` raise."""
-        from distdl_jupyter import client, sweeps
+        from distdl_jupyter.jobs import client
+        from distdl_jupyter.studies import sweeps
 
         chosen = self.state(request).chosen
         variables = variables_of(self._form, self._request)
@@ -126,7 +127,7 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
         return self.form.submit()
 
     def _show(self, started: Job | Sweep) -> None:
-        from distdl_jupyter.client import Job
+        from distdl_jupyter.jobs.client import Job
         from distdl_jupyter.widgets import panel, sweep
 
         if isinstance(started, Job):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import pictures, stacks
 from distdl_jupyter.core.errors import JobNotFound, PluginUnavailable
-from distdl_jupyter.follow import SummaryReader
-from distdl_jupyter.readers import Reading
+from distdl_jupyter.jobs.follow import SummaryReader
+from distdl_jupyter.jobs.readers import Reading
 from distdl_jupyter.saved import job as saved
 from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.widgets.widget import cell_id
@@ -25,8 +25,8 @@ from distdl_jupyter.widgets.widget import cell_id
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from distdl_jupyter.client import Job
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.saved.job import ShownPicture
     from distdl_jupyter.widgets.job import JobPanel
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from distdl_jupyter import registry
 from distdl_jupyter.backends import mpirun
 from distdl_jupyter.backends.mpirun import command, first_exit
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.spec import JobSpec

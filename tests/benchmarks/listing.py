@@ -40,7 +40,7 @@ PYTHON = {
 }
 PROGRAM = """
 import json, os, sys, time
-from distdl_jupyter import client, job_list
+from distdl_jupyter.jobs import client, job_list
 from distdl_jupyter.views import job_table
 begun = time.perf_counter()
 {code}

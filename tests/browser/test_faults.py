@@ -9,8 +9,8 @@ import psutil
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter import client
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
 from tests.browser import pages
 from tests.browser.conftest import TIMEOUT, Book, Lab

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter import client
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.jobs import client
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.conftest import until_gone, wait_for

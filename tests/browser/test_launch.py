@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter import client
+from distdl_jupyter.jobs import client
 from distdl_jupyter.widgets.launch import LaunchForm
 from tests.browser import pages
 from tests.browser.pages import card, says, total

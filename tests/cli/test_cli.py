@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import cli, client, jobs
+from distdl_jupyter import cli, jobs
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client
 from tests.conftest import wait_for
 from tests.processes import distdl
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import attach, check, client, jobs, submit
+from distdl_jupyter import attach, check, jobs, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.core import correctness
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import new_id
-from distdl_jupyter.correctness import standing
+from distdl_jupyter.jobs import client
+from distdl_jupyter.studies.correctness import standing
 from tests.client import checked, checked_data, scaled
 
 pytestmark = pytest.mark.timeout(600)

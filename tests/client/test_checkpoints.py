@@ -2,11 +2,12 @@
 
 import pytest
 
-from distdl_jupyter import attach, client, rerun, submit
+from distdl_jupyter import attach, submit
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.jobs import client, rerun
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.timeout(200)

@@ -7,7 +7,7 @@ import pytest
 from distdl_jupyter import jobs, submit
 from distdl_jupyter.cli import show
 from distdl_jupyter.core import humanize
-from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.jobs.readers import CurveReader
 from distdl_jupyter.saved import words
 from distdl_jupyter.views import curve
 

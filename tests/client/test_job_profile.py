@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from distdl_jupyter import client
 from distdl_jupyter.core import profiles
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client
 from tests.conftest import wait_for
 from tests.profiled import begun, check, sleeps, train
 

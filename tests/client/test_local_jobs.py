@@ -629,7 +629,7 @@ def test_a_launch_that_fails_before_it_is_shown_leaves_no_folder(monkeypatch, di
     def fail(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("distdl_jupyter.client._write_beginning", fail)
+    monkeypatch.setattr("distdl_jupyter.jobs.client._write_beginning", fail)
     with pytest.raises(DiskRefused, match=r"No space left on device\. Free space on that disk"):
         submit(lambda: 1)
     assert list((distdl_home / "jobs").iterdir()) == []

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from distdl_jupyter import client
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.job_list import Listing
+from distdl_jupyter.jobs import client
+from distdl_jupyter.jobs.job_list import Listing
 from distdl_jupyter.ranks import beginning, found
 from distdl_jupyter.views.card import card
 from tests import finished

@@ -17,7 +17,7 @@ from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.job_queue import prioritize
+from distdl_jupyter.jobs.job_queue import prioritize
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor.launch import BackgroundCall
 from distdl_jupyter.supervisor.recorder import EventRecorder

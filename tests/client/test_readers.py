@@ -7,8 +7,8 @@ import pytest
 from distdl_jupyter.core.log import fold
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.follow import Follower, SummaryReader
-from distdl_jupyter.readers import CurveReader, Reading
+from distdl_jupyter.jobs.follow import Follower, SummaryReader
+from distdl_jupyter.jobs.readers import CurveReader, Reading
 from tests.conftest import wait_for
 from tests.widgets import recorded
 from tests.written import all_written

@@ -5,14 +5,14 @@ import pickle
 
 import pytest
 
-from distdl_jupyter.client import Job
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, LaunchFailed, ResultUnavailable
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.results import _ending
+from distdl_jupyter.jobs.client import Job
+from distdl_jupyter.jobs.results import _ending
 from distdl_jupyter.supervisor.reports import is_valid
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import Sources

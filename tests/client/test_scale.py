@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import client, jobs, scale, scaling, scaling_study, studies
+from distdl_jupyter import jobs, scale, scaling
 from distdl_jupyter.cli import main
 from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.node import processes
+from distdl_jupyter.studies import scaling_study
+from distdl_jupyter.studies.scaling import numbers
 from distdl_jupyter.supervisor.launch import BackgroundCall
 from distdl_jupyter.tracking import settings
 from tests.client import scaled
@@ -61,9 +64,9 @@ def test_a_function_that_trains_nothing_or_fails_is_told(distdl_home):
 
 
 def test_the_numbers_of_a_line_are_read():
-    assert scaling.numbers("1,2, 4") == [1, 2, 4]
+    assert numbers("1,2, 4") == [1, 2, 4]
     with pytest.raises(InvalidSpec, match="'1,b' is not a list of numbers of processes"):
-        scaling.numbers("1,b")
+        numbers("1,b")
 
 
 SCRIPT = """
@@ -192,7 +195,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     assert {job.spec.process_count for job in new} == {2}
     assert again.points[1].runs == len(new)
     assert {job.spec.group.id for job in new} == {found.id}
-    assert {row.state for row in studies.rows(client.rows())} == {"completed"}
+    assert {row.state for row in study_rows.rows(client.rows())} == {"completed"}
     with pytest.raises(JobNotRunning, match="All 2 points"):
         again.resume()
     wait_for(lambda: len(endpoint.posts) > 1, what="the message of its end")

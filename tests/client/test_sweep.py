@@ -12,7 +12,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from distdl_jupyter import client, jobs, loguniform, studies, sweep, sweep_study, sweeps
+from distdl_jupyter import jobs, loguniform, sweep
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import (
     DiskRefused,
@@ -26,6 +26,8 @@ from distdl_jupyter.core.errors import (
     ResultUnavailable,
 )
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client, study_rows
+from distdl_jupyter.studies import sweep_study, sweeps
 from tests.client import swept
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
@@ -55,7 +57,7 @@ def driver(found):
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_bytes().decode().split("\0")
-            if "distdl_jupyter.sweep_driver" in words and folder in words:
+            if "distdl_jupyter.studies.sweep_driver" in words and folder in words:
                 return int(path.parent.name)
     return None
 
@@ -208,7 +210,7 @@ def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
         if pid := driver(found):
             kill(pid)
     assert found.state is State.LOST
-    (row,) = studies.folded(client.rows())
+    (row,) = study_rows.folded(client.rows())
     assert (row.id, row.name, row.state, row.done, row.total) == (found.id, "Sweep of digits", "lost", 0, 2)
     assert row.says == f"{found.study.problem} {found.study.hint}"
     assert row.says.startswith("The process that controls the sweep died 4 times in a row.")

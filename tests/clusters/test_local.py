@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-from distdl_jupyter import registry, submit
+from distdl_jupyter import submit
 from distdl_jupyter.clusters import local
 from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan, Service

@@ -27,7 +27,7 @@ def test_another_source_gives_another_digest(tmp_path):
 def test_all_sources_travel_and_nothing_that_is_built():
     names = zipfile.ZipFile(io.BytesIO(package.built().content)).namelist()
     assert "distdl_jupyter/worker/rank.py" in names
-    assert "distdl_jupyter/client.py" in names
+    assert "distdl_jupyter/jobs/client.py" in names
     assert {Path(name).suffix for name in names} == {".py"}
     assert len(package.built().content) < 1_600_000
 

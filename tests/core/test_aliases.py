@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES, resolve
 from distdl_jupyter.core.errors import InvalidSpec
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from distdl_jupyter import registry, submit
+from distdl_jupyter import submit
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.core import gpus
+from distdl_jupyter.core import gpus, registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State

@@ -16,8 +16,8 @@ from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.follow import Follower, SummaryReader
-from distdl_jupyter.readers import Reading
+from distdl_jupyter.jobs.follow import Follower, SummaryReader
+from distdl_jupyter.jobs.readers import Reading
 from tests.written import all_written
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)

@@ -10,7 +10,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.jobs.readers import CurveReader
 from distdl_jupyter.supervisor import resume
 from distdl_jupyter.supervisor.run import lost_nodes, restart_delay
 

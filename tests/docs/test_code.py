@@ -12,7 +12,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
 import distdl_jupyter
-from distdl_jupyter import cli, registry
+from distdl_jupyter import cli
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.form.arguments import cell_parser

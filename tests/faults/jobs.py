@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from distdl_jupyter import client
 from distdl_jupyter.core import locks
+from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
 
 #: Where a job can leave something outside of its folder.

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(600)
 
 PROGRAM = """
 import json, os, resource, sys, time
-from distdl_jupyter import client
+from distdl_jupyter.jobs import client
 from distdl_jupyter.core.errors import DistDLError
 
 kind, more = getattr(resource, sys.argv[1]), int(sys.argv[2])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import client
+from distdl_jupyter.jobs import client
 from tests.conftest import wait_for
 from tests.faults import census
 from tests.magic.conftest import Kernel, environment
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 SETUP = """
 import distdl_jupyter as dd
-from distdl_jupyter import client
+from distdl_jupyter.jobs import client
 
 def plain(number):
     import time

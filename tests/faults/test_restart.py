@@ -7,11 +7,12 @@ import signal
 
 import pytest
 
-from distdl_jupyter import attach, rerun, submit
+from distdl_jupyter import attach, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.jobs import rerun
+from distdl_jupyter.jobs.readers import CurveReader
 from tests.conftest import wait_for
 from tests.faults import jobs
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from distdl_jupyter import client
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.jobs import client
 from distdl_jupyter.server.app import DistDLApp
 from tests import finished
 from tests.conftest import crowded, wait_for

@@ -19,7 +19,7 @@ from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.launch import LaunchForm
 
 if TYPE_CHECKING:
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
 
 
 def asked(code: str, kernel: KernelContext | None = None, directory: str = "", **more: Any) -> dict[str, Any]:

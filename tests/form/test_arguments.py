@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import ABOUT

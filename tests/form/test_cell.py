@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter import cluster_configs
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.form import checks
 from distdl_jupyter.form.arguments import cell_parser, job_options
 from distdl_jupyter.form.cell import KernelContext

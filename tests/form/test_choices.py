@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter import add_cluster, registry
+from distdl_jupyter import add_cluster
 from distdl_jupyter.azure import VmSize, catalogue
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import choices as menu
 from distdl_jupyter.form.schema import BackendChoice

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter import registry
 from distdl_jupyter.azure import prices, settings
-from distdl_jupyter.cluster_configs import add
+from distdl_jupyter.clusters.cluster_configs import add
+from distdl_jupyter.core import registry
 from distdl_jupyter.form import cost
 from distdl_jupyter.form.cost import Rented, rented
 from distdl_jupyter.form.sizes import sizes

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter import cluster_configs
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import datalook, datarows

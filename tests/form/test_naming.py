@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter import cluster_configs
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.machines import Choice
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from distdl_jupyter.form import naming

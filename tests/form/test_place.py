@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from distdl_jupyter import cluster_configs
 from distdl_jupyter.cluster_handles.cached_status import cached_status
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.form import choices
 from tests import plugin
 from tests.conftest import wait_for

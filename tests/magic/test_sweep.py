@@ -2,11 +2,12 @@
 
 import pytest
 
-from distdl_jupyter import capture, sweeps
+from distdl_jupyter import capture
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.space import Choice, Range
 from distdl_jupyter.form.arguments import SWEEP, sweep_parser
+from distdl_jupyter.studies import sweeps
 
 
 def test_what_is_varied_stands_before_the_flags():

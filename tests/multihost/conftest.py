@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter import cluster_configs
+from distdl_jupyter.clusters import cluster_configs
 from tests.hosts import missing
 
 

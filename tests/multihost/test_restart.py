@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.core.state import State
-from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.jobs.readers import CurveReader
 from tests.conftest import wait_for
 from tests.faults import jobs
 

@@ -18,11 +18,11 @@ import zlib
 
 import pytest
 
-from distdl_jupyter import job_queue
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.node import processes, slots
 from distdl_jupyter.node.schedule import Need
 from distdl_jupyter.node.slots import Slot

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import distdl_jupyter
-from distdl_jupyter import cli, registry, testing
+from distdl_jupyter import cli, testing
+from distdl_jupyter.core import registry
 from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, job_parser, sweep_parser
 from distdl_jupyter.magic import ranks_lines, ranks_magic, topics
 from distdl_jupyter.magic.lines import LineMagics
@@ -41,14 +42,14 @@ RESULTS = {
     "check()": "views.correctness:ComparisonShown",
     "clusters()": "cluster_handles:ClusterList",
     "clusters()[name]": "cluster_handles:ClusterHandle",
-    "jobs()": "client:Jobs",
+    "jobs()": "jobs.client:Jobs",
     "notifications()": "tracking.messages:Notifications",
-    "prune()": "retention:Pruned",
-    "queue()": "job_queue:Queue",
+    "prune()": "jobs.retention:Pruned",
+    "queue()": "jobs.job_queue:Queue",
     "scale()": "views.scaling:ScalingShown",
     "shard()": "worker.shard:Shard",
-    "sweep()": "sweeps:Sweep",
-    "sweep().best": "sweep_study:SweepTrial",
+    "sweep()": "studies.sweeps:Sweep",
+    "sweep().best": "studies.sweep_study:SweepTrial",
 }
 #: Extras for work on the package itself.
 DEVELOPMENT = {"demo", "docs", "test"}
@@ -57,7 +58,7 @@ DEVELOPMENT = {"demo", "docs", "test"}
 def text() -> str:
     """Return the whole surface: sections of sorted lines."""
     sections = {
-        "Names of distdl_jupyter": [*names(distdl_jupyter), f"scaling{signature(distdl_jupyter.scaling)}"],
+        "Names of distdl_jupyter": names(distdl_jupyter),
         "Names of distdl_jupyter.compat": [line for name in COMPAT for line in names(load(f"compat.{name}"))],
         "Names of distdl_jupyter.testing": testing.__all__,
         "What calls return": results(),

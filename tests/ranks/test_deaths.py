@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from distdl_jupyter import add_cluster, client, ranks
+from distdl_jupyter import add_cluster, ranks
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client
 from distdl_jupyter.ranks import request
 from distdl_jupyter.worker.serving.listener import NOTES
 from tests.conftest import wait_for

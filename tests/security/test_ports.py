@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import client
 from distdl_jupyter.clusters.azureml.node import rendezvous
+from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
 from distdl_jupyter.worker.watch import rendezvous_secret
 from tests.conftest import wait_for

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from distdl_jupyter import client, jobs
+from distdl_jupyter import jobs
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed
+from distdl_jupyter.jobs import client
 from tests.conftest import wait_for
 from tests.security import planted
 

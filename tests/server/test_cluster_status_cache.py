@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.cluster_handles.status import ClusterStatus
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.server import cluster_status_cache
 from distdl_jupyter.server.cluster_status_cache import ClusterStatusCache
 

@@ -10,9 +10,9 @@ import pytest
 
 from distdl_jupyter.core import logline, logwindow
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.jobs.readers import Reading
 from distdl_jupyter.live import job as live
 from distdl_jupyter.live import subscriber
-from distdl_jupyter.readers import Reading
 from distdl_jupyter.views.job_page import log_row as wire
 from tests.conftest import wait_for
 from tests.server.listening import Page, apply, connect, listening, subscribe, told

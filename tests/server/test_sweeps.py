@@ -2,8 +2,10 @@
 
 import pytest
 
-from distdl_jupyter import client, jobs, loguniform, sweep, sweep_study
+from distdl_jupyter import jobs, loguniform, sweep
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client
+from distdl_jupyter.studies import sweep_study
 from tests.client import swept
 from tests.conftest import wait_for
 

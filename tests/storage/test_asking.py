@@ -2,13 +2,13 @@
 
 import pytest
 
-from distdl_jupyter import jobspec
 from distdl_jupyter.capture import capture_cell
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.form.arguments import cell_parser, job_options
+from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.storage.staging import JobStaging
 
 LINE = "--data train=blob://account/data/cifar?shard --data labels=labels --outputs blob://account/runs/"

@@ -6,7 +6,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distdl_jupyter import attach, cluster_configs, submit
+from distdl_jupyter import attach, submit
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.state import State
 from tests.clusters.ssh.lab import _is_supervisor
 from tests.conftest import wait_for

@@ -13,7 +13,7 @@ from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.results import metrics_frame
+from distdl_jupyter.jobs.results import metrics_frame
 from distdl_jupyter.supervisor.log_reader import LogText, RankReport
 from distdl_jupyter.supervisor.output_metrics import LONGEST_LINE, MOST_NAMES, OutputMetrics
 from distdl_jupyter.supervisor.recorder import EventRecorder

@@ -14,7 +14,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.follow import SummaryReader
+from distdl_jupyter.jobs.follow import SummaryReader
 from distdl_jupyter.supervisor import recorder as under_test
 from distdl_jupyter.supervisor import resume
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from distdl_jupyter import registry
+from distdl_jupyter.core import registry
 from distdl_jupyter.views.plugins import json_schema
 
 

@@ -3,9 +3,9 @@
 import math
 
 from distdl_jupyter.azure import identity
-from distdl_jupyter.cluster_configs import ClusterConfig
 from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView

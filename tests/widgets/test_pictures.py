@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from distdl_jupyter.client import Job
-from distdl_jupyter.readers import Reading
+from distdl_jupyter.jobs.client import Job
+from distdl_jupyter.jobs.readers import Reading
 from distdl_jupyter.saved import job as saved
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.output import newest_pictures

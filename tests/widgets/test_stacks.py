@@ -3,9 +3,9 @@
 import json
 import time
 
-from distdl_jupyter.client import Job
 from distdl_jupyter.core import stacks
-from distdl_jupyter.readers import Reading
+from distdl_jupyter.jobs.client import Job
+from distdl_jupyter.jobs.readers import Reading
 from distdl_jupyter.saved import job as saved
 from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.widgets.job import JobPanel

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import registry
 from distdl_jupyter.clusters.base import Check, CheckLevel
+from distdl_jupyter.core import registry
 from distdl_jupyter.worker.watch.frameworks import TALKING
 
 if TYPE_CHECKING:

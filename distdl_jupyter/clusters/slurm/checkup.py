@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import permissions
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.clusters.slurm import accounting, commands, probe, script, sinfo, words
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.node import permissions
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeInfo

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 from distdl_jupyter.node.processes import boot
 from distdl_jupyter.node.staging.failure import Failure, readable
 

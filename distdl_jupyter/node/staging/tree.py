@@ -8,7 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 from distdl_jupyter.node.staging.cache import SYMBOLIC, Cache
 from distdl_jupyter.node.staging.failure import Failure
 

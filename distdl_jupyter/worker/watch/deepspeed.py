@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter import permissions
+from distdl_jupyter.node import permissions
 from distdl_jupyter.worker import report
 from distdl_jupyter.worker.watch import autolog
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded

@@ -1,6 +1,6 @@
 /**
  * A study in the job list: one row in the place of its newest run, which unfolds. The row itself, whose id is that of the
- * study, is made by the server (`studies.py`). Pure, so that it can be tested without a page.
+ * study, is made by the server (`jobs/study_rows.py`). Pure, so that it can be tested without a page.
  */
 import { __ } from '../ui/trans';
 import type { JobRow } from './types';

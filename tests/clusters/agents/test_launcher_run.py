@@ -4,9 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from distdl_jupyter import registry
 from distdl_jupyter.clusters.agents import launcher_run
 from distdl_jupyter.clusters.base import Context, Exit
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id

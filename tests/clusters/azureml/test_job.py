@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import registry
 from distdl_jupyter.clusters.azureml import job, outputs, states
 from distdl_jupyter.clusters.azureml.client import Address, Workspace
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Plan
 from distdl_jupyter.core.spec import JobSpec

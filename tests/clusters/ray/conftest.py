@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import cluster_configs
+from distdl_jupyter.clusters import cluster_configs
 from tests.hosts import Hosts, missing, run
 from tests.processes import executable
 

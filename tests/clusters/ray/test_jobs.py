@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from distdl_jupyter import cluster_configs, clusters, submit
+from distdl_jupyter import clusters, submit
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import shows_gpus, trains, waits

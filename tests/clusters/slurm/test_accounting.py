@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from distdl_jupyter import add_cluster, queue, registry
+from distdl_jupyter import add_cluster, queue
 from distdl_jupyter.cli import main
 from distdl_jupyter.clusters.slurm import accounting
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.state import State
 from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among them
     COUNT,

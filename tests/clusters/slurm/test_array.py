@@ -14,7 +14,7 @@ from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.sweep_study import folder
+from distdl_jupyter.studies.sweep_study import folder
 from tests.client.test_sweep import _nothing_goes_on, driver, kill  # noqa: F401 - a fixture
 from tests.clusters.slurm.test_requeue import preempt
 from tests.clusters.slurm.test_slurm import events, notes, nothing_stays, slurm_jobs  # noqa: F401

@@ -4,15 +4,15 @@ import os
 
 import pytest
 
-from distdl_jupyter import registry
 from distdl_jupyter.backends import mpirun
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.slurm import accounting, commands, nodes, script, sinfo, squeue, words
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.clusters.slurm.sinfo import Node
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import Group, JobSpec
-from distdl_jupyter.job_queue import ClusterQueue, Queue, WaitingJob
+from distdl_jupyter.jobs.job_queue import ClusterQueue, Queue, WaitingJob
 from tests.processes import executable
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import cluster_configs
+from distdl_jupyter.clusters import cluster_configs
 from tests.conftest import wait_for
 from tests.hosts import Hosts, missing
 from tests.processes import executable

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import cluster_configs, clusters, submit
+from distdl_jupyter import clusters, submit
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.spark.cluster import SparkCluster
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions
 from distdl_jupyter.clusters.spark.stage import Stage

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import psutil
 
-from distdl_jupyter import cluster_configs, submit
+from distdl_jupyter import submit
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
 from tests.written import all_written

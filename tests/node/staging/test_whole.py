@@ -240,4 +240,4 @@ def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(st
         name
         for name in modules
         if name.startswith("distdl_jupyter.") and not name.startswith(("distdl_jupyter.node", "distdl_jupyter.stager"))
-    } <= {"distdl_jupyter._version", "distdl_jupyter.permissions"}
+    } <= {"distdl_jupyter._version", "distdl_jupyter.node.permissions"}

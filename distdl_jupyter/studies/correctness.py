@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter import capture, client, jobspec, registry
-from distdl_jupyter.core import atomic_write, correctness
+from distdl_jupyter import capture
+from distdl_jupyter.core import atomic_write, correctness, registry
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, explain_interrupt
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client, jobspec
 from distdl_jupyter.views.correctness import displayable
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.correctness import ComparisonShown
 
 #: Steps and seconds of each of the two runs at most; ranks where a job had more.

@@ -1,6 +1,6 @@
 """``scale(train, processes=[1, 2, 4])``: short runs of a training function, and how they scale.
 
-``distdl_jupyter.scaling(id)`` opens a study again: the module can be called, as ``distdl_jupyter.clusters`` can.
+``distdl_jupyter.scaling(id)`` opens a study again.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import capture, client, registry, scaling_study, studies
-from distdl_jupyter.core import scaling
+from distdl_jupyter import capture
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import plural, short_id
+from distdl_jupyter.core.scaling import Run, enough, measured, too_few
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import new_id
+from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.node.processes import mark
+from distdl_jupyter.studies import scaling_study
 from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.client import Job
+    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.scaling import ScalingShown
 
 #: Options of one job, and what stands for them here.
@@ -41,15 +43,9 @@ _PRECISE, _AT_MOST = 0.02, 3.0
 _SPARE = 600.0
 
 
-class _Scaling(ModuleType):
-    """This module."""
-
-    def __call__(self, id: str = "") -> ScalingShown:  # noqa: A002 - as all calls that take an id
-        """Return the scaling study with this id or its last part, the newest without one. Raises JobNotFound."""
-        return scaling_study.find(id)
-
-
-sys.modules[__name__].__class__ = _Scaling
+def scaling(id: str = "") -> ScalingShown:  # noqa: A002 - as all calls that take an id
+    """Return the scaling study with this id or its last part, the newest without one. Raises JobNotFound."""
+    return scaling_study.find(id)
 
 
 def scale(
@@ -119,17 +115,17 @@ def resume(id_: str = "") -> ScalingShown:
     return _measured(group, found.measured, lambda **given: first.pop() if first else start(**given))
 
 
-def _missing(group: Group, known: dict[tuple[str, int], list[scaling.Run]]) -> Iterator[dict[str, Any]]:
+def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[dict[str, Any]]:
     """Yield the options of one run after the other until those that are ``known``, to which they are added, suffice."""
     plan = group.plan
     for backend in plan["backends"]:
         for count, nodes in zip(plan["processes"], plan["nodes"], strict=True):
-            while not scaling.enough([run.rate for run in known.get((backend, count), [])]):
+            while not enough([run.rate for run in known.get((backend, count), [])]):
                 yield {"node_count": nodes, "process_count_per_node": count // nodes,
                        "distributed_backend": backend, "name": f"{group.name} on {count}"}  # fmt: skip
 
 
-def _measured(group: Group, known: dict[tuple[str, int], list[scaling.Run]], start: Callable[..., Job]) -> ScalingShown:
+def _measured(group: Group, known: dict[tuple[str, int], list[Run]], start: Callable[..., Job]) -> ScalingShown:
     """Start the runs that are missing of a study, measure each, and return it."""
     state, problem = State.CANCELED, ""
     try:
@@ -147,7 +143,7 @@ def _measured(group: Group, known: dict[tuple[str, int], list[scaling.Run]], sta
             explain(error, _interrupted(group.id))
         raise
     finally:
-        studies.tell(group.id, state, problem)
+        study_rows.tell(group.id, state, problem)
     return scaling_study.find(group.id)
 
 
@@ -254,12 +250,12 @@ def _end_runs(study: str) -> None:
                 job.remove()
 
 
-def _measure(job: Job, seconds: float) -> scaling.Run:
+def _measure(job: Job, seconds: float) -> Run:
     """Follow a job until it has been measured, and end it. Raises JobFailed, InvalidSpec."""
     reader = StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
-            if reader.read() and _is_enough(scaling.measured(reader.times()), seconds):
+            if reader.read() and _is_enough(measured(reader.times()), seconds):
                 break
             time.sleep(_LOOK)
     finally:  # also when this is interrupted
@@ -272,21 +268,21 @@ def _measure(job: Job, seconds: float) -> scaling.Run:
         raise JobFailed(job.view().reason, code=job.view().reason_code or "scaling-run-failed")
     reader.read()
     times = reader.times()
-    found = scaling.measured(times) if times.rows else None
+    found = measured(times) if times.rows else None
     if found is None:
-        raise InvalidSpec(scaling.too_few(job.name), code="scaling-too-few-steps", field="function",
+        raise InvalidSpec(too_few(job.name), code="scaling-too-few-steps", field="function",
                           hint="Use longer training code. Each run is stopped as soon as it has been "
                           "measured.")  # fmt: skip
     return found
 
 
-def _is_enough(found: scaling.Run | None, seconds: float) -> bool:
+def _is_enough(found: Run | None, seconds: float) -> bool:
     if found is None:
         return False
     return found.seconds >= seconds and (found.error <= _PRECISE * found.rate or found.seconds >= _AT_MOST * seconds)
 
 
-def _report(backend: str, count: int, runs: Sequence[scaling.Run]) -> None:
+def _report(backend: str, count: int, runs: Sequence[Run]) -> None:
     """Print the throughput of the newest of ``runs``."""
     run = runs[-1]
     unit = "samples" if run.counts_samples else "batches"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter import capture, client, jobspec, rerun, studies, sweep_driver, sweep_study
+from distdl_jupyter import capture
 from distdl_jupyter.capture.free_names import parse
 from distdl_jupyter.core import atomic_write, space
 from distdl_jupyter.core.checkpoints import more_is_better
@@ -35,9 +35,11 @@ from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, new_id
 from distdl_jupyter.core.sweep import STOPPED, Plan, Study
+from distdl_jupyter.jobs import client, jobspec, rerun, study_rows
+from distdl_jupyter.studies import sweep_driver, sweep_study
+from distdl_jupyter.studies.sweep_driver import PRUNERS, SAMPLERS, made
+from distdl_jupyter.studies.sweep_study import KIND, SweepTrial
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.sweep_driver import PRUNERS, SAMPLERS, made
-from distdl_jupyter.sweep_study import KIND, SweepTrial
 from distdl_jupyter.views.sweep import SweepShown
 
 if TYPE_CHECKING:
@@ -136,7 +138,7 @@ class Sweep(SweepShown):
                 with contextlib.suppress(JobNotRunning):
                     client.attach(one.id).cancel(reason=STOPPED)
             if lock is not None:
-                studies.ended(folder, State.CANCELED)
+                study_rows.ended(folder, State.CANCELED)
         finally:
             if lock is not None:
                 lock.release()
@@ -176,8 +178,8 @@ class Sweep(SweepShown):
         try:
             if trials is not None:
                 _extend(folder, wanted)
-            studies.begin_anew(folder)
-            control.start_supervisor(folder, lock, secrets, python=spec.python, module=studies.DRIVER)
+            study_rows.begin_anew(folder)
+            control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER)
         except BaseException:
             lock.release()
             raise
@@ -264,7 +266,7 @@ def of_draft(
         spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
 
     def start(folder: JobFolder, lock: JobLock) -> None:
-        control.start_supervisor(folder, lock, secrets, python=spec.python, module=studies.DRIVER)
+        control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER)
 
     def describe_started(id_: str) -> str:
         return interrupted(Sweep(id_))

@@ -30,7 +30,7 @@ from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import moved_to, waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from distdl_jupyter.follow import POLL, Follower, SummaryReader, finalize_abandoned
+from distdl_jupyter.jobs.follow import POLL, Follower, SummaryReader, finalize_abandoned
 from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        from distdl_jupyter import results
+        from distdl_jupyter.jobs import results
 
         view = self._completed(timeout)
         return results.value(self.folder, view.ranks[0])
@@ -132,7 +132,7 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        from distdl_jupyter import results
+        from distdl_jupyter.jobs import results
 
         return [results.value(self.folder, rank) for rank in self._completed(timeout).ranks]
 
@@ -142,7 +142,7 @@ class Job:
         A job that was canceled when all its ranks had delivered their values has these all the same.
         """
         self.wait(timeout)
-        from distdl_jupyter import results
+        from distdl_jupyter.jobs import results
 
         view = self.view()
         delivered = view.state is State.CANCELED and all(rank.ok for rank in view.ranks)
@@ -178,7 +178,7 @@ class Job:
         are merged into one row, the last. After a restart, the column ``attempt`` counts from 0, and steps that a later
         attempt reports again occur twice.
         """
-        from distdl_jupyter import results
+        from distdl_jupyter.jobs import results
 
         return results.metrics_frame(self.folder)
 
@@ -190,7 +190,7 @@ class Job:
         import plotly.graph_objects as go
 
         from distdl_jupyter.core.figure import Mode, figure
-        from distdl_jupyter.readers import CurveReader
+        from distdl_jupyter.jobs.readers import CurveReader
 
         seen = CurveReader(self.folder)
         seen.catch_up()
@@ -261,7 +261,7 @@ class Job:
 
         Raises JobNotRunning if no rank has started yet or the job has ended.
         """
-        from distdl_jupyter import job_stacks
+        from distdl_jupyter.jobs import job_stacks
 
         job_stacks.ask(self.folder, self.view())
 
@@ -272,7 +272,7 @@ class Job:
         the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no rank runs and no
         traces are saved, TimeoutError after ``timeout`` seconds.
         """
-        from distdl_jupyter import job_stacks
+        from distdl_jupyter.jobs import job_stacks
 
         if kept or number is not None:
             return job_stacks.kept(self.folder, number)
@@ -284,7 +284,7 @@ class Job:
 
         Raises InvalidSpec, JobNotRunning.
         """
-        from distdl_jupyter import job_profile
+        from distdl_jupyter.jobs import job_profile
 
         job_profile.ask(self.folder, self.view(), steps, ranks)
 
@@ -307,7 +307,7 @@ class Job:
         For a job that has ended, or with ``kept``, the last profile is returned, or the one with this ``number``.
         Raises InvalidSpec, JobNotRunning if nothing could be recorded, TimeoutError after ``timeout`` seconds.
         """
-        from distdl_jupyter import job_profile
+        from distdl_jupyter.jobs import job_profile
 
         if kept or number is not None:
             return job_profile.kept(self.folder, number)
@@ -342,7 +342,7 @@ class Job:
         ``figure()`` plots one bar per rank. The steps are those of torch optimizers; if there are none, ``why`` gives
         the reason.
         """
-        from distdl_jupyter import results
+        from distdl_jupyter.jobs import results
 
         return results.step_times(self.folder, self.view())
 
@@ -359,7 +359,7 @@ class Job:
         tracker, even if this is called several times. Returns when the trackers have everything of an ended job or
         report a problem, or after ``timeout`` seconds. Raises InvalidSpec.
         """
-        from distdl_jupyter import results
+        from distdl_jupyter.jobs import results
 
         with explain_interrupt(lambda: interrupted(self)):
             return results.track(self.folder, trackers, timeout)
@@ -371,7 +371,7 @@ class Job:
         not stored with a job; they are read from ``options`` or the environment of this process. Raises InvalidSpec if
         one is missing or an option is wrong, PluginUnavailable, JobNotFound if the files of the job were deleted.
         """
-        from distdl_jupyter import rerun
+        from distdl_jupyter.jobs import rerun
 
         return Job(_begin(*rerun.again(self.folder, new_id(), options)))
 
@@ -383,7 +383,7 @@ class Job:
         InvalidSpec if an option is wrong or a secret is missing, PluginUnavailable, JobNotFound if the files of the job
         were deleted; after these errors the job is still queued.
         """
-        from distdl_jupyter import rerun
+        from distdl_jupyter.jobs import rerun
 
         spec, secrets, code = rerun.moved(self.folder, new_id(), {**options, "compute_target": compute_target})
         with control.alone(self.folder.control):  # of two that move it at the same moment one does
@@ -413,7 +413,7 @@ class Job:
         JobNotFound if the files of the job were deleted.
         """
         self._check_ended("Cancel it before resuming it.")
-        from distdl_jupyter import rerun
+        from distdl_jupyter.jobs import rerun
 
         return Job(_begin(*rerun.resumed(self.folder, new_id(), options)))
 
@@ -424,7 +424,7 @@ class Job:
         ``location`` and ``load_code``. Sharded checkpoints are listed as one. The list is displayed as a table.
         """
         from distdl_jupyter.core.checkpoints import inherited, of_job
-        from distdl_jupyter.readers import CurveReader
+        from distdl_jupyter.jobs.readers import CurveReader
         from distdl_jupyter.views.checkpoints import CheckpointList
 
         reader = CurveReader(self.folder)
@@ -441,8 +441,8 @@ class Job:
         Raises InvalidSpec if the checkpoint does not exist or an option is wrong, PluginUnavailable, JobNotFound if the
         files of the job were deleted.
         """
-        from distdl_jupyter import rerun
         from distdl_jupyter.core.checkpoints import choose
+        from distdl_jupyter.jobs import rerun
 
         return Job(_begin(*rerun.forked(self.folder, new_id(), choose(self.checkpoints(), step, path), options)))
 
@@ -486,11 +486,11 @@ class Jobs(list[Job]):
 
     def table(self) -> JobTable:
         """Return the table, which is made anew each time."""
-        from distdl_jupyter import studies
+        from distdl_jupyter.jobs import study_rows
         from distdl_jupyter.views.job_table import JobTable
 
         ids = {job.id for job in self}
-        return JobTable(studies.folded([row for row in rows() if row.id in ids]))
+        return JobTable(study_rows.folded([row for row in rows() if row.id in ids]))
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -501,7 +501,7 @@ class Jobs(list[Job]):
 
 def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
-    from distdl_jupyter import job_list
+    from distdl_jupyter.jobs import job_list
 
     ended = {id_: one.row for id_, one in job_list.here().ended().items()}
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
@@ -509,7 +509,7 @@ def jobs() -> Jobs:
 
 def rows() -> list[JobRow]:
     """Return what a list shows of each job, newest first: quick for a thousand jobs."""
-    from distdl_jupyter import job_list
+    from distdl_jupyter.jobs import job_list
 
     return [one.row for one in job_list.here().all()]
 
@@ -591,7 +591,7 @@ def launch(
 
     Raises InvalidSpec, PluginUnavailable, DiskRefused, LaunchFailed.
     """
-    from distdl_jupyter import jobspec  # readers of jobs need neither capture nor checks
+    from distdl_jupyter.jobs import jobspec  # readers of jobs need neither capture nor checks
 
     with explain_interrupt(nothing_started):
         spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
@@ -605,14 +605,14 @@ def launch_again(
 
     Raises InvalidSpec, PluginUnavailable, JobNotFound when the job's files are gone.
     """
-    from distdl_jupyter import rerun
+    from distdl_jupyter.jobs import rerun
 
     return Job(_begin(*rerun.again(job.folder, new_id(), options, group=group, check=dict(check or {}))))
 
 
 def launch_trial(sweep: JobFolder, number: int, parameters: Mapping[str, Any], secret_values: Mapping[str, str]) -> Job:
     """Start a trial of the sweep in a folder, with values for its parameters. Raises JobNotFound, LaunchFailed."""
-    from distdl_jupyter import rerun
+    from distdl_jupyter.jobs import rerun
 
     return Job(_begin(*rerun.trial(sweep, new_id(), number, parameters, secret_values)))
 

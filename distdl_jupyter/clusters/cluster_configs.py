@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter import registry
-from distdl_jupyter.core import atomic_write, redact
+from distdl_jupyter.core import atomic_write, redact, registry
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
 from distdl_jupyter.core.spec import looks_secret

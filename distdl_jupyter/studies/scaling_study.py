@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list, rerun, studies
 from distdl_jupyter.core import scaling, step_times
 from distdl_jupyter.core.errors import JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimes
 from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.jobs import job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, mark
 from distdl_jupyter.views.scaling import Facts, ScalingShown
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.step_times import Straggler
-    from distdl_jupyter.ended_cache import Listed
+    from distdl_jupyter.views.ended_cache import Listed
     from distdl_jupyter.views.job_table import JobRow
 
 KIND = "scale"
@@ -102,7 +102,7 @@ def unfinished(id_: str) -> Unfinished:
         raise JobNotRunning(
             f"All {group.size} points of scaling study {group.id} have been measured.", code="scaling-done"
         )
-    state, _ = studies.scaling_state(listed[-1].row, time.time(), complete=False)
+    state, _ = study_rows.scaling_state(listed[-1].row, time.time(), complete=False)
     if listed[-1].active or (state is State.RUNNING and driver != mark() and not has_ended(driver)):
         raise JobStillRunning(
             f"Scaling study {group.id} is still running.",
@@ -164,7 +164,7 @@ def _facts(spec: JobSpec, runs: Sequence[StudyRun], listed: Sequence[Listed], *,
     now = float("inf") if over else time.time()
     rows = [one.row for one in runs]
     done = _done(runs)
-    state, why = studies.scaling_state(rows[-1], now, complete=done == group.size)
+    state, why = study_rows.scaling_state(rows[-1], now, complete=done == group.size)
     last = rows[-1].ended or time.time()
     by_point: dict[tuple[str, int], list[Straggler | None]] = {}
     for one in runs:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import cluster_configs, job_list, registry
-from distdl_jupyter.clusters import queueing
-from distdl_jupyter.core import gpus
+from distdl_jupyter.clusters import cluster_configs, queueing
+from distdl_jupyter.core import gpus, registry
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import count, plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
 from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, reason, waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.follow import SummaryReader
+from distdl_jupyter.jobs import job_list
+from distdl_jupyter.jobs.follow import SummaryReader
 from distdl_jupyter.node import slots
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.views import table

@@ -19,7 +19,7 @@ from distdl_jupyter.core.resources import ResourceBook, ResourceReader
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
-from distdl_jupyter.follow import SummaryReader
+from distdl_jupyter.jobs.follow import SummaryReader
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event

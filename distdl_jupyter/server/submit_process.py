@@ -1,4 +1,4 @@
-"""``python -m distdl_jupyter.submit_process``: source text as a job of this Python, asked for by another process.
+"""``python -m distdl_jupyter.server.submit_process``: submit source text as a job of this Python for another process.
 
 Standard input holds one JSON object: ``code``, ``name``, ``notebook`` (path of its file, "" for none) and ``options``
 of ``submit``, for a sweep also ``parameters`` and what ``sweep`` takes beside them; secrets among the environment
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.client import Job
-    from distdl_jupyter.sweeps import Sweep
+    from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.studies.sweeps import Sweep
 
 
 def submit_source(
@@ -30,13 +30,13 @@ def submit_source(
 
     Raises InvalidSpec, also for code that is no Python, and PluginUnavailable, LaunchFailed.
     """
-    from distdl_jupyter import client
+    from distdl_jupyter.jobs import client
 
     draft = _captured(code, {}, notebook)
     given = {**(options or {}), **({"name": name} if name else {})}
     if not check:
         return client.launch(draft, **given)
-    from distdl_jupyter import correctness
+    from distdl_jupyter.studies import correctness
 
     return correctness.start(draft, **given)
 
@@ -50,8 +50,8 @@ def sweep_source(
     ``plan`` is what ``sweep`` takes beside the options of its trials; None and "" are as by default. Raises what
     ``submit_source`` raises.
     """
-    from distdl_jupyter import sweeps
     from distdl_jupyter.core import space
+    from distdl_jupyter.studies import sweeps
 
     varied, rest = space.of_line(parameters)
     if rest.strip():

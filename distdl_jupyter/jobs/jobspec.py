@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import cluster_configs, preflight, registry
+from distdl_jupyter import preflight
 from distdl_jupyter.backends.base import Package
-from distdl_jupyter.core import packages, redact
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import packages, redact, registry
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, PluginUnavailable

@@ -1,4 +1,4 @@
-"""``python -m distdl_jupyter.sweep_driver FOLDER LOCK_FD``: start the trials of a sweep, and stop the bad ones early.
+"""``python -m distdl_jupyter.studies.sweep_driver FOLDER LOCK_FD``: start the trials of a sweep, prune bad ones early.
 
 It is started as the supervisor of a job is, and outlives kernel, server and terminal. Standard input holds one JSON
 line with the values of secret environment variables. Everything that it decides by stands in files, so that it may be
@@ -25,15 +25,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import client, sweep_study
 from distdl_jupyter.core import signals, space
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.core.sweep import PRUNED, STOPPED, Plan, compared
-from distdl_jupyter.readers import CurveReader
-from distdl_jupyter.studies import ended
+from distdl_jupyter.jobs import client
+from distdl_jupyter.jobs.readers import CurveReader
+from distdl_jupyter.jobs.study_rows import ended
+from distdl_jupyter.studies import sweep_study
 from distdl_jupyter.supervisor.control import ControlReader
 
 if TYPE_CHECKING:

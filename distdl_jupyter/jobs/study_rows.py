@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list, registry, rerun
-from distdl_jupyter.core import atomic_write, scaling
+from distdl_jupyter.core import atomic_write, registry, scaling
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.events import JobLock
@@ -26,6 +25,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.sweep import PRUNED, STOPPED
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.jobs import job_list, rerun
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.tracking import messages
 from distdl_jupyter.views.job_table import job_row
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow, RowGroup
 
 #: What drives a sweep, started as a supervisor is.
-DRIVER = "distdl_jupyter.sweep_driver"
+DRIVER = "distdl_jupyter.studies.sweep_driver"
 #: Seconds after a run in which the next one may still come.
 _NEXT = 8.0
 #: Drivers that may die one after another without any trial begun or ended between them.

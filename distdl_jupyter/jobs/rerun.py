@@ -14,15 +14,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import permissions, registry
-from distdl_jupyter.core import checkpoints, events
+from distdl_jupyter.core import checkpoints, events, registry
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import count, plural, short_id, size
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.follow import SummaryReader
+from distdl_jupyter.jobs.follow import SummaryReader
+from distdl_jupyter.node import permissions
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _changed(
     folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any], id_: str
 ) -> tuple[JobSpec, dict[str, str]]:
     """Return the earlier job's spec with other options, checked as those of any new job, and its secret values."""
-    from distdl_jupyter import jobspec
+    from distdl_jupyter.jobs import jobspec
 
     new = jobspec.resolved(options)
     variables = {**earlier.environment_variables, **dict(new.get("environment_variables") or {})}

@@ -14,12 +14,12 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import permissions, registry
-from distdl_jupyter.core import disk_reserve, events, logfile, tracking
+from distdl_jupyter.core import disk_reserve, events, logfile, registry, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.node import permissions
 from distdl_jupyter.supervisor import control, resume
 
 if TYPE_CHECKING:

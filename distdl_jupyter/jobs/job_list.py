@@ -11,11 +11,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.ended_cache import Ended, Listed, listed
-from distdl_jupyter.follow import SummaryReader
+from distdl_jupyter.jobs.follow import SummaryReader
+from distdl_jupyter.node import permissions
+from distdl_jupyter.views.ended_cache import Ended, Listed, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -17,11 +17,11 @@ from datetime import timedelta
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter import client, studies
 from distdl_jupyter.core import atomic_write, humanize
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.views import table
 from distdl_jupyter.views.job_table import JobRow, StateName
 
@@ -171,9 +171,9 @@ def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
     found: list[OldJob] = []
     kept: Counter[Reason] = Counter()
     now, jobs = time.time(), client.rows()
-    every = sorted([*jobs, *studies.without_trials(jobs)], key=lambda row: row.id, reverse=True)
+    every = sorted([*jobs, *study_rows.without_trials(jobs)], key=lambda row: row.id, reverse=True)
     for place, row in enumerate(every):
-        folder = JobStore(kind="sweeps" if studies.is_study(row) else "jobs").folder(row.id)
+        folder = JobStore(kind="sweeps" if study_rows.is_study(row) else "jobs").folder(row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:
             reason = _untouchable(folder, row.state) or _of_running_sweep(row)

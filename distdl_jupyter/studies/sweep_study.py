@@ -6,7 +6,7 @@ made as that of a job, and holds besides:
 
     journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
     end.json        how the sweep ended; not there while it goes on
-    driven-on.json  how often another driver had to be started (``studies``)
+    driven-on.json  how often another driver had to be started (``jobs.study_rows``)
     slurm/          on Slurm: its job array (``clusters.slurm.array``)
 """
 
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter import job_list, studies
-from distdl_jupyter.client import Job
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.core.sweep import PRUNED, Plan, Study, Trial, thinned
-from distdl_jupyter.readers import CurveReader
+from distdl_jupyter.jobs import job_list, study_rows
+from distdl_jupyter.jobs.client import Job
+from distdl_jupyter.jobs.readers import CurveReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +50,8 @@ class SweepTrial(Trial):
 
         ``options`` replace those of the trial. Raises InvalidSpec, PluginUnavailable, JobNotFound.
         """
-        from distdl_jupyter import jobspec, registry  # readers of sweeps need no plug-ins
+        from distdl_jupyter.core import registry  # readers of sweeps need no plug-ins
+        from distdl_jupyter.jobs import jobspec
 
         given, spec = jobspec.resolved(options), self.job.spec
         processes = given.get("process_count_per_node", 1), given.get("node_count", 1)
@@ -94,7 +95,7 @@ def read(id_: str) -> Study:
         spec = _spec(str(JobStore().folder(rows[0].id).path))
     assert spec.group is not None
     plan = Plan.of(spec.group)
-    state, end = studies.sweep_state(id_, rows, plan.trials)  # before its trials are read: what ends then is seen
+    state, end = study_rows.sweep_state(id_, rows, plan.trials)  # before its trials are read: what ends then is seen
     every = [one for row in rows if (one := _trial(row, plan)) is not None and one.state != State.LOST]
     trials = tuple(one for one in every if not (one.was_stopped and any(_repeats(two, one) for two in every)))
     return Study(id=id_, spec=spec, plan=plan, state=state, trials=trials, problem=str(end.get("problem", "")),

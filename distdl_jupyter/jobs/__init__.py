@@ -1,0 +1,23 @@
+"""The facade of jobs: submit, list, attach, rerun, results, the queue of this machine.
+
+``distdl_jupyter.jobs()`` lists the jobs: this module can be called, because a function of that name would hide the
+package, or the package would hide it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Jobs(ModuleType):
+    """This module."""
+
+    def __call__(self) -> Any:
+        """Return all jobs in the data directory of this user, newest first."""
+        return importlib.import_module("distdl_jupyter.jobs.client").jobs()
+
+
+sys.modules[__name__].__class__ = _Jobs

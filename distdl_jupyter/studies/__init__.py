@@ -1,0 +1,1 @@
+"""Studies of several jobs: scaling, hyperparameter sweeps, and the check of correctness."""
