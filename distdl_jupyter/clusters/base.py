@@ -126,7 +126,7 @@ class Report(Protocol):
 
 
 class Staging(Protocol):
-    """A job's data sources and packages on their way to its nodes: orders for ``distdl_jupyter.stager``, one a node.
+    """A job's data sources and packages on their way to its nodes: orders for ``data.stager``, one a node.
 
     A cluster that ``stages`` runs that program on every node before any rank starts, gives it the node's order, passes
     on what it says and gives it the answers. The paths that it tells at the end go into the environment of the node's

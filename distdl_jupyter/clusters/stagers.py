@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Report, Staging
 
 #: The stager, as the words behind a Python interpreter.
-PROGRAM = ("-P", "-m", "distdl_jupyter.stager")
+PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
 #: Seconds between two looks whether somebody wants the staging to end.
 _HEED = 0.25
 _READ = 256 * 1024
@@ -125,91 +125,76 @@ def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: st
     ``report`` may raise to end it. Raises DataUnavailable for the first failure; all are ended then.
     """
     pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
+    renewals: list[Future[None]] = []
+    selector = selectors.DefaultSelector()
     try:
-        for one in stagers:
-            pool.submit(one.write, _line(one.fitted(staging.order(one.node, base=base))))
-        _Watch(stagers, staging, report, pool).until_done()
+        for stager in stagers:
+            selector.register(stager.out, selectors.EVENT_READ, stager)
+            pool.submit(stager.write, _line(stager.fitted(staging.order(stager.node, base=base))))
+        while selector.get_map():
+            report("stage", f"copying {staging.what} to {plural(len(stagers), 'node')}")
+            for key, _ in selector.select(_HEED):
+                if (lines := key.data.lines()) is None:
+                    selector.unregister(key.fileobj)
+                    _require_staged(key.data, staging.what)
+                renewals += _read(key.data, lines or [], staging, pool)
+            for renewal in filter(Future.done, renewals):
+                renewal.result()
     finally:
-        for one in stagers:
-            one.end()
+        selector.close()
+        for stager in stagers:
+            stager.end()
         pool.shutdown(wait=False, cancel_futures=True)
-    return {one.node: one.staged for one in stagers if one.staged is not None}
+    return {stager.node: stager.staged for stager in stagers if stager.staged is not None}
 
 
 def forget(job: str, base: str = "") -> None:
-    """Take away what a job's ranks saw of its data on this machine; the cache stays."""
-    from distdl_jupyter.node.staging import cache, tree
+    """Remove what a job's ranks saw of its data on this machine; the cache stays."""
+    from distdl_jupyter.node import data_cache
 
-    tree.forget(cache.Cache(base), job)
+    data_cache.forget(job, base)
 
 
 def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-class _Watch:
-    def __init__(self, stagers: Sequence[Stager], staging: Staging, report: Report, pool: ThreadPoolExecutor) -> None:
-        self._staging = staging
-        self._report = report
-        self._pool = pool
-        self._answers: list[tuple[Stager, Future[dict[str, Any] | None]]] = []
-        self._open = len(stagers)
-        self._total = len(stagers)
-        self._selector = selectors.DefaultSelector()
-        for one in stagers:
-            self._selector.register(one.out, selectors.EVENT_READ, one)
+def _message(line: bytes) -> dict[str, Any]:
+    """Return a message, {} for what a library printed."""
+    with contextlib.suppress(ValueError, TypeError):
+        return dict(json.loads(line))
+    return {}
 
-    def until_done(self) -> None:
-        try:
-            while self._open:
-                self._report("stage", f"copying {self._staging.what} to {plural(self._total, 'node')}")
-                for key, _ in self._selector.select(_HEED):
-                    self._read(key.data)
-                self._answer()
-        finally:
-            self._selector.close()
 
-    def _read(self, stager: Stager) -> None:
-        lines = stager.lines()
-        for line in lines or ():
-            self._on_message(stager, line)
-        if lines is None:
-            self._selector.unregister(stager.out)
-            self._open -= 1
-            if stager.staged is None:
-                if stager.gone:
-                    raise DataUnavailable(
-                        f"{stager.host} was lost while {self._staging.what} was copied to it: {stager.gone}",
-                        code="stager-host-lost",
-                    )
-                said = stager.last_words
-                raise DataUnavailable(
-                    f"{stager.host}: the program that copies {self._staging.what} ended without a message"
-                    f"{': ' + said.splitlines()[-1] if said else ''}.",
-                    code="stager-ended",
-                    hint="Submit the job again. Files that were already copied are kept.",
-                )
-
-    def _on_message(self, stager: Stager, line: bytes) -> None:
-        try:
-            message = json.loads(line)
-            kind = message["type"]
-        except (ValueError, KeyError, TypeError):
-            return  # what a library printed there
-        if kind == "renew":  # Azure is asked, which may take seconds
-            asked = self._pool.submit(self._staging.on_message, stager.node, stager.host, message)
-            self._answers.append((stager, asked))
-            return
-        self._staging.on_message(stager.node, stager.host, message)
-        if kind == "staged":
+def _read(stager: Stager, lines: Sequence[bytes], staging: Staging, pool: ThreadPoolExecutor) -> list[Future[None]]:
+    """Pass on messages; return the requests for signatures, which may take seconds each."""
+    renewals = []
+    for message in map(_message, lines):
+        if message.get("type") == "renew":
+            renewals.append(pool.submit(_renew, stager, staging, message))
+        elif message:
+            staging.on_message(stager.node, stager.host, message)
+        if message.get("type") == "staged":
             variables = {str(name): str(path) for name, path in message["paths"].items()}
             stager.staged = Staged(variables, str(message.get("python") or ""))
+    return renewals
 
-    def _answer(self) -> None:
-        waiting = []
-        for stager, asked in self._answers:
-            if not asked.done():
-                waiting.append((stager, asked))
-            elif (answer := asked.result()) is not None:
-                self._pool.submit(stager.write, _line(answer))
-        self._answers = waiting
+
+def _renew(stager: Stager, staging: Staging, message: dict[str, Any]) -> None:
+    if answer := staging.on_message(stager.node, stager.host, message):
+        stager.write(_line(answer))
+
+
+def _require_staged(stager: Stager, what: str) -> None:
+    if stager.staged is not None:
+        return
+    if stager.gone:
+        raise DataUnavailable(
+            f"{stager.host} was lost while {what} was copied to it: {stager.gone}", code="stager-host-lost"
+        )
+    last = stager.last_words.splitlines()[-1:]
+    raise DataUnavailable(
+        f"{stager.host}: the program that copies {what} ended without a message{': ' + last[0] if last else ''}.",
+        code="stager-ended",
+        hint="Submit the job again. Files that were already copied are kept.",
+    )

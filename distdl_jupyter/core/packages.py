@@ -85,6 +85,11 @@ def check_requirements(value: Any, field: str) -> str | None:
     return str(value)
 
 
+def is_lock(text: str) -> bool:
+    """Return whether a text of requirements is a lock (PEP 751)."""
+    return re.search(r"(?m)^lock-version\s*=", text) is not None
+
+
 def requirements(given: str, folder: Path, field: str = "requirements") -> str:
     """Return the text of a file of requirements, which ends with a newline, "" for none. Raises InvalidSpec.
 
@@ -92,8 +97,6 @@ def requirements(given: str, folder: Path, field: str = "requirements") -> str:
     """
     if not given:
         return ""
-    from distdl_jupyter.stager.packages import is_lock  # few jobs ask for packages
-
     text = given if given.endswith("\n") else _text_of(folder / Path(given).expanduser(), field)
     if len(text) > _LARGEST:
         raise InvalidSpec(

@@ -21,11 +21,11 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.machine import has_java, installed_version, requirement
 from distdl_jupyter.core.store import home
+from distdl_jupyter.data import packages
 from distdl_jupyter.environment.horovod import ConsoleProgress
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment, run_program
 from distdl_jupyter.environment.toolchain import Mpi, find_mpi, missing_to_build, tensorflow_version
 from distdl_jupyter.node import devices
-from distdl_jupyter.stager import packages
 
 Status = Literal["ok", "warn", "fail", "absent"]
 

@@ -13,13 +13,11 @@ from dataclasses import replace
 import msgspec
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form import datanow
 from distdl_jupyter.form.cell import cell_state
-from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import Timeouts
+from distdl_jupyter.form.schema import FormRequest
 from distdl_jupyter.views.wire import encode
 
-#: Seconds for a cluster of other machines and for places of data; another request starts from nothing.
+#: Seconds for a cluster of other machines; another request starts from nothing.
 _TIMEOUT = 5.0
 
 
@@ -29,20 +27,12 @@ def main() -> None:
     answer: object
     try:
         request = msgspec.convert(asked["request"], FormRequest)
-        timeouts = Timeouts(_TIMEOUT, _TIMEOUT)
-        answer = _given_up(cell_state(request, directory=asked["directory"], timeouts=timeouts))
+        state = cell_state(request, directory=asked["directory"], timeout=_TIMEOUT)
+        # Nothing is polled any more when this process is gone.
+        answer = replace(state, place=state.place and replace(state.place, looking=False))
     except DistDLError as error:
         answer = {"error": error.to_json()}
     print(encode(answer).decode(), flush=True)  # noqa: T201 - the answer
-
-
-def _given_up(found: FormState) -> FormState:
-    """Return the form without promises: nobody looks any more when this process is gone."""
-    return replace(
-        found,
-        place=found.place and replace(found.place, looking=False),
-        data_now=datanow.given_up(found.data_now, _TIMEOUT),
-    )
 
 
 if __name__ == "__main__":

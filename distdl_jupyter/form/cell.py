@@ -18,7 +18,7 @@ from distdl_jupyter.form import defaults as presets
 from distdl_jupyter.form.celltext import MAGICS, SWEEP, CellText, split
 from distdl_jupyter.form.defaults import Defaults
 from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import USUAL, Form, Timeouts, state
+from distdl_jupyter.form.state import CLUSTER_TIMEOUT, Form, state
 from distdl_jupyter.form.subject import CachedSubject, CellSubject, Look, Subject
 
 
@@ -51,7 +51,7 @@ class KernelContext:
 
 
 def cell_state(
-    request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeouts: Timeouts = USUAL
+    request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeout: float = CLUSTER_TIMEOUT
 ) -> FormState:
     """Return the form of a text. ``directory`` is the folder that local paths begin in, "" for this process's own."""
     text = split(request.code)
@@ -67,7 +67,7 @@ def cell_state(
         problem=line.problem,
         code=text.body,
         directory=directory,
-        timeouts=timeouts,
+        timeout=timeout,
     )
     return state(form, request)
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry, space
-from distdl_jupyter.core.data import DataSource, sources
+from distdl_jupyter.core.data import DataSource, blob_place, sources
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import check_name
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.form import datarows
 from distdl_jupyter.form.schema import FormCheck, FormChecks
 from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.preflight import Check, Finding, Report
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.clusters.base import Cluster
+    from distdl_jupyter.form.schema import DataRow
 
 #: A dry run builds one place per rank; beyond this it would only cost time.
 _MOST_RANKS = 4096
@@ -101,6 +105,24 @@ def _named(options: Mapping[str, Any]) -> list[Check]:
     return []
 
 
+def data(rows: Sequence[DataRow], outputs: str, directory: Path, cluster: Cluster | None) -> list[Check]:
+    """Check the addresses of data and outputs as text; their content is checked when the job starts."""
+    filled = [row for row in rows if not datarows.is_blank(row)]
+    checks: list[Check] = []
+    try:
+        given = [datarows.source(row) for row in filled]
+        if cluster is not None:
+            jobspec.data_sources(given, directory, cluster)
+    except InvalidSpec as error:
+        checks.append(_refused("Data", error))
+    try:
+        if outputs.strip():
+            blob_place(outputs.strip(), "outputs")
+    except InvalidSpec as error:
+        checks.append(_refused("Outputs", error))
+    return checks or ([Check("Data", plural(len(filled), "source"))] if filled else [])
+
+
 def sweep(varied: str) -> list[Check]:
     """Check what a sweep varies, as it was typed; "" for no sweep."""
     if not varied.strip():
@@ -167,7 +189,7 @@ def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
 
 
 def _sources(words: Sequence[str] | None) -> tuple[DataSource, ...]:
-    """Return the sources, () when one of them is wrong, which stands beside its row."""
+    """Return the sources, () when one of them is wrong, which has a check of its own."""
     try:
         return sources(words)
     except InvalidSpec:

@@ -94,7 +94,7 @@ class FormRequest(Request, frozen=True, kw_only=True):
 
     ``code`` is the text with its ``%%distributed`` line, if it has one; what is ``chosen`` and the ``environment`` are
     None to begin with that line. ``own`` says that no notebook has names for the text; ``again`` asks for a new look at
-    the names, the cluster and the data, ``look`` for one at data that nobody has looked at yet.
+    the names and the cluster.
     """
 
     code: str = ""
@@ -106,7 +106,6 @@ class FormRequest(Request, frozen=True, kw_only=True):
     apply: Annotated[str, Meta(description="code of the suggestion to apply")] = ""
     own: bool = False
     again: bool = False
-    look: bool = False
     kernel_name: Annotated[
         str, Meta(description="id of the kernel whose Python would run it; without it, the server's Python")
     ] = ""
@@ -275,34 +274,6 @@ class ClusterNow:
     checks: tuple[Check, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DataAnswer:
-    """What is known of the place of the row that has this ``name`` and ``place``; ``level`` is "" for nothing."""
-
-    name: str
-    place: str
-    level: Level | Literal[""]
-    text: str
-    remedy: str
-    looking: bool
-    #: A sign-in to Azure is the remedy.
-    sign_in: bool
-    code: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DataNow:
-    """What is known of all places; ``reason`` says why the cluster takes no data at all."""
-
-    #: The cluster takes data that is read while training.
-    mounts: bool
-    reason: str
-    #: More may come: ask again.
-    looking: bool
-    sources: tuple[DataAnswer, ...]
-    outputs: DataAnswer
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostNow:
     """What the nodes cost in an hour, all together; ``problem`` says why it is not known."""
@@ -342,7 +313,8 @@ class FormState:
     problems: dict[str, str]
     #: None for a cluster of this machine, and where nothing costs.
     place: ClusterNow | None
-    data_now: DataNow
+    #: The cluster can mount data.
+    mounts: bool
     cost: CostNow | None
     options: dict[str, Any]
     code: str

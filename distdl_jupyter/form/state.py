@@ -1,6 +1,6 @@
 """The launch form as a pure function: what is chosen goes in, the whole form comes out.
 
-Nothing is kept between two calls but what was seen elsewhere (clusters, prices, data), which has memories of its own.
+Nothing is kept between two calls but what was seen elsewhere (clusters, prices), which has memories of its own.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ import msgspec
 
 from distdl_jupyter import azure
 from distdl_jupyter.advice import Advice, Request, advise
-from distdl_jupyter.core import space
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form import checks, cost, datanow, datarows, history
+from distdl_jupyter.form import checks, cost, datarows, history
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import magic as magics
 from distdl_jupyter.form import place as places
 from distdl_jupyter.form import shown as wording
 from distdl_jupyter.form.celltext import MAGICS, SWEEP
-from distdl_jupyter.form.schema import Chosen, CostNow, DataNow, FormChoices, FormRequest, FormState, FormTitle
+from distdl_jupyter.form.schema import Chosen, CostNow, FormChoices, FormRequest, FormState, FormTitle
 from distdl_jupyter.form.subject import Look, Subject
 
 if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles.cached_status import CachedStatus
+    from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.form.defaults import Defaults
 
 #: The variable of a job, and of a sweep, where the cell names none.
@@ -38,15 +40,8 @@ _JOB, _FOUND = "job", "found"
 _USE_GPU = {"": None, "yes": True, "no": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds that an answer waits for what is looked at for the first time: the cluster, a place of data."""
-
-    cluster: float = 1.0
-    data: float = 0.2
-
-
-USUAL = Timeouts()
+#: Seconds that an answer waits for a cluster that is polled for the first time.
+CLUSTER_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +64,7 @@ class Form:
     problem: DistDLError | None = None
     code: str = ""
     directory: str = ""
-    timeouts: Timeouts = USUAL
+    timeout: float = CLUSTER_TIMEOUT
 
 
 def state(form: Form, request: FormRequest) -> FormState:
@@ -85,9 +80,11 @@ def state(form: Form, request: FormRequest) -> FormState:
     if chosen.automatic:
         chosen = _with(chosen, process_count_per_node=max(1, gpus))
     costs = _cost(chosen)
-    data = _data(form, chosen, look, request)
+    cluster = _cluster_type(chosen.compute_target)
+    directory = Path(form.directory or look.working_directory or Path.cwd())
     options = submit_options(chosen, variables, look)
-    checked = checks.run(look.draft, look.error, options, (*datanow.checks(data), *checks.sweep(chosen.sweep)))
+    data_checks = checks.data(chosen.data, chosen.outputs, directory, cluster)
+    checked = checks.run(look.draft, look.error, options, (*data_checks, *checks.sweep(chosen.sweep)))
     problems = wording.problems(checked.items)
     if form.problem:
         problems["line"] = f"{form.problem} Submitting replaces the line."
@@ -107,7 +104,7 @@ def state(form: Form, request: FormRequest) -> FormState:
         cell=cell,
         problems=problems,
         place=places.shown(seen),
-        data_now=data,
+        mounts=cluster is not None and cluster.mounts,
         cost=costs,
         options=_without_secrets(options),
         code=form.code,
@@ -164,7 +161,7 @@ def _applied(form: Form, chosen: Chosen, look: Look, code: str) -> tuple[Chosen,
 
 
 def _cluster(form: Form, chosen: Chosen, *, fresh: bool = False) -> CachedStatus | None:
-    return places.look(chosen.compute_target, chosen.distributed_backend, form.timeouts.cluster, fresh=fresh)
+    return places.look(chosen.compute_target, chosen.distributed_backend, form.timeout, fresh=fresh)
 
 
 def gpus_per_node(chosen: Chosen, seen: CachedStatus | None) -> int:
@@ -181,13 +178,13 @@ def _cost(chosen: Chosen) -> CostNow | None:
     return cost.shown(nodes, chosen.price_per_hour, chosen.node_count)
 
 
-def _data(form: Form, chosen: Chosen, look: Look, request: FormRequest) -> DataNow:
-    cluster = datanow.cluster(chosen.compute_target)
-    directory = Path(form.directory or look.working_directory or Path.cwd())
-    where = cluster and datanow.Where(
-        cluster, chosen.node_count, directory, form.timeouts.data, look=request.look, fresh=request.again
-    )
-    return datanow.shown(chosen.data, chosen.outputs, where or None)
+def _cluster_type(name: str) -> Cluster | None:
+    """Return the cluster's class, None where it is unknown or cannot be loaded."""
+    try:
+        cluster: Cluster = registry.get("clusters", cluster_configs.find(name).kind)
+    except DistDLError:
+        return None
+    return cluster
 
 
 def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> dict[str, Any]:

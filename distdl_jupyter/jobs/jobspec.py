@@ -122,7 +122,7 @@ def build(
 
 def _with_ready_python(spec: JobSpec) -> JobSpec:
     """Return the spec with the Python of its packages where that is made: a template of that Python starts it warm."""
-    from distdl_jupyter.stager import packages as environments  # few jobs ask for packages
+    from distdl_jupyter.data import packages as environments  # few jobs ask for packages
 
     made = environments.ready(environments.of_job(spec))
     return dataclasses.replace(spec, python=made) if made else spec

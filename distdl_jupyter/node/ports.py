@@ -51,7 +51,7 @@ def locks(kind: str) -> Path:
     try:
         return permissions.own(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
     except PermissionError:
-        from distdl_jupyter.node.staging.cache import usual_base
+        from distdl_jupyter.node.data_cache import usual_base
 
         # A home may be shared by several hosts.
         base = permissions.chosen(usual_base())

@@ -52,7 +52,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.node import children, content_cache, job, processes, profile, workdir
+from distdl_jupyter.node import children, data_cache, job, processes, profile, workdir
 from distdl_jupyter.node.files import Refused
 from distdl_jupyter.node.tar_stream import Incoming, send_files
 
@@ -181,20 +181,18 @@ def _feed(agent: Agent, fields: Fields) -> None:
 
 
 def _look(_agent: Agent, fields: Fields) -> Answer:
-    from distdl_jupyter.node.staging.paths import fingerprint
-
     try:
-        return {"fingerprint": fingerprint(str(fields["path"]))}
+        return {"fingerprint": data_cache.fingerprint(str(fields["path"]))}
     except OSError:
         return {"fingerprint": None}
 
 
 def _copied(_agent: Agent, fields: Fields) -> Answer:
-    return {"path": content_cache.path(str(fields["digest"]), str(fields.get("base") or ""))}
+    return {"path": data_cache.copied(str(fields["digest"]), str(fields.get("base") or ""))}
 
 
 def _copy(agent: Agent, fields: Fields) -> None:
-    begun = content_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
+    begun = data_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
     incoming = Incoming(begun.folder, agent.wake)
     agent.expect(int(fields["channel"]), incoming)
     agent.later(fields, lambda: {**begun.finish(incoming.unpack)})

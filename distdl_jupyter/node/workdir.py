@@ -86,9 +86,9 @@ def of_job(job: str, base: str) -> Iterator[Path]:
 
 def forget_data(job: str, base: str) -> None:
     """Take away what a job's ranks saw of its data sources here; what was fetched stays in the cache."""
-    from distdl_jupyter.node.staging import cache, tree
+    from distdl_jupyter.node import data_cache
 
-    tree.forget(cache.Cache(base or DEFAULT_BASE), job)
+    data_cache.forget(job, base or DEFAULT_BASE)
 
 
 def remove(folder: Path) -> None:

@@ -22,7 +22,7 @@ from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.queue import AFTER
 from distdl_jupyter.core.state import State
-from distdl_jupyter.stager import packages
+from distdl_jupyter.data import packages
 from distdl_jupyter.supervisor import messages, resume
 from distdl_jupyter.supervisor.queueing import Predecessors, Wait
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Placement
     from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.storage.staging import JobStaging
+    from distdl_jupyter.data.staging import JobStaging
     from distdl_jupyter.supervisor.attempt import Clock
     from distdl_jupyter.supervisor.control import ControlReader
     from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -241,7 +241,7 @@ class Launch:
         spec, recorder = self._spec, self._recorder
         if not spec.data and not packages.missing(spec):
             return None
-        from distdl_jupyter.storage.staging import JobStaging
+        from distdl_jupyter.data.staging import JobStaging
 
         variables = {**spec.environment_variables, **self._secrets}
         staging = JobStaging(spec, recorder.write, variables=variables, modules=modules)

@@ -375,12 +375,12 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     """
     if not spec.outputs:
         return
-    from distdl_jupyter.storage import outgoing
+    from distdl_jupyter.data import outputs
 
     stop = threading.Event()
-    place = outgoing.url(spec)
+    place = outputs.url(spec)
     recorder.phase("collect", f"sending outputs to {place}")
-    call = BackgroundCall(lambda: outgoing.deliver(recorder.folder, spec, with_log=failed, stopped=stop.is_set))
+    call = BackgroundCall(lambda: outputs.deliver(recorder.folder, spec, with_log=failed, stopped=stop.is_set))
     until: float | None = None
     while not call.done(_TICK) and (until is None or time.monotonic() < until):
         if until is None and canceled():

@@ -53,7 +53,7 @@ class PathStaging:
                        "items": [["x/hello", 5, "0x1", ""]]}  # fmt: skip
         else:
             source |= {"kind": "path", "path": str(self.path), "fingerprint": None}
-        return {"job": self.path.parent.name, "node": node, "nodes": 0, "base": base, "limit_bytes": None, "workers": 2,
+        return {"job": self.path.parent.name, "node": node, "base": base, "limit_bytes": None, "workers": 2,
                 "ca": "", "sources": [source]}  # fmt: skip
 
     def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from distdl_jupyter.form import defaults, naming
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
 from distdl_jupyter.form.subject import CachedSubject, FunctionSubject, Look
-from distdl_jupyter.views import azure, requests
+from distdl_jupyter.views import requests
 from distdl_jupyter.widgets.widget import PageWidget, made_for_page
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class LaunchForm(PageWidget):
     def calls(self) -> Calls:
         """What the page may ask for."""
         return {
-            **azure.CALLS,
             **naming.CALLS,
             "form.state": lambda request: self.state(requests.from_data(FormRequest, request)),
             "form.submit": lambda request: _name_and_id(self.submit(requests.from_data(FormRequest, request))),
@@ -63,7 +62,7 @@ class LaunchForm(PageWidget):
     def state(self, request: FormRequest | None = None) -> FormState:
         """Return the form as it follows from what a page has chosen; without that, from what was chosen last."""
         if request is None or request.chosen is None:
-            request = msgspec.structs.replace(self._request, apply="", again=False, look=False)
+            request = msgspec.structs.replace(self._request, apply="", again=False)
         request = self._with_secrets(request)
         if request.again:
             self._looks.clear()

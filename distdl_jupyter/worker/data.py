@@ -1,7 +1,6 @@
 """Where a job's data sources lie on the node of a rank: ``data_path("train")`` is a folder on its local disk.
 
-The stager has put it there before any rank started and told its folder in an environment variable; nothing here copies
-or opens anything.
+The stager put it there before any rank started, and an environment variable names the folder; nothing is copied here.
 """
 
 from __future__ import annotations

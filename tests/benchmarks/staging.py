@@ -20,10 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node.staging.cache import RANGE
-from distdl_jupyter.stager.order import order
-from distdl_jupyter.stager.run import Stager
-from distdl_jupyter.stager.talk import Talk
+from distdl_jupyter.data.stager import RANGE, Stager, StdioChannel, parse_order
 from tests.azurite import install
 from tests.azurite.server import Azurite
 from tests.benchmarks import report
@@ -34,18 +31,16 @@ CONNECTIONS = 4
 MB = 2**20
 
 
-class Answering(Talk):
+class Answering(StdioChannel):
     """Gives a signature to the stager and hears nothing."""
 
     def __init__(self, sas: str) -> None:
         self._sas = sas
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any], *, last: bool = False) -> None:
         return
 
-    last = send
-
-    def ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def ask(self, source: str, timeout: float) -> dict[str, Any]:
         return {"sas": self._sas}
 
 
@@ -60,7 +55,7 @@ class Blobs:
         told = {"job": "bench", "node": 0, "base": str(folder), "workers": CONNECTIONS, "ca": Path(self.ca).read_text(),
                 "sources": [{"name": "x", "variable": "X", "kind": "blob", "address": self.address, "prefix": "",
                              "items": self.items}]}  # fmt: skip
-        Stager(order(told), Answering(self.sas)).run()
+        Stager(parse_order(told), Answering(self.sas)).run()
 
     def sdk(self, folder: Path, *, checked: bool) -> None:
         """Several connections for one large blob after the other, or for many small blobs at a time."""

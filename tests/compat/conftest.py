@@ -1,1 +1,1 @@
-from tests.storage.conftest import azurite, blob  # noqa: F401 - fixtures
+from tests.data.conftest import azurite, blob  # noqa: F401 - fixtures

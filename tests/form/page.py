@@ -67,7 +67,7 @@ class Page:
         if "distributed_backend" in changes:
             changes["backend_options"] = {}
         self.__dict__["chosen"] = {**self.chosen, **changes}
-        self.ask(look=bool({"data", "outputs"} & set(changes)))
+        self.ask()
 
     def ask(self, **more: Any) -> None:
         """Ask for the form as it follows from what is chosen."""
@@ -78,8 +78,8 @@ class Page:
         self.__dict__["shown"] = {**found, **found["chosen"]}
 
     def look(self) -> None:
-        """Ask what is known now of what is being looked at; look at data."""
-        self.ask(look=True)
+        """Ask again, as a page does while machines are polled."""
+        self.ask()
 
     def refresh(self) -> None:
         """Press "Check again"."""
@@ -93,10 +93,9 @@ class Page:
         """Type all variables anew; a value of None keeps the secret that is there."""
         self.ask(environment=list(entries))
 
-    def wait(self, **seconds: float) -> None:
-        """Wait so long for what is looked at."""
-        about = self.form._form
-        self.form._form = dataclasses.replace(about, timeouts=dataclasses.replace(about.timeouts, **seconds))
+    def wait(self, seconds: float) -> None:
+        """Wait so long for the cluster."""
+        self.form._form = dataclasses.replace(self.form._form, timeout=seconds)
 
     @property
     def total(self) -> str:

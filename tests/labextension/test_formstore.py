@@ -10,7 +10,7 @@ from tests.front_end import bundle, evaluate
 PAGE = """
 const waiting = [], submitted = [], asked = [];
 const answer = ({ chosen = { process_count_per_node: 2, data: [] } }) => ({
-  chosen, checks: {}, data_now: {}, environment: [], problems: {},
+  chosen, checks: {}, environment: [], problems: {},
   options: { processes: chosen.process_count_per_node } });
 const text = {
   about: () => ({ code: 'x' }),
@@ -78,20 +78,3 @@ def test_advice_is_taken_once(page):
         await allAnswered();
         console.log(JSON.stringify(asked.map(({ apply }) => apply)));
     """) == ["one-per-gpu", None]
-
-
-def test_data_is_looked_at_when_its_place_was_typed_when_that_is_asked_for_and_at_submit(page):
-    assert page("""
-        const until = async () => { while (!waiting.length) await rest(); await allAnswered(); };
-        store.set({ process_count_per_node: 1 });
-        await until();
-        store.set({ data: [{ name: 'x', place: './x' }] });
-        await until();
-        store.send({ type: 'look' });
-        await until();
-        store.send({ type: 'look', data: true });
-        await until();
-        store.send({ type: 'submit' });
-        await until();
-        console.log(JSON.stringify(asked.map(({ look }) => look)));
-    """) == [False, True, False, True, True]

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from distdl_jupyter.node import content_cache, workdir
+from distdl_jupyter.node import data_cache, workdir
 
 DIGEST = "0123456789abcdef"
 JOB = "20260101-000000-abcde"
@@ -28,8 +28,8 @@ def test_a_base_that_others_may_write_takes_no_job_and_no_copy(tmp_path):
     tmp_path.chmod(0o777)
     for use in (
         lambda: workdir.find(JOB, "", None, str(tmp_path)),
-        lambda: content_cache.path(DIGEST, str(tmp_path)),
-        lambda: content_cache.Copy(DIGEST, str(tmp_path)),
+        lambda: data_cache.copied(DIGEST, str(tmp_path)),
+        lambda: data_cache.Copy(DIGEST, str(tmp_path)),
     ):
         with pytest.raises(PermissionError, match=r"is writable by others .*Use a folder that belongs to you"):
             use()
@@ -48,10 +48,10 @@ def test_a_folder_of_another_user_takes_no_job(tmp_path, below):
 @needs_root
 def test_a_copy_that_another_user_has_put_there_is_not_used(tmp_path):
     (tmp_path / "copies" / DIGEST).mkdir(parents=True)
-    assert content_cache.path(DIGEST, str(tmp_path)) == str(tmp_path / "copies" / DIGEST)
+    assert data_cache.copied(DIGEST, str(tmp_path)) == str(tmp_path / "copies" / DIGEST)
     os.chown(tmp_path / "copies" / DIGEST, 4321, 4321)
     with pytest.raises(PermissionError, match=r"belongs to another user \(number 4321\)"):
-        content_cache.path(DIGEST, str(tmp_path))
+        data_cache.copied(DIGEST, str(tmp_path))
 
 
 def test_a_link_in_the_place_of_a_copy_is_not_followed(tmp_path):
@@ -59,7 +59,7 @@ def test_a_link_in_the_place_of_a_copy_is_not_followed(tmp_path):
     (tmp_path / "planted").mkdir()
     (tmp_path / "copies" / DIGEST).symlink_to(tmp_path / "planted")
     with pytest.raises(PermissionError, match="is a link or a file, not a folder"):
-        content_cache.path(DIGEST, str(tmp_path))
+        data_cache.copied(DIGEST, str(tmp_path))
 
 
 def test_only_folders_that_agents_have_made_are_a_job_s(tmp_path):

@@ -161,13 +161,14 @@ def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):
     (root / "proj" / "labels").mkdir(parents=True)
     (root / "proj" / "labels" / "a.txt").write_text("1")
     code = "%%distributed -p 1 -b plain --data labels=./labels\n1"
-    question = {"code": code, "notebook": "proj/train.ipynb", "look": True}
+    question = {
+        "code": code,
+        "notebook": "proj/train.ipynb",
+    }
     for more in ({}, {"own": True}):
-        now = server.post("/form", {**question, **more}, 200)["data_now"]
-        assert [one["text"] for one in now["sources"]] == ["1 file, 1 B"]
-    assert (
-        server.post("/form", {**question, "notebook": "train.ipynb"}, 200)["data_now"]["sources"][0]["level"] == "error"
-    )
+        assert "data" not in server.post("/form", {**question, **more}, 200)["problems"]
+    shown = server.post("/form", {**question, "notebook": "train.ipynb"}, 200)
+    assert "does not exist here" in shown["problems"]["data"]
 
 
 def long_code(size):
@@ -226,4 +227,4 @@ def test_a_process_that_takes_too_long_is_ended(root):
 def test_no_path_above_the_servers_folder_is_looked_at(server, root):
     (root.parent / "labels").mkdir()
     question = {"code": "%%distributed -p 1 -b plain --data labels=./labels\n1", "notebook": "../train.ipynb"}
-    assert server.post("/form", question, 200)["data_now"]["sources"][0]["level"] == "error"
+    assert "does not exist here" in server.post("/form", question, 200)["problems"]["data"]

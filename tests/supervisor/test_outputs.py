@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.storage import outgoing
+from distdl_jupyter.data import outputs
 from distdl_jupyter.supervisor import run as under_test
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.written import all_written
@@ -20,7 +20,7 @@ def deliver(tmp_path, monkeypatch):
     spec = JobSpec(id="20261121-024912-k3f9x", name="x", outputs="blob://labdata/results")
 
     def run(work, canceled=lambda: False):
-        monkeypatch.setattr(outgoing, "deliver", lambda *_, stopped, **_more: work(stopped))
+        monkeypatch.setattr(outputs, "deliver", lambda *_, stopped, **_more: work(stopped))
         folder = JobFolder(tmp_path)
         recorder = EventRecorder(folder, spec)
         under_test.deliver_outputs(spec, recorder, failed=False, canceled=canceled)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.node import files
-from distdl_jupyter.node.staging.paths import fingerprint
+from distdl_jupyter.node.data_cache import fingerprint
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import AgentNode
@@ -58,8 +58,8 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
             begun.append(AgentStager(number, node, moved[number]))
         found = stagers.run(begun, context.staging, context.report, base=base)
     except BaseException:
-        for one_ in begun:
-            one_.close()
+        for stager in begun:
+            stager.end()
         raise
     for number, node in enumerate(nodes):
         node.data, node.python = found[number]
@@ -112,11 +112,7 @@ class AgentStager(stagers.Stager):
         return self._connection.lost
 
     def end(self) -> None:
-        """Let go of it; one that still works is ended with its agent."""
-        self.close()
-
-    def close(self) -> None:
-        """Close both ends; idempotent."""
+        """Close both ends; a program that still works is ended with its agent. Idempotent."""
         for fd in (self.out, self.err):
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -139,15 +135,14 @@ class _Copy:
     files: int = 0
     cached: int = 0
 
-    def message(self, *, whole: bool) -> dict[str, Any]:
-        done, files_ = (self.total, self.files) if whole else (min(self.done, self.total), 0)
+    def message(self, *, complete: bool) -> dict[str, Any]:
+        done, files_ = (self.total, self.files) if complete else (min(self.done, self.total), 0)
         return {"type": "progress", "source": self.name, "done": done, "total": self.total, "files": files_,
                 "of": self.files, "cached": self.cached}  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Content:
-    """A folder's content: read once, though many hosts get it."""
+class _Content(NamedTuple):
+    """A folder's content, read once though many hosts get it."""
 
     digest: str
     total: int
@@ -174,7 +169,7 @@ def _copy(copies: Sequence[_Copy], staging: Staging, report: Callable[[str, str]
                 one.result()
             for future, one_ in work.items():
                 if one_.total:
-                    staging.on_message(one_.number, one_.node.host, one_.message(whole=future.done()))
+                    staging.on_message(one_.number, one_.node.host, one_.message(complete=future.done()))
     finally:
         stop.append(True)
         pool.shutdown(wait=False, cancel_futures=True)

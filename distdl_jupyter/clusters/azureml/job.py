@@ -18,8 +18,7 @@ from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.clusters.azureml.options import GENERATED
 from distdl_jupyter.core import data
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.packages import FIELDS, states_packages
-from distdl_jupyter.stager.packages import is_lock
+from distdl_jupyter.core.packages import FIELDS, is_lock, states_packages
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace

@@ -1,11 +1,8 @@
 /** Where the job's data comes from and where its outputs go: rows that are added and removed, and one place. */
-import type { SignInActions } from '../azure/types';
-import { fill, h, quoted, setText, show } from '../ui/dom';
+import { h, setText } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { Fold, Problem, TextField, freshId, labelled, link } from './controls';
-import { Answer, isAbout } from './dataanswer';
 import { DataRowView, PLACE, unsigned } from './datarow';
-import { SignInPlace } from './signinplace';
 import type { Part, Store } from './state';
 
 export class Data implements Part {
@@ -14,47 +11,34 @@ export class Data implements Part {
   readonly #delivered: Fold;
   readonly #list = h('div', { class: 'dd-data-rows' });
   readonly #add: HTMLButtonElement;
-  readonly #again: HTMLButtonElement;
   readonly #help = h('div', { class: 'dd-form-note' });
-  readonly #reason = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
   readonly #outputs: TextField;
-  readonly #delivery: Answer;
   readonly #problems: [Problem, Problem];
-  readonly #signIn: SignInPlace | undefined;
-  readonly #open: (() => void) | undefined;
   #rows: DataRowView[] = [];
 
-  constructor(private readonly store: Store, azure?: SignInActions) {
-    this.#signIn = azure && new SignInPlace(azure, () => this.#signedIn());
-    this.#open = this.#signIn && (() => this.#signIn?.open());
+  constructor(private readonly store: Store) {
     this.#problems = [new Problem(store, ['data']), new Problem(store, ['outputs'])];
-    this.#delivery = new Answer(() => this.#look(), this.#open);
     const outputs = freshId('outputs');
     this.#add = link(__('Add data'), () => this.#append(), { class: 'dd-link dd-s12 dd-nw' });
-    this.#again = link(__('Check again'), () => store.send({ type: 'refresh' }), { class: 'dd-link dd-s12', hidden: 'hidden' });
     this.#outputs = new TextField({ 'aria-labelledby': outputs, placeholder: PLACE, class: 'dd-mono' }, (place) => this.#deliver(place));
     this.#data = new Fold(__('Data'), this.#add,
-      h('div', { class: 'dd-labelled', role: 'group', 'aria-label': __('Data') }, this.#list, h('div', { class: 'dd-data-links' }, this.#again), this.#reason, this.#problems[0].element, this.#help));
+      h('div', { class: 'dd-labelled', role: 'group', 'aria-label': __('Data') }, this.#list, this.#problems[0].element, this.#help));
     this.#delivered = new Fold(__('Outputs'), null,
-      labelled(__('Outputs to'), outputs, this.#outputs.element, this.#delivery.element, this.#problems[1].element,
+      labelled(__('Outputs to'), outputs, this.#outputs.element, this.#problems[1].element,
         h('div', { class: 'dd-form-note' }, __('Optional. When the job ends, outputs/ and the results are also copied to Azure Blob, into a folder of this job.'))));
-    this.element = h('div', { class: 'dd-data' }, this.#data.element, this.#delivered.element, this.#signIn?.element ?? '');
+    this.element = h('div', { class: 'dd-data' }, this.#data.element, this.#delivered.element);
   }
 
   update(): void {
-    const [rows, now] = [this.store.get('data'), this.store.get('data_now')];
+    const rows = this.store.get('data');
     if (rows.length !== this.#rows.length) this.#rebuild();
-    rows.forEach((row, at) => this.#rows[at]?.show(row, now.mounts, now.sources.find((said) => isAbout(said, row))));
-    fill(this.#reason, now.reason, () => quoted(now.reason));
-    show(this.#reason, Boolean(now.reason));
+    rows.forEach((row, at) => this.#rows[at]?.show(row, this.store.get('mounts')));
     setText(this.#help, rows.length ? this.#example() : __('Files that every node gets before training: from an object store, a web server or a path.'));
-    show(this.#again, !now.looking && [...now.sources, now.outputs].some(({ level }) => level === 'error' || level === 'warning'));
     const place = this.store.get('outputs');
     this.#outputs.show(place);
-    this.#delivery.show(isAbout(now.outputs, { name: '', place }) ? now.outputs : undefined);
     const [wrongData, wrongPlace] = this.#problems.map((problem) => problem.update());
     const names = rows.map(({ name, place }) => name || place).filter(Boolean).join(', ');
-    this.#data.update(names || __('none (captured variables are sent automatically)'), rows.length > 0, wrongData || Boolean(now.reason));
+    this.#data.update(names || __('none (captured variables are sent automatically)'), rows.length > 0, wrongData);
     this.#delivered.update(place || __('kept with the job'), Boolean(place), wrongPlace);
   }
 
@@ -69,7 +53,7 @@ export class Data implements Part {
   }
 
   #view(row: DataRowView['row']): DataRowView {
-    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view), () => this.#look(), this.#open);
+    const view: DataRowView = new DataRowView(row, () => this.#send(), () => this.#remove(view));
     return view;
   }
 
@@ -90,16 +74,6 @@ export class Data implements Part {
     const next = this.#rows[Math.min(at, this.#rows.length - 1)];
     if (next) next.focus();
     else this.#add.focus();
-  }
-
-  /** Check again with the new sign-in; the focus that was in the sign-in goes where data is added. */
-  #signedIn(): void {
-    this.store.send({ type: 'refresh' });
-    if (document.activeElement === null || document.activeElement === document.body) this.#add.focus();
-  }
-
-  #look(): void {
-    this.store.send({ type: 'look', data: true });
   }
 
   #send(): void {

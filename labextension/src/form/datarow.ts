@@ -1,10 +1,9 @@
-/** One source of data in a row: its name, its place, how it is taken, and what is known of the place. */
+/** One source of data in a row: its name, its place and how it is taken. */
 import { h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { Select, TextField, checkbox, freshId } from './controls';
-import { Answer, isAbout } from './dataanswer';
-import type { DataAnswer, DataRow } from './state';
+import type { DataRow } from './state';
 
 const SIGNED = /[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=/i;
 const WORD = /^(?:shard(?:=(?:1|true|yes))?|mode=(?:mount|download))$/;
@@ -33,13 +32,10 @@ export class DataRowView {
   readonly #mode: Select;
   readonly #how: HTMLElement;
   readonly #way: HTMLElement;
-  readonly #answer: Answer;
   #row: DataRow;
-  #said: DataAnswer | undefined;
 
-  constructor(row: DataRow, private readonly changed: () => void, remove: () => void, look: () => void, signIn?: () => void) {
+  constructor(row: DataRow, private readonly changed: () => void, remove: () => void) {
     this.#row = row;
-    this.#answer = new Answer(look, signIn);
     const named = { 'aria-label': __('Name of the data'), placeholder: 'data', maxlength: '40', class: 'dd-mono' };
     this.#name = new TextField(named, (name) => this.#set({ name: name.trim() }));
     this.#place = new TextField({ 'aria-label': __('Location of the data'), placeholder: PLACE, class: 'dd-mono' }, (place) => this.#set({ place: place.trim() }));
@@ -54,9 +50,7 @@ export class DataRowView {
     const button = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-icon', title: __('Remove this data'), 'aria-label': __('Remove this data') }, icon('close', 14));
     this.element = h('div', { class: 'dd-data-row', role: 'group', 'aria-label': __('Data') },
       h('div', { class: 'dd-data-line' }, this.#name.element, h('span', { class: 'dd-sub', 'aria-hidden': 'true' }, '='), this.#place.element, onClick(button, remove)),
-      this.#how, this.#answer.element);
-    // An unfinished row shows no missing-value error.
-    this.element.addEventListener('focusout', () => setTimeout(() => this.#tell()));
+      this.#how);
   }
 
   /** The row as it was last settled. */
@@ -69,21 +63,14 @@ export class DataRowView {
   }
 
   /** Show a row, but leave a field alone that is being typed in. */
-  show(row: DataRow, mounts: boolean, said: DataAnswer | undefined): void {
+  show(row: DataRow, mounts: boolean): void {
     this.#row = row;
-    this.#said = said;
     this.#name.show(row.name);
     this.#place.show(row.place);
     this.#shard.input.checked = row.shard;
     this.#mode.show(row.mode);
     show(this.#how, isListed(row.place));
     show(this.#way, mounts || row.mode === 'mount');
-    this.#tell();
-  }
-
-  #tell(): void {
-    const filling = !this.#row.place && this.element.contains(document.activeElement);
-    this.#answer.show(this.#said && !filling && isAbout(this.#said, this.#row) ? this.#said : undefined);
   }
 
   #set(changes: Partial<DataRow>): void {

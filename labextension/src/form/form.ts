@@ -3,7 +3,6 @@
  *
  * It reads and sets a `Store` and knows nothing of widgets. `update` brings every part up to date; it is cheap.
  */
-import type { SignInActions } from '../azure/types';
 import { copy } from '../ui/clipboard';
 import { adopt, fill, h, onClick, quoted, setText } from '../ui/dom';
 import { icon } from '../ui/icons';
@@ -34,8 +33,6 @@ export interface FormPlace {
   close?: () => void;
   /** Gives clusters a name and takes it away. */
   clusters: NamedClusterActions;
-  /** Signs in to Azure, where data in Blob wants that. */
-  azure?: SignInActions;
   /** Who answers, for the line that says that nobody does. */
   waiting?: string;
 }
@@ -55,7 +52,7 @@ export class Form {
     const head = new Head(store, place.close);
     const submit = new Submit(store, () => head.reveal());
     this.#advice = new AdviceList(store);
-    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store, place.azure), new Packages(store), new Details(store), new Cost(store), new SweepOptions(store), new MoreOptions(store)];
+    const left = [new VmTable(store), new Sizing(store), new Place(store, place.clusters), new Data(store), new Packages(store), new Details(store), new Cost(store), new SweepOptions(store), new MoreOptions(store)];
     const right = [new CapturedNames(store), this.#advice];
     const foot = new Foot(store);
     this.#parts = [head, ...left, ...right, submit, foot];
@@ -79,10 +76,10 @@ export class Form {
     this.#lookAgain();
   }
 
-  /** Poll while machines or data locations are checked and the form is on the page. */
+  /** Poll while machines are checked and the form is on the page. */
   #lookAgain(): void {
     clearTimeout(this.#look);
-    if ([this.#store.get('place'), this.#store.get('data_now')].some((one) => one?.looking)) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
+    if (this.#store.get('place')?.looking) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
   }
 
   #set(changes: Parameters<Store['set']>[0]): void {

@@ -18,9 +18,6 @@ export interface Text {
 
 /** Clicks in quick succession are one question. */
 const PAUSE = 120;
-/** Number of data checks at Submit and the milliseconds between them, before the job checks the data itself. */
-const [LOOKS, LOOK] = [20, 250];
-
 const fieldsOf = ({ chosen, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...chosen, status, answered });
 
 export class FormStore implements Store {
@@ -34,8 +31,6 @@ export class FormStore implements Store {
   #asking = new AbortController();
   #over = false;
   #submitting = false;
-  /** A place of data was typed at which nobody has looked. */
-  #look = false;
 
   constructor(private readonly text: Text, first: FormState, private readonly changed: () => void) {
     this.#answer = first;
@@ -65,7 +60,6 @@ export class FormStore implements Store {
   set(changes: Partial<Chosen>): void {
     this.#chosen = { ...this.#chosen, ...changes };
     this.#form = { ...this.#form, ...changes };
-    this.#look ||= 'data' in changes || 'outputs' in changes;
     // An answer that is under way knows nothing of this.
     this.#round += 1;
     clearTimeout(this.#timer);
@@ -76,13 +70,12 @@ export class FormStore implements Store {
     if (message.type === 'submit') void this.#submit(message.check);
     else if (message.type === 'apply') void this.ask({ apply: message.code });
     else if (message.type === 'refresh') void this.ask({ again: true });
-    else if (message.type === 'look') this.#lookNow(message.data ?? false);
+    else if (message.type === 'look') this.#lookNow();
     else this.#setEnvironment(message.entries);
   }
 
   /** Ask once more unless a question is on its way. */
-  #lookNow(data: boolean): void {
-    this.#look ||= data;
+  #lookNow(): void {
     if (this.#timer === undefined && !this.#over) void this.ask();
   }
 
@@ -99,7 +92,7 @@ export class FormStore implements Store {
     const { fresh = false, ...rest } = more;
     const known = fresh ? {} : { chosen: this.#chosen, environment: this.#form.environment.map(({ name, value }) => ({ name, value })) };
     try {
-      const answer = await this.text.ask({ ...this.text.about(), ...known, ...rest, look: this.#look }, asking.signal);
+      const answer = await this.text.ask({ ...this.text.about(), ...known, ...rest }, asking.signal);
       if (round === this.#round && !this.#over) this.#take(answer);
     } catch (error) {
       if (round === this.#round && !this.#over) this.#refused(error);
@@ -116,7 +109,6 @@ export class FormStore implements Store {
 
   #take(answer: FormState): void {
     const { status, answered } = this.#form;
-    this.#look = false;
     this.#answer = answer;
     this.#chosen = answer.chosen;
     this.#form = fieldsOf(answer, status.level === 'error' ? {} : status, answered + 1);
@@ -160,13 +152,8 @@ export class FormStore implements Store {
   /** The form's current state is submitted; answers to older requests are ignored. */
   async #submitShown(check: boolean): Promise<void> {
     this.#show({ status: { level: 'busy' } });
-    this.#look = true;
-    for (let left = LOOKS; left > 0; left -= 1) {
-      while (!(await this.ask())) if (this.#over) return;
-      if (this.#over || this.#form.status.level === 'error') return;
-      if (!this.#form.data_now.looking) break;
-      await new Promise((resolve) => setTimeout(resolve, LOOK));
-    }
+    while (!(await this.ask())) if (this.#over) return;
+    if (this.#over || this.#form.status.level === 'error') return;
     if (this.#form.checks.level === 'error') return this.#show({ status: {} });
     try {
       this.#show({ status: await this.text.submit(this.#answer, this.#secretValues(), check) });

@@ -2,11 +2,10 @@
 import { ICommandPalette } from '@jupyterlab/apputils';
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { SignIn } from '../azure/signin';
-import type { AzureSignIn } from '../azure/types';
+import type { AzureSignIn, SignInActions } from '../azure/types';
 import { h, setText } from '../ui/dom';
 import { Section } from '../sidebar/section';
 import type { Api } from '../api/api';
-import { azureActions } from './azureactions';
 import { NAME } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
@@ -68,3 +67,15 @@ class AzureSection {
 }
 
 export default plugin;
+
+/** Return the actions for the sign-in of this user. */
+function azureActions(api: Api): SignInActions {
+  return {
+    status: () => api.azure(),
+    signIn: (start) => api.signIn(start),
+    cancel: () => api.cancelSignIn(),
+    signOut: () => api.signOut(),
+    settle: (body) => api.changeAzure(body),
+    subscriptions: () => api.subscriptions(),
+  };
+}

@@ -13,7 +13,6 @@ import type { FormRequest, FormState, Status } from '../form/state';
 import type { Text } from '../form/store';
 import { Refusal } from '../ui/refusal';
 import type { Api } from '../api/api';
-import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
 import { askKernel, askServer, keepSecrets } from './formsource';
 import { __ } from '../ui/trans';
@@ -52,7 +51,7 @@ class CellForm extends Widget implements Text {
     super();
     this.addClass('dd-cell-form');
     this.#magic = magicLine(this.#code);
-    this.frame = new FormFrame(this, { close: () => this.#close(), clusters: clusterActions(api), azure: azureActions(api) });
+    this.frame = new FormFrame(this, { close: () => this.#close(), clusters: clusterActions(api) });
     this.node.append(this.frame.element);
     cell.model.contentChanged.connect(this.#onTyped, this);
     panel.sessionContext.statusChanged.connect(this.#onStatus, this);

@@ -11,7 +11,6 @@ import { FormFrame } from '../form/frame';
 import type { FormRequest, FormState, Status } from '../form/state';
 import type { Text } from '../form/store';
 import type { Api } from '../api/api';
-import { azureActions } from './azureactions';
 import { clusterActions } from './clusteractions';
 import { askServer, submitText, sweepText } from './formsource';
 import { ranksIcon } from './icons';
@@ -118,7 +117,7 @@ class NewJob extends Widget implements Text {
     this.node.append(h('div', { class: 'dd-newjob-inner' }, this.#codePart(host, kernel, script, code)));
     this.#model.sharedModel.setSource(draft.code);
     this.#editor = editors.factoryService.newDocumentEditor({ host, model: this.#model, config: { lineNumbers: true } });
-    this.#frame = new FormFrame(this, { waiting: __('No response from the server yet'), clusters: clusterActions(api), azure: azureActions(api) });
+    this.#frame = new FormFrame(this, { waiting: __('No response from the server yet'), clusters: clusterActions(api) });
     this.node.firstElementChild?.append(this.#frame.element);
     this.#model.sharedModel.changed.connect(this.#onTyped);
   }

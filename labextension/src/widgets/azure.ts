@@ -1,10 +1,10 @@
 /** The panel "Sign in to Azure" as a widget: its kernel answers what JupyterLab's sidebar asks the server. */
 import { Disposables, type Context } from './model';
-import { kernelActions } from '../azure/asked';
 import { SignIn } from '../azure/signin';
 import { adopt, h } from '../ui/dom';
 import { icon } from '../ui/icons';
-import { questions } from './kernel';
+import type { AzureSignIn, AzureSubscription, SignInActions } from '../azure/types';
+import { questions, type Ask } from './kernel';
 import { __ } from '../ui/trans';
 
 export default {
@@ -20,3 +20,16 @@ export default {
     return disposables.empty;
   },
 };
+
+/** Return the actions for a function that asks the kernel. */
+function kernelActions(ask: Ask): SignInActions {
+  const request = (what: string, given: Record<string, unknown> = {}): Promise<AzureSignIn> => ask(`azure.${what}`, given) as Promise<AzureSignIn>;
+  return {
+    status: () => request('status'),
+    signIn: (start) => request('sign_in', { ...start }),
+    cancel: () => request('cancel'),
+    signOut: () => request('sign_out'),
+    settle: (change) => request('settings', { ...change }),
+    subscriptions: () => ask('azure.subscriptions') as Promise<AzureSubscription[]>,
+  };
+}

@@ -1,6 +1,5 @@
 /** The launch form as a widget: its kernel works the form out, starts the job, names clusters and signs in to Azure. */
 import { Disposables, type Context } from './model';
-import { kernelActions } from '../azure/asked';
 import { questions, type Ask } from './kernel';
 import { __ } from '../ui/trans';
 import { FormFrame } from '../form/frame';
@@ -36,7 +35,7 @@ export default {
   render({ model, el }: Context): () => void {
     const disposables = new Disposables();
     const ask = questions(model, disposables);
-    const frame = new FormFrame(textOf(ask), { clusters: clustersOf(ask), azure: kernelActions(ask) });
+    const frame = new FormFrame(textOf(ask), { clusters: clustersOf(ask) });
     el.replaceChildren(frame.element);
     return () => {
       frame.dispose();

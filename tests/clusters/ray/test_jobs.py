@@ -12,8 +12,8 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import shows_gpus, trains, waits
 from tests.conftest import wait_for
+from tests.data.wheels import assert_nodes_install
 from tests.hosts import needs_hosts
-from tests.storage.wheels import assert_nodes_install
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 

@@ -27,9 +27,9 @@ from tests.clusters.functions import (
 )
 from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
+from tests.data.wheels import assert_nodes_install
 from tests.faults.jobs import found_supervisor_of
 from tests.hosts import needs_hosts
-from tests.storage.wheels import assert_nodes_install
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 

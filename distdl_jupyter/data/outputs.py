@@ -1,0 +1,168 @@
+"""A job's files on their way back to Blob: outputs, values, and the log of a job that failed.
+
+Everything is below ``<prefix>/<job id>/``, so that no job touches another's. What is there already with the same size
+and MD5 is not sent again. The files here stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distdl_jupyter.core.data import BlobPlace, blob_place
+from distdl_jupyter.core.logfile import batches
+from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.data import sources
+from distdl_jupyter.data.sources import translated
+
+if TYPE_CHECKING:
+    from azure.storage.blob import ContainerClient
+
+    from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
+
+#: Files that are sent at the same time, and parts of each.
+_FILES, _PARTS = 4, 2
+_FOLDERS = ("outputs", "results")
+LOG = "log.txt"
+
+
+class Stopped(Exception):
+    """Somebody asked the delivery to end."""
+
+
+class Delivered(NamedTuple):
+    """What arrived: files and bytes that were sent, files that were there already, and a warning for the user or ""."""
+
+    files: int
+    bytes: int
+    there: int
+    warning: str = ""
+
+
+class _Known(NamedTuple):
+    size: int
+    md5: bytes
+    etag: str
+
+
+def target(spec: JobSpec) -> BlobPlace:
+    """Return the place of a job's own files."""
+    given = blob_place(spec.outputs, "outputs")
+    prefix = f"{given.prefix}/{spec.id}" if given.prefix else spec.id
+    return BlobPlace(account=given.account, container=given.container, prefix=prefix)
+
+
+def url(spec: JobSpec) -> str:
+    """Return that place as text."""
+    place = target(spec)
+    return f"blob://{place.account}/{place.container}/{place.prefix}"
+
+
+def deliver(
+    folder: JobFolder, spec: JobSpec, *, with_log: bool, stopped: Callable[[], bool] = lambda: False
+) -> Delivered:
+    """Send the files of a job that has ended, and its log where asked for.
+
+    Raises DataUnavailable, NotSignedIn, OSError, and Stopped soon after ``stopped`` says so.
+    """
+    place = target(spec)
+    account = sources.account(place.account)
+    with translated(url(spec), writing=True), closing(account.client):
+        container = account.client.get_container_client(place.container)
+        with NamedTemporaryFile() as log, ThreadPoolExecutor(_FILES) as pool:
+            files = {path.relative_to(folder.path).as_posix(): path for path in _files(folder)}
+            if with_log:
+                log.writelines(_log(folder))
+                log.flush()
+                files[LOG] = Path(log.name)
+            known = _known(container, f"{place.prefix}/") if files else {}
+            names = {f"{place.prefix}/{name}": path for name, path in files.items()}
+            work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in names.items()]
+            try:
+                sizes = [future.result() for future in as_completed(work)]
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+    sent = [size for size in sizes if size is not None]
+    return Delivered(len(sent), sum(sent), len(sizes) - len(sent), account.warning)
+
+
+def _files(folder: JobFolder) -> Iterator[Path]:
+    """Yield the regular files; a link that leads out of the job's folder is none of its own."""
+    root = folder.path.resolve()
+    for name in _FOLDERS:
+        for path in sorted((folder.path / name).rglob("*")):
+            if path.is_file() and path.resolve().is_relative_to(root):
+                yield path
+
+
+def _known(container: ContainerClient, prefix: str) -> dict[str, _Known]:
+    return {
+        blob.name: _Known(int(blob.size), bytes(blob.content_settings.content_md5 or b""), str(blob.etag))
+        for blob in container.list_blobs(name_starts_with=prefix)
+    }
+
+
+def _send(
+    container: ContainerClient, name: str, path: Path, known: _Known | None, stopped: Callable[[], bool]
+) -> int | None:
+    """Send one file and return its bytes, None when the same is there."""
+    from azure.core import MatchConditions
+    from azure.storage.blob import ContentSettings
+
+    size, md5 = path.stat().st_size, _md5(path, stopped)
+    if known is not None and (known.size, known.md5) == (size, md5):
+        return None
+    condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
+    if known is not None:
+        condition = {"etag": known.etag, "match_condition": MatchConditions.IfNotModified, "overwrite": True}
+    with path.open("rb") as file:
+        container.get_blob_client(name).upload_blob(
+            _Heeding(file, stopped), length=size, max_concurrency=_PARTS,
+            content_settings=ContentSettings(content_md5=bytearray(md5)), **condition,
+        )  # fmt: skip
+    return size
+
+
+def _md5(path: Path, stopped: Callable[[], bool]) -> bytes:
+    found = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        heeding = _Heeding(file, stopped)
+        while content := heeding.read(2**20):
+            found.update(content)
+    return found.digest()
+
+
+class _Heeding:
+    """A file that is read until somebody wants the delivery to end."""
+
+    def __init__(self, file: Any, stopped: Callable[[], bool]) -> None:
+        self._file = file
+        self._stopped = stopped
+
+    def read(self, size: int = -1) -> bytes:
+        if self._stopped():
+            raise Stopped
+        return bytes(self._file.read(size))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _log(folder: JobFolder) -> Iterator[bytes]:
+    """Yield the log as text, some megabytes at a time; the same events give the same bytes."""
+    for found, _ in batches(folder.log):
+        yield "".join(_line(line) for line in lines_of(found)).encode()
+
+
+def _line(line: LogLine) -> str:
+    who = "job" if line.rank is None else str(line.rank)
+    when = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
+    return f"{when} [{who}] {line.text}\n"

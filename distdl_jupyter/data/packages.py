@@ -1,0 +1,259 @@
+"""An environment with a job's packages on this machine: made once for each content, and kept in the cache.
+
+``BASE/environments/DIGEST/`` is a virtual environment (or conda's) that sees what this interpreter sees, too; what a
+job asks for goes before that. It counts from the moment in which its file ``ready.json`` is there; one that broke off
+is made anew. Another program that needs the same meanwhile waits at the lock beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from distdl_jupyter.core.packages import is_lock
+from distdl_jupyter.node import permissions
+from distdl_jupyter.node.data_cache import Cache, Failure, masked
+
+#: What bars and failures call it; no data source has a name with a space.
+NAME = "Python packages"
+_READY = "ready.json"
+_CONDAS = ("mamba", "micromamba", "conda")
+#: Lines of an installer's end that are shown, and characters of them.
+_LINES, _LONGEST = 12, 1500
+#: How much of a file pip has fetched (``--progress-bar raw``).
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_OWN_ERROR = re.compile(r"^(?:ERROR|error|CRITICAL|PackagesNotFoundError|.*Error): ?")
+_PATH_FILE = "distdl-base.pth"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a job asks for; ``modules`` must be there at the end, ``variables`` are settings of the installers."""
+
+    pip: tuple[str, ...] = ()
+    conda: tuple[str, ...] = ()
+    requirements: str = ""
+    modules: tuple[str, ...] = ()
+    variables: Mapping[str, str] | None = None
+
+    def content(self) -> dict[str, Any]:
+        """Return what is asked for, in an order of its own."""
+        return {"pip": sorted(self.pip), "conda": sorted(self.conda), "requirements": self.requirements}
+
+    def digest(self) -> str:
+        """Return what names the environment: its interpreter and what is asked for."""
+        content = [sys.version, sys.prefix, self.content()]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
+
+
+def wanted(document: Mapping[str, Any]) -> Wanted:
+    """Return what an order asks for."""
+    texts = {name: tuple(str(one) for one in document.get(name) or ()) for name in ("pip", "conda", "modules")}
+    variables = {str(name): str(value) for name, value in (document.get("variables") or {}).items()}
+    return Wanted(**texts, requirements=str(document.get("requirements") or ""), variables=variables)
+
+
+def of_job(options: Any) -> Wanted:
+    """Return what a job's options ask for."""
+    return Wanted(tuple(options.pip_packages), tuple(options.conda_packages), options.requirements)
+
+
+def ready(asked: Wanted, base: str = "") -> str:
+    """Return the Python of an environment that is there already, "" for none, or where nothing is asked for."""
+    if not any(asked.content().values()):
+        return ""
+    folder = _folder(Cache(base), asked)
+    return _python(folder) if (folder / _READY).is_file() and permissions.is_own(folder) else ""
+
+
+def missing(spec: Any) -> Wanted | None:
+    """Return what a job asks for, None where that is nothing or its own Python was made with it."""
+    asked = of_job(spec)
+    if not (asked.pip or asked.conda or asked.requirements):
+        return None
+    with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+        made = json.loads((Path(spec.python).parents[1] / _READY).read_text(encoding="utf-8"))
+        content = asked.content()
+        if all(made[name] == content[name] for name in content):
+            return None
+    return asked
+
+
+class Environment:
+    """``make`` makes it; ``show`` gets bytes that came, of how many, and 1 at the end. Raises Failure."""
+
+    def __init__(self, asked: Wanted, base: str, show: Callable[[int, int, int], None]) -> None:
+        self._asked = asked
+        self._cache = Cache(base)
+        self._show = show
+        self._folder = _folder(self._cache, asked)
+
+    def make(self) -> str:
+        """Return the environment's Python; it is there already, or is made now."""
+        self._cache.prepare()
+        permissions.own(self._folder.parent)
+        with self._alone():
+            if not (found := ready(self._asked, str(self._cache.base))):
+                self._show(0, 1, 0)
+                found = self._made()
+            self._require_modules(found)
+        self._show(1, 1, 1)
+        return found
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of this content; the kernel lets go of it with the process."""
+        with self._folder.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _made(self) -> str:
+        if self._folder.exists():  # a half that broke off: this name under this folder is only given here
+            permissions.own(self._folder)
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(mode=0o700)
+        python = _python(self._folder)
+        if self._asked.conda:
+            self._run(_conda_words(self._folder, self._asked.conda), "conda")
+        else:
+            self._run([sys.executable, "-m", "venv", "--without-pip", str(self._folder)], "venv")
+        self._see_base(python)
+        if self._asked.pip or self._asked.requirements:
+            self._run(self._pip_words(python), "pip")
+        content = {"made": time.time(), **self._asked.content()}
+        part = self._folder / f".{_READY}"
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(self._folder / _READY)
+        return python
+
+    def _see_base(self, python: str) -> None:
+        """Let the environment see what this interpreter sees, behind its own."""
+        asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        own = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, check=False).stdout.strip()
+        paths = [path for path in (*site.getsitepackages(), *_user_site()) if Path(path).is_dir()]
+        lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
+        (Path(own) / _PATH_FILE).write_text(lines, encoding="utf-8")
+
+    def _pip_words(self, python: str) -> list[str]:
+        """Write down what is asked for, as command lines can be read by others, and return pip's command line."""
+        files = []
+        if self._asked.pip:
+            files.append(self._folder / "packages.txt")
+            files[-1].write_text("\n".join(self._asked.pip) + "\n", encoding="utf-8")
+        if self._asked.requirements:
+            files.append(self._folder / ("pylock.toml" if is_lock(self._asked.requirements) else "requirements.txt"))
+            files[-1].write_text(self._asked.requirements, encoding="utf-8")
+        pip = [sys.executable, "-m", "pip", "--python", python, "--no-input", "--disable-pip-version-check", "install",
+               "--progress-bar", "raw", "--no-warn-script-location"]  # fmt: skip
+        if not _has_pip():
+            if not (uv := _program("uv")):
+                raise Failure(f"{sys.executable} has no pip, and uv is not on the PATH.",
+                              f"Install pip: {sys.executable} -m ensurepip", NAME)  # fmt: skip
+            pip = [uv, "pip", "install", "--python", python]
+        return [*pip, *(word for file in files for word in ("-r", str(file)))]
+
+    def _run(self, words: Sequence[str], what: str) -> None:
+        """Run an installer and follow what it says. Raises Failure."""
+        environment = {**os.environ, **(self._asked.variables or {})}
+        try:
+            process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
+        except OSError as error:
+            raise Failure(f"Cannot start {words[0]} ({error.strerror}).", source=NAME) from None
+        with process:
+            assert process.stdout is not None
+            last = self._follow(process.stdout)
+        if code := process.returncode:
+            raise Failure(f"{what} ended with {code}: {_own_words(last)}", "Correct the packages of the job.",
+                          NAME)  # fmt: skip
+
+    def _follow(self, output: IO[str]) -> list[str]:
+        """Count what comes, and return the last lines."""
+        last: deque[str] = deque(maxlen=200)
+        before = total = 0
+        for line in output:
+            if found := _PROGRESS.match(line):
+                done, of = int(found[1]), int(found[2])
+                if done == 0 or of != total:
+                    before, total = before + total, of
+                self._show(before + done, before + total, 0)
+            else:
+                last.append(line.rstrip())
+        return list(last)
+
+    def _require_modules(self, python: str) -> None:
+        asked = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
+        names = sorted({name.partition(".")[0] for name in self._asked.modules})
+        found = subprocess.run([python, "-c", asked, *names], capture_output=True, text=True, check=False)
+        if found.returncode:
+            last = (found.stderr.strip().splitlines() or ["it does not start"])[-1]
+            raise Failure(
+                f"Cannot use the Python of the job's environment: {last}", f"Remove the folder {self._folder}.", NAME
+            )
+        if missing := found.stdout.split():
+            raise Failure(f"{missing[0]} is neither in the job's packages nor installed for {sys.executable}.",
+                          f"Add {missing[0]} to pip_packages, or install it: {sys.executable} -m pip install "
+                          f"{missing[0]}", NAME)  # fmt: skip
+
+
+def _folder(cache: Cache, asked: Wanted) -> Path:
+    return cache.base / "environments" / asked.digest()
+
+
+def _python(folder: Path) -> str:
+    return str(folder / "bin" / "python")
+
+
+def _user_site() -> list[str]:
+    return [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+
+
+def _has_pip() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("pip") is not None
+
+
+def installers() -> list[str]:
+    """Return the installers that are here: pip, uv, and one of conda's kind."""
+    found = ["pip"] if _has_pip() else []
+    return found + [name for name in ("uv", *_CONDAS) if _program(name)]
+
+
+def _program(name: str) -> str | None:
+    """Return the path of a program: on the PATH, beside this interpreter, or where uv installs itself."""
+    more = (str(Path(sys.executable).parent), str(Path("~/.local/bin").expanduser()))
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))
+
+
+def _conda_words(folder: Path, packages: Sequence[str]) -> list[str]:
+    own = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
+    program = next((found for name in _CONDAS if (found := _program(name))), own)
+    if not program:
+        raise Failure("conda_packages needs conda, mamba or micromamba on the PATH.",
+                      "Install one of them on the node, or move the packages to pip_packages.", NAME)  # fmt: skip
+    python = f"python={sys.version_info.major}.{sys.version_info.minor}"
+    return [program, "create", "--yes", "--prefix", str(folder), python, *packages]
+
+
+def _own_words(lines: Sequence[str]) -> str:
+    """Return what an installer says of its failure, without passwords."""
+    said = [line for line in lines if line.strip()]
+    errors = [number for number, line in enumerate(said) if _OWN_ERROR.match(line)]
+    chosen = said[errors[0] :] if errors else said[-_LINES:]
+    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in chosen[:_LINES])
+    return masked(text)[:_LONGEST] or "no output."

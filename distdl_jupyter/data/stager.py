@@ -1,0 +1,501 @@
+"""The stager: copies a job's data and packages to the disk of one node, verified and cached.
+
+``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
+which that Python needs unless all sources are paths. A file that is in the cache is not fetched again; one that was
+interrupted is. It reads one line of JSON, its order, and writes lines of JSON:
+
+    {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
+     "sources": [
+       {"name": "train", "variable": "DISTDL_DATA_TRAIN", "kind": "blob", "s3", "gs" or "https",
+        "address": "https://account.blob.core.windows.net/container", "s3://bucket", "gs://bucket" or "https://host",
+        "prefix": "cifar", "settings": {"region", "endpoint"} of the submitting machine, for S3,
+        "items": [[whole name, size, version (see ``stores``), MD5 of the content in base64 or ""], ...]},
+       {"name": "labels", "variable": "DISTDL_DATA_LABELS", "kind": "path", "path": "/mnt/labels",
+        "fingerprint": what ``data_cache.fingerprint`` returned elsewhere, or null}],
+     "packages": null or the fields of ``packages.Wanted``}
+
+    {"type": "renew", "source": "train"}         waits for an answer on standard input (Blob only):
+        {"type": "sas", "source": "train", "sas": "sv=...&sig=..."}
+        {"type": "sas", "source": "train", "refused": text, "remedy": text}
+    {"type": "progress", "source", "done", "total", "cached" (bytes that the disk had), "files", "of"}
+    {"type": "note", "source": name or "", "level": "info" or "warning", "text", "code"}
+    {"type": "failed", "source": name or "", "text", "remedy"}              and exit code 1
+    {"type": "staged", "paths": {variable: folder}, "bytes": fetched, "cached", "seconds",
+     "python": that of the packages' environment, "" without}               and exit code 0
+
+The order ``{"forget": job, "base": ""}`` removes the job's folders and is answered by ``{"type": "forgotten", "job"}``;
+with ``limit_bytes`` the cache is cut down to it as well. The end of standard input ends the program at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, Any, NamedTuple
+
+from distdl_jupyter.data import packages, stores
+from distdl_jupyter.node import data_cache
+from distdl_jupyter.node.data_cache import MORE_ROOM, Cache, Failure, Part, Tree, masked, readable
+
+#: Bytes of one request: a larger file is read by several at once.
+RANGE = 16 * 2**20
+#: Bytes that are written at once.
+_CHUNK = 256 * 1024
+#: Seconds between two messages of progress.
+_REPORT = 0.25
+#: Downloads of a file that arrives with a wrong checksum.
+_DOWNLOADS = 3
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_JOB = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
+#: Control characters, which obstore allows in no name.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+#: Bytes of a name (NAME_MAX), and of a path below the folder (of PATH_MAX, 4096).
+_LONGEST, _DEEPEST = 255, 3000
+_RENAME = "Rename the object, or use another prefix."
+#: Exit code when nobody listens any more.
+_ALONE = 3
+
+
+# the order ------------------------------------------------------------------------------------------
+
+
+class Item(NamedTuple):
+    """One object: its ``version`` (see ``stores``), and the MD5 of its content in base64, "" where unknown."""
+
+    name: str
+    size: int
+    version: str
+    md5: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One source of a node: objects below ``prefix`` at ``address``, or a ``path`` that is there."""
+
+    name: str
+    variable: str
+    kind: str
+    address: str = ""
+    prefix: str = ""
+    items: Sequence[Item] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
+    fingerprint: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one node is to have."""
+
+    job: str
+    sources: Sequence[Source]
+    node: int = 0
+    base: str = ""
+    limit_bytes: int | None = None
+    workers: int = 8
+    ca: str = ""
+    packages: packages.Wanted | None = None
+
+
+def parse_order(document: Any) -> Order:
+    """Return the order in JSON data. Raises Failure where it is invalid."""
+    try:
+        check_job(document["job"])
+        sources = [Source(**{**source, "items": [Item(*item) for item in source.get("items", ())]})
+                   for source in document["sources"]]  # fmt: skip
+        wanted = packages.wanted(document["packages"]) if document.get("packages") else None
+        return Order(**{**document, "sources": sources, "packages": wanted})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Failure(f"The staging order is invalid ({type(error).__name__}: {error}).") from None
+
+
+def check_job(document: Any) -> str:
+    """Return the ID of a job, which names a folder. Raises Failure."""
+    if not _JOB.fullmatch(str(document)):
+        raise Failure(f"{document!r} is not a valid job ID.")
+    return str(document)
+
+
+def layout(prefix: str, items: Iterable[Item]) -> tuple[dict[str, Item], set[str]]:
+    """Return the objects by their path below the source's folder, and the folders that are empty.
+
+    A name with a slash at its end is an empty folder, and so is an object of no bytes below whose name others lie.
+    Raises Failure for a name that leads out, or two that have one path.
+    """
+    prefix = prefix.strip("/")
+    files: dict[str, Item] = {}
+    folders: set[str] = set()
+    for item in items:
+        path = _relative(prefix, item.name)
+        if path.endswith("/") or not path:
+            if item.size:
+                raise Failure(f"The object {item.name!r} has the name of a folder but contains data.", _RENAME)
+            folders.add(path.removesuffix("/"))
+        elif path in files:
+            raise Failure(f"Two objects map to the same file {path!r}.", _RENAME)
+        else:
+            files[path] = item
+    paths = [*files, *(f"{folder}/" for folder in folders)]
+    for folder in {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"} & files.keys():
+        if files.pop(folder).size:
+            raise Failure(f"The object {folder!r} would be both a file and a folder.", _RENAME)
+    return files, folders
+
+
+def _relative(prefix: str, name: str) -> str:
+    """Return the path of an object below its prefix, with a slash at its end for a folder. Raises Failure."""
+    if name == prefix:
+        path = name.rpartition("/")[2]
+    elif not prefix or name.startswith(f"{prefix}/"):
+        path = name[len(prefix) + 1 :] if prefix else name
+    else:
+        raise Failure(f"The object {name!r} is not below the prefix {prefix!r}.")
+    parts = path.removesuffix("/").split("/") if path else []
+    if not all(map(_is_file_name, parts)) or len(path.encode("utf-8", "replace")) > _DEEPEST:
+        raise Failure(f"The object name {name[:300]!r} is not a valid file name.", _RENAME)
+    return path
+
+
+def _is_file_name(part: str) -> bool:
+    try:
+        return part not in ("", ".", "..") and not _CONTROL.search(part) and len(part.encode()) <= _LONGEST
+    except UnicodeEncodeError:
+        return False
+
+
+# messages -------------------------------------------------------------------------------------------
+
+
+class StdioChannel:
+    """The lines of JSON on standard input and output; all methods may be called from any thread."""
+
+    def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
+        self._source = source
+        self._sink = sink
+        self._writing = threading.Lock()
+        self._asking = threading.Lock()
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._over = False
+
+    def order(self) -> Any:
+        """Return the first line; from then on the end of the input ends the program. Raises ValueError."""
+        message = json.loads(self._source.readline() or b"null")
+        threading.Thread(target=self._listen, daemon=True).start()
+        return message
+
+    def send(self, message: dict[str, Any], *, last: bool = False) -> None:
+        """Write a message; after the ``last`` one the other end may close both streams."""
+        self._over = last
+        with self._writing:
+            try:
+                self._sink.write(json.dumps(message).encode() + b"\n")
+                self._sink.flush()
+            except OSError:
+                os._exit(_ALONE)
+
+    def ask(self, source: str, timeout: float) -> dict[str, Any]:
+        """Ask for a signature of a source and return the answer. Raises TimeoutError."""
+        with self._asking:
+            self.send({"type": "renew", "source": source})
+            end = time.monotonic() + timeout
+            while True:
+                try:
+                    answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
+                except queue.Empty:
+                    raise TimeoutError from None
+                if answer.get("source") == source:  # another is the late answer to an earlier question
+                    return answer
+
+    def _listen(self) -> None:
+        for line in self._source:
+            try:
+                self._answers.put(dict(json.loads(line)))
+            except (ValueError, TypeError):
+                continue
+        if not self._over:
+            os._exit(_ALONE)
+
+
+@dataclass
+class Count:
+    """Bytes and files of one source: how many are here, of how many, and how many bytes the disk had."""
+
+    total: int
+    of: int
+    done: int = 0
+    cached: int = 0
+    files: int = 0
+
+
+class Progress:
+    """The counts of all sources, added to by all threads."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Count] = {}
+        self._sent: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, source: str, done: int, *, cached: int = 0, files: int = 0) -> None:
+        """Add to the counts of a source."""
+        with self._lock:
+            count = self.counts[source]
+            count.done, count.cached, count.files = count.done + done, count.cached + cached, count.files + files
+
+    def changes(self) -> list[dict[str, Any]]:
+        """Return a message for each source that has changed since the last call."""
+        with self._lock:
+            messages = {name: {"type": "progress", "source": name, **vars(count)}
+                        for name, count in self.counts.items()}  # fmt: skip
+        changed = [message for name, message in messages.items() if self._sent.get(name) != message]
+        self._sent = messages
+        return changed
+
+
+# the run --------------------------------------------------------------------------------------------
+
+
+class File(NamedTuple):
+    """An object that becomes a file: ``place`` in the folder of its source, ``final`` in the cache."""
+
+    source: Source
+    access: stores.Access
+    item: Item
+    place: str
+    final: str
+
+
+class Stager:
+    """``run`` follows an order. Raises Failure."""
+
+    def __init__(self, order: Order, channel: StdioChannel) -> None:
+        self._order = order
+        self._channel = channel
+        self._cache = Cache(order.base)
+        self._progress = Progress()
+        self._noted: set[tuple[str, str]] = set()
+        self._clearing = threading.Lock()
+        #: Threads that fetch files wait for those that read their ranges.
+        self._files = ThreadPoolExecutor(order.workers)
+        self._ranges = ThreadPoolExecutor(order.workers)
+
+    def run(self) -> None:
+        """Copy everything here and send where it is."""
+        started = time.monotonic()
+        paths = {source.variable: data_cache.check_path(source.name, source.path, source.fingerprint)
+                 for source in self._order.sources if source.kind == "path"}  # fmt: skip
+        stored = [source for source in self._order.sources if source.kind != "path"]
+        try:
+            if stored:
+                paths |= self._fetch_all(stored)
+        except OSError as error:
+            raise self._disk_failure(error) from None
+        finally:
+            for pool in (self._files, self._ranges):
+                pool.shutdown(wait=False, cancel_futures=True)
+        python = ""
+        if self._order.packages:
+            python = packages.Environment(self._order.packages, self._order.base, self._show_packages).make()
+        self._send_progress()
+        counts = self._progress.counts.values()
+        cached = sum(count.cached for count in counts)
+        self._channel.send({"type": "staged", "paths": paths, "python": python, "cached": cached,
+                            "bytes": sum(count.done for count in counts) - cached,
+                            "seconds": round(time.monotonic() - started, 3)}, last=True)  # fmt: skip
+
+    def _fetch_all(self, sources: list[Source]) -> dict[str, str]:
+        self._cache.prepare()
+        self._tree = Tree(self._cache, self._order.job, self._order.node)
+        files = [file for source in sources for file in self._files_of(source)]
+        missing = [file for file in files if not self._link_cached(file)]
+        over = self._cache.make_room(
+            sum({file.final: file.item.size for file in missing}.values()), self._order.limit_bytes
+        )
+        if over and self._order.limit_bytes is not None:
+            self._note("", "cache-limit", f"The data is {readable(over)} larger than the cache limit. "
+                       "The excess is deleted when the job ends.")  # fmt: skip
+        pending: set[Future[None]] = {self._files.submit(self._fetch, file) for file in missing}
+        while pending:
+            done, pending = wait(pending, timeout=_REPORT, return_when="FIRST_EXCEPTION")
+            for future in done:
+                future.result()
+            self._send_progress()
+        return {source.variable: self._tree.folder(source.name) for source in sources}
+
+    def _files_of(self, source: Source) -> list[File]:
+        """Return the files of a source; its folders are made."""
+        try:
+            files, folders = layout(source.prefix, source.items)
+        except Failure as failure:
+            raise Failure(failure.text, failure.remedy, source.name) from None
+        for folder in ("", *folders):
+            self._tree.folder(source.name, folder)
+        self._progress.counts[source.name] = Count(sum(item.size for item in files.values()), len(files))
+        access = stores.access(source.name, source.kind, source.address, ca=self._order.ca, settings=source.settings,
+                               ask=partial(self._channel.ask, source.name))  # fmt: skip
+        return [File(source, access, item, place, self._cache.path(source.address, item.name, item.version))
+                for place, item in files.items()]  # fmt: skip
+
+    def _link_cached(self, file: File) -> bool:
+        """Link to a file that the cache has; return whether it had."""
+        try:
+            if not self._cache.has(file.final, file.item.size):
+                return False
+            self._tree.add(file.source.name, file.place, file.final, file.final)
+        except FileNotFoundError:
+            return False  # removed by another program between the two calls
+        self._progress.add(file.source.name, file.item.size, cached=file.item.size, files=1)
+        return True
+
+    def _fetch(self, file: File) -> None:
+        """Fetch a file, unless another program or source does."""
+        name = file.source.name
+        part = Part(file.final, lambda: self._note(
+            name, "elsewhere", "The same data is already being downloaded and will be reused."))  # fmt: skip
+        if self._link_cached(file):
+            part.close()
+            return
+        try:
+            self._fill(file, part)
+            part.publish(lambda now, final: self._tree.add(name, file.place, now, final))
+        except BaseException:
+            part.remove()
+            raise
+        self._progress.add(name, 0, files=1)
+
+    def _fill(self, file: File, part: Part) -> None:
+        """Fetch the content of a file, again where its checksum is wrong."""
+        name, item = file.source.name, file.item
+        # Not every web server answers requests for a range.
+        step = item.size if file.source.kind == "https" else RANGE
+        starts = range(0, item.size, step) if item.size else ()
+        for _ in range(_DOWNLOADS):
+            list(self._ranges.map(lambda start: self._read(file, part, start, start + step), starts))
+            if not item.md5 or base64.b64encode(part.md5()).decode() == item.md5:
+                return
+            self._progress.add(name, -item.size)
+            self._note(name, "damaged", f"{item.name!r} arrived damaged and is downloaded again.")
+        raise Failure(f"{item.name!r} of {name} arrived with a wrong checksum several times.",
+                      "Upload the file again, or correct its Content-MD5.", name)  # fmt: skip
+
+    def _read(self, file: File, part: Part, start: int, end: int) -> None:
+        """Write the bytes of a range to the disk; obstore continues after cuts, throttling and timeouts."""
+        item, name = file.item, file.source.name
+        end = min(end, item.size)
+
+        def read(store: Any) -> None:
+            import obstore
+
+            options: Any = stores.condition(file.source.kind, item.version)
+            if end - start < item.size:
+                options["range"] = (start, end)
+            at = start
+            try:
+                answer = obstore.get(store, item.name, options=options)
+                _require_same(answer.meta, item)
+                for chunk in answer.stream(min_chunk_size=_CHUNK):
+                    self._write(part, at, memoryview(chunk))
+                    at += len(chunk)
+                    self._progress.add(name, len(chunk))
+            except BaseException:
+                self._progress.add(name, start - at)
+                raise
+
+        try:
+            file.access.use(read)
+        except stores.StoreError as error:
+            raise stores.refusal(name, file.source.address, item.name, error.answer) from None
+
+    def _write(self, part: Part, at: int, content: memoryview) -> None:
+        """Write bytes; where the disk is full, remove what no job uses and write them once more."""
+        try:
+            part.write(at, content)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            with self._clearing:
+                self._cache.clear_unused()
+            part.write(at, content)
+
+    def _show_packages(self, done: int, total: int, files: int) -> None:
+        self._progress.counts[packages.NAME] = Count(total, 1, done, files=files)
+        self._send_progress()
+
+    def _send_progress(self) -> None:
+        for message in self._progress.changes():
+            self._channel.send(message)
+
+    def _note(self, source: str, code: str, text: str) -> None:
+        """Send a note once for each source."""
+        if (source, code) not in self._noted:
+            self._noted.add((source, code))
+            level = "info" if code == "elsewhere" else "warning"
+            self._channel.send({"type": "note", "source": source, "level": level, "code": code, "text": masked(text)})
+
+    def _disk_failure(self, error: OSError) -> Failure:
+        if error.errno == errno.EDQUOT:
+            return Failure(f"Your disk quota for {self._cache.base} is exhausted.", MORE_ROOM)
+        if error.errno in _FULL:
+            return Failure(f"The disk of {self._cache.base} is full.", f"{MORE_ROOM} Downloaded files are kept.")
+        return Failure(f"Cannot store data in {self._cache.base} ({error.strerror or error}).",
+                       "Use another folder for staged data.")  # fmt: skip
+
+
+def _require_same(meta: Any, item: Item) -> None:
+    """Raise StoreError for another version of an object than the one that was listed."""
+    if (stores.version(meta), meta["size"]) != (item.version, item.size):
+        raise stores.StoreError(stores.CHANGED)
+
+
+# the program ----------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """Follow the order on standard input and return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the files on the disk are valid at any moment
+    channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        _follow(channel)
+    except Failure as failure:
+        error = failure
+    except OSError as caught:
+        error = Failure(f"Cannot store staged data ({caught.strerror or caught}).")
+    except BaseException as caught:  # noqa: BLE001 - its text could hold a signature, and obstore's panic is no Exception
+        error = Failure(f"Cannot copy the data ({type(caught).__name__}).")
+    else:
+        return 0
+    channel.send({"type": "failed", "source": error.source, "text": error.text, "remedy": error.remedy}, last=True)
+    return 1
+
+
+def _follow(channel: StdioChannel) -> None:
+    try:
+        document = channel.order()
+    except ValueError:
+        raise Failure("The staging order is not valid JSON.") from None
+    if not isinstance(document, dict) or "forget" not in document:
+        Stager(parse_order(document), channel).run()
+        return
+    job, base = check_job(document["forget"]), str(document.get("base") or "")
+    cache = Cache(base)
+    cache.prepare()
+    data_cache.forget(job, base)
+    if document.get("limit_bytes") is not None:
+        cache.make_room(0, int(document["limit_bytes"]))
+    channel.send({"type": "forgotten", "job": job}, last=True)
+
+
+if __name__ == "__main__":
+    code = main()
+    os._exit(code)  # threads that wait for an answer must not delay the end

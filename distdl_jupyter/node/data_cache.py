@@ -1,0 +1,406 @@
+"""Staged data on the disk of one node: a cache shared by all jobs of a user, and folders of links that ranks see.
+
+Below ``base`` (the user's cache folder where it is "") lie ``blobs``, a file for each version of an object,
+``staged/<job>/<node>/<source>``, made of links into it, and ``copies``, folders that were sent from the submitting
+machine. A file's name is a digest of the object's address, name and version, so a changed object is another file.
+Several programs use the cache at once: a file that is being fetched is locked, and a whole one appears by renaming.
+Files that a job links to stay; of the others, the least recently used go first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distdl_jupyter.node import permissions
+
+MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."
+_OTHER = "Choose another folder for staged data."
+_SHARED = "Use a path that every node can read, or put the data into an object store."
+#: End of the name of a file that is being fetched.
+PART = ".part"
+#: A file in the folder of a job's node that tells that it has symbolic links.
+_SYMBOLIC = ".symbolic"
+#: Names of folders and files that the cache makes; anything else there belongs to the user.
+_FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
+_DIGEST = re.compile(r"[0-9a-f]{16,64}")
+#: The share of the disk, and the bytes, that the cache holds where no limit is given: ``statvfs`` tells no quota.
+_SHARE, _MOST = 10, 100 * 10**9
+#: Files up to this size are published without waiting for the disk: their length proves that they were written.
+_SMALL = 4 * 2**20
+#: Disks without hard links answer with one of these; a file may also have too many.
+_NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+#: Entries of a folder that a fingerprint covers.
+_ENTRIES = 10_000
+_SIGNATURE = re.compile(r"(sig=)[^&\s\"']+", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
+
+
+class Failure(Exception):
+    """``text`` is one sentence, ``remedy`` what to do, ``source`` the name of the source ("" for none)."""
+
+    def __init__(self, text: str, remedy: str = "", source: str = "") -> None:
+        super().__init__(masked(text))
+        self.text = masked(text)
+        self.remedy = masked(remedy)
+        self.source = source
+
+
+def masked(text: str) -> str:
+    """Return a text without signatures, and without users and passwords in addresses."""
+    return _SIGNATURE.sub(r"\1***", _PASSWORD.sub(r"\1", text))
+
+
+def readable(size: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"
+
+
+def usual_base() -> Path:
+    """Return the cache folder of this user: DISTDL_CACHE, or the usual one of the system."""
+    if own := os.environ.get("DISTDL_CACHE"):
+        return Path(own).expanduser().absolute()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "distdl"
+    return Path.home() / ("Library/Caches/distdl" if platform.system() == "Darwin" else ".cache/distdl")
+
+
+# the cache ------------------------------------------------------------------------------------------
+
+
+class _Entry(NamedTuple):
+    used: float
+    size: int
+    path: str
+    in_use: bool
+
+
+class Cache:
+    """``base/blobs``, and ``base/staged`` beside it on the same disk."""
+
+    def __init__(self, base: str = "") -> None:
+        self.base = Path(base).expanduser() if base else usual_base()
+        self.staged = self.base / "staged"
+        self._blobs = str(self.base / "blobs")
+        self._made: set[str] = set()
+
+    def prepare(self) -> None:
+        """Make the folders, which only this user may enter. Raises Failure."""
+        try:
+            permissions.chosen(self.base)
+            for path in (self.staged, Path(self._blobs)):
+                permissions.own(path)
+        except OSError as error:
+            why = error.strerror
+            raise Failure(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
+
+    def path(self, address: str, name: str, version: str) -> str:
+        """Return the path of this version of an object, whether it is there or not."""
+        key = hashlib.sha256(f"{address}\0{name}\0{version}".encode()).hexdigest()
+        folder = f"{self._blobs}/{key[:2]}"
+        if folder not in self._made:
+            permissions.own(Path(folder))
+            self._made.add(folder)
+        return f"{folder}/{key[2:]}"
+
+    def has(self, path: str, size: int) -> bool:
+        """Return whether the file is whole and as it was fetched; one that was changed since is removed."""
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return False
+        ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
+        if ours and status.st_size == size and int(status.st_mtime) == stamp(path):
+            os.utime(path, (time.time(), stamp(path)))
+            return True
+        Path(path).unlink(missing_ok=True)
+        return False
+
+    def make_room(self, needed: int, limit: int | None) -> int:
+        """Remove files that are not in use until ``needed`` more bytes fit the limit (None: the usual) and the disk.
+
+        Returns the bytes over the limit that remain. Raises Failure when the disk is too small.
+        """
+        missing = needed - self._free()
+        if limit is None and not needed and missing <= 0:
+            return 0
+        entries = sorted(self._entries())
+        over = sum(entry.size for entry in entries) + needed - (self._usual_limit() if limit is None else limit)
+        for entry in entries:
+            if over <= 0 and missing <= 0:
+                break
+            if not entry.in_use and _remove(entry.path):
+                over, missing = over - entry.size, missing - entry.size
+        if (free := self._free()) < needed:
+            raise Failure(
+                f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
+            )
+        return max(over, 0)
+
+    def clear_unused(self) -> None:
+        """Remove all files that are not in use: the disk, or the user's quota, is full."""
+        for entry in self._entries():
+            if not entry.in_use:
+                _remove(entry.path)
+
+    def _usual_limit(self) -> int:
+        disk = os.statvfs(self.base)
+        return min(disk.f_blocks * disk.f_frsize // _SHARE, _MOST)
+
+    def _free(self) -> int:
+        """Return the bytes that may be used; a hundredth of the disk, at most 64 MiB, is left to others."""
+        disk = os.statvfs(self.base)
+        return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
+
+    def _entries(self) -> Iterator[_Entry]:
+        """Yield the files that the cache has made: by name, owner and, of whole ones, modification time."""
+        linked = _linked(self.staged)
+        for folder in os.scandir(self._blobs):
+            if not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
+                continue
+            for file in os.scandir(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    status = file.stat(follow_symlinks=False)
+                    is_part = file.name.endswith(PART)
+                    ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
+                    if not ours or not _FILE.fullmatch(file.name.removesuffix(PART)):
+                        continue
+                    if not is_part and int(status.st_mtime) != stamp(file.path):
+                        continue
+                    in_use = not is_part and (status.st_nlink > 1 or file.path in linked)
+                    yield _Entry(0 if is_part else status.st_atime, status.st_blocks * 512, file.path, in_use)
+
+
+def stamp(path: str) -> int:
+    """Return the modification time of a whole file of the cache: any other tells that somebody wrote to it."""
+    return 1_000_000_000 + int(path[-7:], 16)
+
+
+def _remove(path: str) -> bool:
+    """Remove a file; return whether it is gone. A part that another program is fetching stays."""
+    try:
+        if not path.endswith(PART):
+            Path(path).unlink()
+            return True
+        with Path(path).open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Path(path).unlink()
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    return True
+
+
+def _linked(staged: Path) -> set[str]:
+    """Return the files that symbolic links of jobs point to."""
+    paths = set()
+    for marker in staged.glob(f"*/*/{_SYMBOLIC}"):
+        for folder, _, names in os.walk(marker.parent):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    paths.add(str(Path(folder, name).readlink()))
+    return paths
+
+
+class Part:
+    """A file that is being fetched, locked against other programs and threads; it begins empty.
+
+    ``on_wait`` is called when another one fetches the same. Raises OSError.
+    """
+
+    def __init__(self, path: str, on_wait: Callable[[], None]) -> None:
+        self.path = path
+        while True:
+            self.fd = os.open(path + PART, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                on_wait()
+                fcntl.flock(self.fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if Path(path + PART).stat().st_ino == os.fstat(self.fd).st_ino:
+                    break
+            os.close(self.fd)  # it was renamed or removed between the two calls
+        os.ftruncate(self.fd, 0)
+
+    def write(self, at: int, content: memoryview) -> None:
+        """Write bytes at a position."""
+        while content:
+            written = os.pwrite(self.fd, content, at)
+            at, content = at + written, content[written:]
+
+    def md5(self) -> bytes:
+        """Return the MD5 of the content."""
+        digest, at = hashlib.md5(usedforsecurity=False), 0
+        while content := os.pread(self.fd, _SMALL, at):
+            digest.update(content)
+            at += len(content)
+        return digest.digest()
+
+    def publish(self, link: Callable[[str, str], None]) -> None:
+        """Move the whole file to its path; ``link`` is called before, so that it is in use from the first moment."""
+        if os.fstat(self.fd).st_size > _SMALL:
+            os.fsync(self.fd)  # after a crash of the machine the length would prove nothing
+        os.fchmod(self.fd, 0o400)
+        os.utime(self.fd, (time.time(), stamp(self.path)))
+        link(self.path + PART, self.path)
+        Path(self.path + PART).rename(self.path)
+        os.close(self.fd)
+
+    def remove(self) -> None:
+        """Remove it. The descriptor stays open until this program ends, because other threads may still write to it."""
+        Path(self.path + PART).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove it where nobody writes to it."""
+        self.remove()
+        os.close(self.fd)
+
+
+# what ranks see -------------------------------------------------------------------------------------
+
+
+class Tree:
+    """The folders of a job on one node, one for each source: links into the cache. Those of an earlier attempt go."""
+
+    def __init__(self, cache: Cache, job: str, node: int) -> None:
+        self._root = cache.staged / job / str(node)
+        self._made: set[str] = set()
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._root)
+        self._root.mkdir(parents=True, mode=0o700)
+
+    def folder(self, source: str, path: str = "") -> str:
+        """Return the folder of a source, or one below it, made when it is not there."""
+        folder = str(self._root / source / path)
+        if folder not in self._made:
+            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._made.add(folder)
+        return folder
+
+    def add(self, source: str, path: str, file: str, final: str) -> None:
+        """Link to ``file`` of the cache, which is or will be ``final``, as ``path`` below a source's folder.
+
+        Raises FileNotFoundError when the file has gone, Failure when there is another one of that name.
+        """
+        folder, _, name = path.rpartition("/")
+        place = f"{self.folder(source, folder)}/{name}"
+        try:
+            os.link(file, place)
+        except FileExistsError:
+            raise Failure(
+                f"The names of two objects are the same on this disk: {path!r}.",
+                "Rename one of them, or choose a folder on another disk.",
+                source,
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            (self._root / _SYMBOLIC).touch()
+            Path(place).symlink_to(final)
+
+
+def forget(job: str, base: str = "") -> None:
+    """Remove the folders of a job on this machine; the cache stays. Raises OSError."""
+    staged = Cache(base).staged
+    if permissions.is_own(staged) and permissions.is_own(staged / job):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(staged / job)
+
+
+# paths that are used in place, and copies of folders ------------------------------------------------
+
+
+def fingerprint(path: str) -> dict[str, Any]:
+    """Return what two machines compare to tell whether they see the same folder, or file.
+
+    Only names and sizes of the first level count, no content. Raises OSError.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        return {"entries": 1, "sum": _sum([f"{root.name}\0{root.stat().st_size}"])}
+    with os.scandir(root) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
+    lines = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_ENTRIES]]
+    return {"entries": len(entries), "sum": _sum(lines)}
+
+
+def _sum(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
+    """Return the path of a source that this node sees. Raises Failure that says why it does not."""
+    local = str(Path(path).expanduser())
+    try:
+        here = fingerprint(local)
+        may_read = os.access(local, os.R_OK | (os.X_OK if Path(local).is_dir() else 0))
+    except FileNotFoundError:
+        raise Failure(f"{path} does not exist on this node.", _SHARED, name) from None
+    except OSError as error:
+        raise Failure(f"{path} cannot be read on this node ({error.strerror}).", _SHARED, name) from None
+    if not may_read:
+        raise Failure(f"{path} is not readable on this node.", _SHARED, name)
+    if expected is not None and expected != here:
+        counts = f"{here['entries']} here, {expected.get('entries')} there"
+        raise Failure(f"{path} has different files on this node than on the other machines ({counts}).", _SHARED, name)
+    return local
+
+
+def copied(digest: str, base: str) -> str:
+    """Return the folder that was copied here with this content, "" without one.
+
+    Raises ValueError for an invalid digest, and PermissionError where somebody else could have put it there.
+    """
+    folder = _copy_folder(digest, base)
+    if not os.path.lexists(folder):
+        return ""
+    permissions.chosen(folder.parents[1])
+    permissions.own(folder.parent)
+    return str(permissions.own(folder))
+
+
+def _copy_folder(digest: str, base: str) -> Path:
+    from distdl_jupyter.node.workdir import DEFAULT_BASE
+
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError(f"{digest!r} is not a valid digest.")
+    return Path(base or DEFAULT_BASE).expanduser() / "copies" / digest
+
+
+class Copy:
+    """A copy that arrives in ``folder``, a hidden one, and appears whole by renaming. Raises OSError, ValueError."""
+
+    def __init__(self, digest: str, base: str) -> None:
+        self._final = _copy_folder(digest, base)
+        permissions.chosen(self._final.parents[1])
+        permissions.own(self._final.parent)
+        self.folder = self._final.with_name(f".{digest}-{os.getpid()}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o700)
+
+    def finish(self, unpack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Let ``unpack`` fill the folder, publish it, and return its path with the fields that ``unpack`` returns."""
+        try:
+            fields = unpack()
+            with contextlib.suppress(OSError):  # another job copied the same meanwhile
+                self.folder.rename(self._final)
+            if not permissions.is_own(self._final):
+                raise OSError(f"{self._final} cannot be created.")
+            return {"path": str(self._final), **fields}
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""Jobs with data sources and outputs on this machine: real ranks, Azurite over TLS, nothing faked."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import distdl_jupyter
+from distdl_jupyter.core.data import sources
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import new_id
+from distdl_jupyter.data import staging
+from distdl_jupyter.data.staging import JobStaging
+from tests.conftest import wait_for
+
+
+@pytest.fixture
+def home(blob, tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def cifar(blob):
+    container = blob.azurite.container()
+    for number in range(6):
+        container.put(f"cifar/part-{number}.bin", bytes([number]) * (100_000 + number))
+    return container
+
+
+def seen():
+    folder = distdl_jupyter.data_path("train")
+    return os.environ["DISTDL_DATA_TRAIN"], {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def submit(function=seen, **options):
+    options.setdefault("distributed_backend", "plain")
+    return distdl_jupyter.submit(function, **options).wait(120)
+
+
+def result(job):
+    view = job.view()
+    assert view.state is State.COMPLETED, f"{view.reason} {view.notes} {job.folder.supervisor_log.read_text()}"
+    return job.results()
+
+
+def assert_no_secret(*folders):
+    """No signature, and nothing that signs one, may stand in any file."""
+    for folder in folders:
+        for path in Path(folder).rglob("*"):
+            # This file travels with the job, and names what is looked for.
+            if path.is_file() and not {"blobs", "code"} & {*path.parts}:
+                content = path.read_bytes()
+                assert b"sig=" not in content, path
+                assert b"skoid=" not in content, path
+
+
+def test_many_small_files_are_a_warning_with_its_own_code(home, cifar, monkeypatch):
+    monkeypatch.setattr(staging, "_MANY", 5)
+    spec = JobSpec(id=new_id(), name="n", data=sources({"train": cifar.place("cifar")}))
+    [(text, code)] = JobStaging(spec, print).prepare().items()
+    assert code == "small-files"
+    assert text.startswith("train has 6 files of 100 kB on average. ")
+
+
+@pytest.mark.full
+def test_every_rank_finds_the_files_on_its_disk(home, cifar):
+    job = submit(data={"train": cifar.place("cifar")})
+    [(folder, files)] = result(job)
+    assert files == {f"part-{number}.bin": 100_000 + number for number in range(6)}
+    assert not Path(folder).exists()  # what the ranks saw goes with the job
+    [bar] = job.view().staging
+    assert (bar.node, bar.source, bar.done, bar.total, bar.files, bar.of) == (0, "train", 600_015, 600_015, 6, 6)
+    assert "Data on" in "\n".join(map(str, job.logs()))
+    assert_no_secret(home)
+
+
+@pytest.mark.readme("data from Blob")
+def test_two_nodes_take_their_shards_and_the_next_job_takes_all_from_the_cache(home, cifar):
+    job = submit(data=f"train={cifar.place('cifar')}?shard", node_count=2, distributed_backend="horovod-gloo")
+    (one, first), (two, second) = result(job)
+    assert one != two
+    assert first.keys().isdisjoint(second)
+    assert len(first | second) == 6
+    again = submit(data={"train": cifar.place("cifar")})
+    assert len(result(again)[0][1]) == 6
+    assert [bar.cached for bar in again.view().staging] == [600_015]
+
+
+def write():
+    from distdl_jupyter import data_path
+
+    folder = Path(os.environ["DISTDL_JOB_DIR"]) / "outputs"
+    (folder / "model.bin").write_bytes(b"trained on " + data_path("train").name.encode())
+
+
+def test_outputs_go_back_to_blob_and_a_local_folder_is_used_in_place(home, cifar, tmp_path):
+    (tmp_path / "labels").mkdir()
+    job = submit(write, data={"train": str(tmp_path / "labels")}, outputs=cifar.place("runs"))
+    result(job)
+    assert cifar.read(f"runs/{job.id}/outputs/model.bin") == b"trained on labels"
+    assert f"runs/{job.id}/log.txt" not in cifar.names()
+    assert "Sent 2 files" in "\n".join(map(str, job.logs()))
+
+
+def fail():
+    raise ValueError("on purpose")
+
+
+def test_the_log_of_a_job_that_failed_goes_to_blob_too(home, cifar):
+    job = submit(fail, outputs=cifar.place("runs"))
+    assert job.state is State.FAILED
+    assert "ValueError: on purpose" in cifar.read(f"runs/{job.id}/log.txt").decode()
+
+
+def test_outputs_that_cannot_be_sent_are_a_warning_and_the_job_is_done(home, cifar):
+    job = submit(data={"train": cifar.place("cifar")}, outputs="blob://devstoreaccount1/not-there")
+    result(job)
+    [note] = [note for note in job.view().notes if note["code"] == "outputs"]
+    assert "The container does not exist" in note["text"]
+    assert str(job.folder.path) in note["text"]
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("not-there/x", "The container does not exist"), ("{name}/nothing", "contains no files. Check the prefix")],
+)
+def test_a_source_that_is_not_there_ends_the_job_before_any_rank(home, cifar, place, says):
+    job = submit(data={"train": f"blob://devstoreaccount1/{place.format(name=cifar.name)}"})
+    view = job.view()
+    assert view.state is State.FAILED
+    assert says in view.reason
+    assert not any(rank.pid for rank in view.ranks)
+
+
+def test_a_refused_download_ends_the_job_and_names_the_node(home, cifar, blob, blob_proxy):
+    blob.blob_at(blob_proxy.template)
+    blob_proxy.add("part-3", status=404, code="BlobNotFound", times=99)
+    job = submit(data={"train": cifar.place("cifar")})
+    assert job.state is State.FAILED
+    assert "part-3" in job.view().reason
+    assert_no_secret(home)
+
+
+def test_a_job_is_canceled_while_its_data_is_on_the_way(home, cifar, blob, blob_proxy):
+    blob.blob_at(blob_proxy.template)
+    blob_proxy.add("part-", rate=2_000, times=999)
+    job = distdl_jupyter.submit(seen, distributed_backend="plain", data={"train": cifar.place("cifar")})
+    wait_for(lambda: job.view().staging)
+    begin = time.monotonic()
+    job.cancel()
+    job.wait(60)
+    assert job.state is State.CANCELED
+    assert time.monotonic() - begin < 10
+    assert not any(home.glob("cache/staged/*"))
+
+
+def test_an_expired_signature_is_renewed_on_the_way(home, cifar, blob, blob_proxy):
+    blob.blob_at(blob_proxy.template)
+    expired = blob_proxy.add("part-", status=403, code="AuthenticationFailed", times=1, after=1)
+    job = submit(data={"train": cifar.place("cifar")})
+    assert len(result(job)[0][1]) == 6
+    assert expired.met > 1
+
+
+def test_what_cannot_be_is_refused_before_anything_starts(home, tmp_path):
+    for options, says in (
+        ({"data": {"train": "./nowhere"}}, "which does not exist here"),
+        ({"data": {"train": f"{tmp_path}"}, "outputs": "./here"}, "is not a valid Azure Blob address."),
+        ({"data": "train=blob://devstoreaccount1/data?mode=mount"}, "does not support mode=mount, which"),
+        ({"data": {"train": "shared:/data?shard"}}, "which works only with object storage"),
+        ({"data": "blob://devstoreaccount1/data?sig=abc"}, "must not contain a shared access signature"),
+    ):
+        with pytest.raises(InvalidSpec, match=says):
+            submit(**options)
+    assert not list(home.glob("home/jobs/*"))
+
+
+@pytest.mark.full
+def test_a_rerun_takes_the_same_data(home, cifar):
+    first = submit(data={"train": cifar.place("cifar")}, outputs=cifar.place("runs"))
+    second = first.rerun().wait(120)
+    assert len(result(second)[0][1]) == 6
+    assert second.spec.data == first.spec.data
+    assert second.spec.outputs == first.spec.outputs

@@ -1,0 +1,85 @@
+"""What a source holds, and which node takes what."""
+
+import base64
+import hashlib
+
+import pytest
+
+from distdl_jupyter.core.data import source
+from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.data import sources
+from distdl_jupyter.data.stager import Item
+
+
+def listed(place):
+    one = source("train", place)
+    return sources.list_blobs(sources.account(one.account), one)
+
+
+def test_the_blobs_of_a_prefix_with_size_etag_and_sum(blob):
+    container = blob.azurite.container()
+    etag = container.put("cifar/a.bin", b"hello")
+    container.put("cifar/deep/b ü.bin", b"x" * 10)
+    container.put("cifar10/c.bin", b"no")
+    container.put("cifar/folder", b"", metadata={"hdi_isfolder": "true"})
+    found = listed(container.place("cifar"))
+    assert [item.name for item in found.items] == ["cifar/a.bin", "cifar/deep/b ü.bin"]
+    sum_ = base64.b64encode(hashlib.md5(b"hello", usedforsecurity=False).digest()).decode()
+    assert found.items[0] == Item("cifar/a.bin", 5, etag, sum_)
+    assert found.bytes == 15
+    assert not found.single
+
+
+def test_a_prefix_that_is_one_blob_and_a_whole_container(blob):
+    container = blob.azurite.container()
+    container.put("mnist.npz", b"123")
+    container.put("mnist.npz.old", b"1")
+    assert [item.name for item in listed(container.place("mnist.npz")).items] == ["mnist.npz"]
+    assert listed(container.place("mnist.npz")).single
+    assert len(listed(container.place()).items) == 2
+
+
+@pytest.mark.parametrize("prefix", ["", "nothing", "mnist"])
+def test_a_source_without_files_is_refused(blob, prefix):
+    container = blob.azurite.container()
+    if prefix:
+        container.put("mnist.npz", b"123")
+    with pytest.raises(DataUnavailable, match="contains no files"):
+        listed(container.place(prefix))
+
+
+def test_a_container_that_is_not_there(blob):
+    with pytest.raises(DataUnavailable, match=r"The container does not exist \(ContainerNotFound\)\. Check the names"):
+        listed("blob://devstoreaccount1/not-there/x")
+
+
+def items(*sizes):
+    return tuple(Item(f"{number:04}", size, "e", "") for number, size in enumerate(sizes))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+def test_shards_are_disjoint_complete_and_the_same_everywhere(nodes):
+    all_items = items(*(1 + 37 * number % 101 for number in range(200)))
+    parts = [sources.shard(all_items, node, nodes) for node in range(nodes)]
+    assert sorted(item for part in parts for item in part) == list(all_items)
+    assert parts[0] == sources.shard(tuple(reversed(all_items)), 0, nodes)
+    loads = [sum(item.size for item in part) for part in parts]
+    assert max(loads) - min(loads) <= 101
+
+
+def test_files_without_content_are_dealt_out_too():
+    parts = [sources.shard(items(*[0] * 10), node, 2) for node in range(2)]
+    assert [len(part) for part in parts] == [5, 5]
+
+
+def test_more_nodes_than_files():
+    assert [len(sources.shard(items(5, 5), node, 3)) for node in range(3)] == [1, 1, 0]
+
+
+def test_a_blob_in_the_archive_is_named_before_anything_is_fetched(blob):
+    container = blob.azurite.container()
+    container.put("cifar/a.bin", b"1")
+    container.put("cifar/b.bin", b"2")
+    container.client.get_blob_client("cifar/b.bin").set_standard_blob_tier("Archive")
+    with pytest.raises(DataUnavailable, match=r"'cifar/b\.bin' in .* is in the archive tier"):
+        listed(container.place("cifar"))

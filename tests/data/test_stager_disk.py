@@ -1,0 +1,315 @@
+"""The disk of a node: what fits and what does not, what stays and what goes, and several programs at once."""
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from distdl_jupyter.data.stager import Order, Stager
+from distdl_jupyter.node.data_cache import Cache, Failure, Part, Tree, stamp
+from tests.data.stage import noise, reading, source
+
+MB = 2**20
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Mount a disk of so many bytes at the stager's base; None where this user may not mount."""
+    place = tmp_path / "base"
+    mounted = []
+
+    def mount(size):
+        place.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True)
+        if done.returncode:
+            pytest.skip("only root may mount a small disk; the limit of a file's size stands in for it below")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for one in mounted:
+        subprocess.run(["umount", str(one)], check=True)
+
+
+@pytest.mark.full
+def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(stage, large, disk):
+    disk(8 * MB)
+    run = stage.run(source(large), sas=reading(large))
+    last = run.failed()
+    assert "has 8.3 MB free, but 17.8 MB must be copied" in last["text"]
+    assert "shard" in last["remedy"]
+    assert run.asked == 0
+
+
+@pytest.mark.full
+def test_a_disk_that_fills_up_meanwhile_ends_it_and_no_part_is_left(stage, large, disk, blob_proxy):
+    place = disk(30 * MB)
+    slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
+    told = source(large, address=blob_proxy.endpoint)
+    run = stage.run(told, sas=reading(large), workers=1)
+    run.until(lambda message: message["type"] == "progress" and message["done"] > 5 * MB)
+    filler = place / "filler"
+    with pytest.raises(OSError, match="No space"):
+        filler.write_bytes(bytes(30 * MB))
+    last = run.failed()
+    assert last["text"] == f"The disk of {place} is full."
+    assert "Downloaded files are kept." in last["remedy"]
+    assert stage.left("") == stage.left(".part") == []
+    filler.unlink()
+    slow.times = 0
+    last = stage.run(told, sas=reading(large)).staged()
+    assert last["bytes"] == len(large.data)
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
+
+
+def test_a_file_that_may_not_grow_is_no_file(stage, large):
+    limited = ["sh", "-c", 'ulimit -f 10000; exec "$@"', "sh"]
+    last = stage.run(source(large), sas=reading(large), before=limited).failed()
+    assert last["text"] == f"The disk of {stage.base} is full."
+    assert stage.left("") == []
+    last = stage.run(source(large), sas=reading(large)).staged()
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
+
+
+def test_a_disk_too_full_lets_go_of_what_no_job_uses(stage, container, disk):
+    disk(10 * MB)
+    for name in "abc":
+        container.put(name, noise(4 * MB, ord(name)))
+        told = source(container, name)
+        last = stage.run(told, sas=reading(container), job=f"job-{name}", limit_bytes=99 * MB).staged()
+        assert last["bytes"] == 4 * MB
+        stage.tell({"forget": f"job-{name}", "base": str(stage.base)}).end()
+    assert len(stage.left("")) == 2
+
+
+@pytest.mark.full
+def test_the_limit_holds_and_what_was_not_used_for_longest_goes_first(stage, container):
+    def use(name, **more):
+        last = stage.run(source(container, name), sas=reading(container), job=name, **more).staged()
+        stage.tell({"forget": name, "base": str(stage.base)}).end()
+        return last["bytes"]
+
+    for name in "abc":
+        container.put(name, noise(3 * MB, ord(name)))
+    assert [use("a"), use("b"), use("a")] == [3 * MB, 3 * MB, 0]
+    assert use("c", limit_bytes=7 * MB) == 3 * MB
+    assert [use("a"), use("c"), use("b")] == [0, 0, 3 * MB]
+    stage.tell({"forget": "b", "base": str(stage.base), "limit_bytes": 3 * MB}).end()
+    assert len(stage.left("")) == 1
+
+
+@pytest.mark.full
+@pytest.mark.fault(
+    "disk", "downloads continue while others fill the disk, as long as the cache has data that no job uses"
+)
+def test_a_disk_that_fills_up_meanwhile_lets_go_of_what_no_job_uses(stage, container, disk, blob_proxy):
+    place = disk(30 * MB)
+    container.put("old", noise(8 * MB, 1), md5=False)
+    stage.run(source(container, "old"), sas=reading(container), job="old", limit_bytes=99 * MB).staged()
+    stage.tell({"forget": "old", "base": str(stage.base)}).end()
+    container.put("large", noise(17 * MB), md5=False)
+    slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
+    told = source(container, "large", address=blob_proxy.endpoint)
+    run = stage.run(told, sas=reading(container), workers=1, limit_bytes=99 * MB)
+    run.until(lambda message: message["type"] == "progress" and message["done"] > 5 * MB)
+    (place / "filler").write_bytes(bytes(8 * MB))
+    slow.times = 0
+    last = run.staged()
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": noise(17 * MB)}
+    assert len(stage.left("")) == 1
+
+
+def unused(cache, name, size, used=0):
+    """A whole file of the cache that no job uses."""
+    path = Path(cache.path("https://h/c", name, "1"))
+    path.write_bytes(b"x" * size)
+    os.utime(path, (used, stamp(str(path))))
+    return path
+
+
+def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypatch):
+    """``statvfs`` tells no quota, so it is met while a file is written."""
+    stager = Stager(Order(job="job", node=0, sources=[], base=str(tmp_path)), None)
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    old, write = unused(cache, "old", 5000), os.pwrite
+
+    def within_quota(*given):
+        if old.exists():
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return write(*given)
+
+    monkeypatch.setattr(os, "pwrite", within_quota)
+    made = Part(cache.path("https://h/c", "new", "1"), lambda: None)
+    stager._write(made, 0, memoryview(b"1234"))
+    assert Path(f"{made.path}.part").read_bytes() == b"1234"
+    old.write_bytes(b"not ours any more")
+    with pytest.raises(OSError, match="quota") as caught:
+        stager._write(made, 0, memoryview(b"1234"))
+    assert stager._disk_failure(caught.value).text == f"Your disk quota for {tmp_path} is exhausted."
+    made.close()
+
+
+def test_without_a_limit_the_cache_holds_a_tenth_of_its_disk(tmp_path, disk):
+    disk(30 * MB)
+    cache = Cache(str(tmp_path / "base"))
+    cache.prepare()
+    files = [unused(cache, str(number), MB, used=number) for number in range(4)]
+    assert cache.make_room(0, None) == 0
+    assert all(path.exists() for path in files)  # nothing comes, so nothing goes
+    cache.make_room(MB, None)
+    assert [path.exists() for path in files] == [False, False, True, True]
+
+
+def test_without_a_limit_the_cache_of_a_large_disk_has_one_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("distdl_jupyter.node.data_cache._MOST", 20_000)
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    files = [unused(cache, str(number), 8000, used=number) for number in range(3)]
+    cache.make_room(1, None)
+    assert [path.exists() for path in files] == [False, True, True]
+    cache.make_room(1, 10**9)
+    assert [path.exists() for path in files] == [False, True, True]
+
+
+def test_what_a_job_uses_stays_even_over_the_limit(stage, container):
+    for name in "ab":
+        container.put(name, noise(3 * MB, ord(name)))
+    first = stage.run(source(container, "a"), sas=reading(container), job="first").staged()
+    run = stage.run(source(container, "b"), sas=reading(container), job="second", limit_bytes=4 * MB)
+    run.staged()
+    assert [(note["code"], note["level"]) for note in run.of("note")] == [("cache-limit", "warning")]
+    assert stage.files(first["paths"]["DISTDL_DATA_TRAIN"])["a"] == noise(3 * MB, ord("a"))
+    assert len(stage.left("")) == 2
+
+
+def test_two_programs_that_want_the_same_fetch_it_once(stage, container, blob_proxy):
+    stored = {"large": noise(17 * MB), **{f"small/{n}": noise(1000, n) for n in range(20)}}
+    for name, data in stored.items():
+        container.put(name, data, md5=False)
+    blob_proxy.add("", rate=16 * MB, times=10_000)
+    told = source(container, address=blob_proxy.endpoint)
+    runs = [stage.run(told, sas=reading(container), job=f"job-{n}") for n in range(2)]
+    ends = [run.staged() for run in runs]
+    assert blob_proxy.sent() == sum(last["bytes"] for last in ends) == sum(map(len, stored.values()))
+    for last in ends:
+        assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == stored
+        assert last["bytes"] + last["cached"] == sum(map(len, stored.values()))
+    assert "elsewhere" in [note["code"] for run in runs for note in run.of("note")]
+
+
+def test_who_waits_goes_on_when_the_other_one_dies(stage, large, blob_proxy):
+    slow = blob_proxy.add("", rate=4 * MB, times=10_000)
+    told = source(large, address=blob_proxy.endpoint)
+    first = stage.run(told, sas=reading(large), job="first", workers=1)
+    first.until(lambda message: message["type"] == "progress" and message["done"] > 5 * MB)
+    second = stage.run(told, sas=reading(large), job="second")
+    second.until(lambda message: message.get("code") == "elsewhere")
+    slow.times = 0
+    first.kill()
+    last = second.staged()
+    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
+    assert last["bytes"] == len(large.data)
+
+
+@pytest.mark.full
+def test_programs_that_take_the_cache_from_each_other_all_have_what_they_want(stage, container):
+    stored = {f"{n}": noise(5 * MB if n % 3 == 0 else 300_000, n) for n in range(7)}
+    for name, data in stored.items():
+        container.put(name, data)
+    items = container.items()
+    for turn in range(2):
+        wanted = [[item for item in items if int(item[0]) % 4 != own] for own in range(4)]
+        runs = [
+            stage.run(source(container, items=one), sas=reading(container), job=f"job-{turn}-{own}", limit_bytes=MB)
+            for own, one in enumerate(wanted)
+        ]
+        for run, one in zip(runs, wanted, strict=True):
+            assert stage.files(run.staged()["paths"]["DISTDL_DATA_TRAIN"]) == {item[0]: stored[item[0]] for item in one}
+        for own in range(4):
+            stage.tell({"forget": f"job-{turn}-{own}", "base": str(stage.base), "limit_bytes": MB}).end()
+        assert sum(path.stat().st_size for path in stage.left("")) <= MB
+
+
+def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    tree = Tree(cache, "job", 0)
+    for name in ("used", "unused"):
+        final = cache.path("https://h/c", name, "1")
+        made = Part(final, lambda: None)
+        made.write(0, memoryview(b"1234"))
+        made.publish(lambda now, final, name=name: tree.add("train", name, now, final) if name == "used" else None)
+    assert cache.make_room(0, 0) > 0
+    assert Path(tree.folder("train"), "used").read_bytes() == b"1234"
+    assert not Path(cache.path("https://h/c", "unused", "1")).exists()
+
+
+def test_a_part_that_nobody_fetches_any_more_is_removed(tmp_path):
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    parts = {name: Part(cache.path("https://h/c", name, "1"), lambda: None) for name in ("left", "locked")}
+    for part in parts.values():
+        part.write(0, memoryview(noise(4 * MB)))
+    os.close(parts["left"].fd)
+    cache.make_room(0, 0)
+    assert [name for name, part in parts.items() if Path(f"{part.path}.part").exists()] == ["locked"]
+    parts["locked"].close()
+
+
+def test_a_folder_of_somebody_else_is_not_used(stage, container):
+    stage.base.mkdir()
+    (stage.base / "blobs").symlink_to(stage.base.parent)
+    assert "blobs is a link or a file, not a folder" in stage.run(source(container)).failed()["text"]
+
+
+@pytest.mark.fault("disk", "only files that the package created are removed from a folder that the user named")
+def test_room_is_made_by_files_of_the_cache_only(tmp_path):
+    """The folder is the user's own choice and may hold a ``blobs`` of theirs."""
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    cached = Path(cache.path("https://h/c", "ours", "1"))
+    mine = [
+        tmp_path / "blobs" / "photos" / "holiday.jpg",
+        tmp_path / "blobs" / cached.parent.name / "notes.part",
+        cached.with_name("0" * 62),  # somebody has written to it, or made it
+    ]
+    for path in (cached, *mine):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 5000)
+        os.utime(path, (0, 0))
+    os.utime(cached, (0, stamp(str(cached))))
+    (tmp_path / "blobs" / "list.txt").write_text("x")
+    cache.make_room(0, 0)
+    assert not cached.exists()
+    assert [path for path in mine if not path.exists()] == []
+
+
+def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
+    cache = Cache(str(tmp_path))
+    cache.prepare()
+    path = Path(cache.path("https://h/c", "data", "1"))
+    path.write_bytes(b"x" * 5)
+    os.utime(path, (0, stamp(str(path))))
+    assert cache.has(str(path), 5)
+    path.chmod(0o666)
+    assert not cache.has(str(path), 5)
+    assert not path.exists()
+
+
+def test_a_base_that_others_may_write_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(Failure, match="is writable by others"):
+        Cache(str(tmp_path)).prepare()
+
+
+def test_a_base_that_cannot_be_made_is_named(stage, container, tmp_path):
+    stage.base = tmp_path / "file"
+    stage.base.write_text("")
+    assert stage.run(source(container)).failed()["text"] == f"Cannot store data in {stage.base} (File exists)."
