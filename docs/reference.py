@@ -23,6 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import distdl_jupyter
 from distdl_jupyter import cli
+from distdl_jupyter.api import openapi
 from distdl_jupyter.azure.identity import KNOWN
 from distdl_jupyter.clusters.slurm.accounting import Allowed
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
@@ -30,9 +31,8 @@ from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.core import collectives, disk, failure, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
-from distdl_jupyter.server import openapi
 from distdl_jupyter.server.app import DistDLApp
-from distdl_jupyter.server.base import HINTS, error_body
+from distdl_jupyter.server.handler import HINTS, error_body
 from distdl_jupyter.supervisor import postmortem
 from distdl_jupyter.worker.watch import hints as rules
 
@@ -282,7 +282,7 @@ def http() -> str:
         "# HTTP",
         "`<server>/distdl/api/` of the Jupyter server: JSON, and one resumable WebSocket per page. Every request is "
         "authenticated and authorized by the Jupyter server. The complete description is in "
-        "{download}`openapi.json`; `python -m distdl_jupyter.server.openapi` prints it, too.",
+        "{download}`openapi.json`; `python -m distdl_jupyter.api.openapi` prints it, too.",
     ]
     for path, methods in openapi.document()["paths"].items():
         parts += [f"## `{path}`"]

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Float, Int, Unicode
 
-from distdl_jupyter.server import lazy_routes
+from distdl_jupyter.server import routes
 
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
+    from distdl_jupyter.api.call import Context
+    from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
     from distdl_jupyter.jobs.job_list import Listing
-    from distdl_jupyter.server.cluster_status_cache import ClusterStatusCache
     from distdl_jupyter.server.sources import Sources
 
 #: Seconds after the start when the handlers are imported, if nobody asked for them before.
@@ -88,11 +91,27 @@ class DistDLApp(ExtensionApp):
         return Listing()
 
     @functools.cached_property
-    def looks(self) -> ClusterStatusCache:
-        """The newest look at each cluster."""
-        from distdl_jupyter.server.cluster_status_cache import ClusterStatusCache
+    def clusters(self) -> ClusterStatusCache:
+        """The newest status of each cluster."""
+        from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
 
         return ClusterStatusCache(self.cluster_seconds)
+
+    def context(self, root: Path = Path(), kernel_specs: object = None, gone: threading.Event | None = None) -> Context:
+        """Return what a call may use of this server."""
+        from distdl_jupyter.api.call import Context
+
+        return Context(
+            pool=self.pool,
+            root=root,
+            listing=self.listing,
+            clusters=self.clusters,
+            kernel_specs=kernel_specs,
+            max_code_bytes=self.max_code_bytes,
+            submit_seconds=self.submit_seconds,
+            form_seconds=self.form_seconds,
+            gone=gone or threading.Event(),
+        )
 
     @functools.cached_property
     def sources(self) -> Sources:
@@ -105,7 +124,7 @@ class DistDLApp(ExtensionApp):
         """Put all addresses in."""
         assert self.serverapp is not None
         application = self.serverapp.web_app
-        self._routes = lazy_routes.add(application, application.settings["base_url"])
+        self._routes = routes.add(application, application.settings["base_url"])
         application.settings.setdefault("page_config_data", {})["distdlDocs"] = self._docs_address()
 
     def _docs_address(self) -> str:

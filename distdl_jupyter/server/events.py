@@ -1,7 +1,7 @@
-"""``GET events``: the WebSocket over which a page is told everything that it wants to know while it changes.
+"""``GET events``: the WebSocket over which a page receives changes of everything that it shows.
 
-Who may connect is decided as for every other address, and again while the connection lasts. Jupyter's own settings of
-WebSockets (pings, compression) count here too.
+Permissions are checked as for every other address, and again while the connection lasts. Jupyter's own settings of
+WebSockets (pings, compression) hold here too.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
+from distdl_jupyter.api.messages import Refused, Subscription
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.live.subscriber import heartbeat
-from distdl_jupyter.server.base import Handler, answers, error_body
-from distdl_jupyter.server.messages import Refused, Subscription
+from distdl_jupyter.server.handler import Handler, error_body
 from distdl_jupyter.server.subscriber import Subscriber
 from distdl_jupyter.views import requests
 from distdl_jupyter.views.wire import encode
 
 #: Most jobs in one subscription, and most curves of each.
 _JOBS, _CURVES = 200, 20
-#: Why a connection ends: what the page sent, or what it may no longer be told (RFC 6455, section 7.4.1).
+#: Why a connection ends: the page sent something invalid, or may no longer view (RFC 6455, section 7.4.1).
 _POLICY = 1008
 _NO_UPGRADE = (
     "This address is a WebSocket, but something between the page and the Jupyter server does not forward WebSockets"
@@ -33,11 +33,11 @@ _NO_UPGRADE = (
 
 
 class Events(WebSocketMixin, WebSocketHandler, Handler):
-    """A page's WebSocket: the page sends a Subscription, in place of the one before, and is told Messages."""
+    """A page's WebSocket: the page sends a Subscription, which replaces the one before, and receives Messages."""
 
     _sending: asyncio.Task[None] | None = None
 
-    @answers(status=101, receives=Subscription, refuses=(426,))
+    @web.authenticated
     async def get(self) -> None:  # type: ignore[override]  # awaited all the same
         """Open a WebSocket."""
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
@@ -58,7 +58,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
     def open(self) -> None:
         """Begin to send messages."""
         WebSocketMixin.open(self)
-        # Some browsers leave this out; JupyterHub logs a warning at each question who this is, once in some seconds.
+        # Some browsers omit this header, and JupyterHub then logs a warning whenever it identifies the user.
         self.request.headers.setdefault("Sec-Fetch-Mode", "websocket")
         self._wanted: Subscription | None = None
         self._notify = asyncio.Event()
@@ -75,7 +75,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     def on_close(self) -> None:
         """Send no more."""
-        # What was sent last is let go at once: some pages connect often, and the list of jobs may be long.
+        # The last messages are freed at once: some pages connect often, and the list of jobs may be long.
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -89,25 +89,25 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     async def _send_messages(self) -> None:
         subscriber = Subscriber(self.app.sources, Subscription(), self._notify)
-        said = asked = time.monotonic()
+        sent = checked = time.monotonic()
         try:
             while True:
                 subscriber = self._newest(subscriber)
                 lines = await subscriber.due()
                 if self._wanted is not None:
-                    continue  # the page has forgotten what these would be sent to
+                    continue  # the page has a newer subscription: these messages are not for it
                 now, period = time.monotonic(), self.app.keep_alive_seconds
-                if now - asked >= period:
-                    asked = now
+                if now - checked >= period:
+                    checked = now
                     if not await self._is_still_admitted():
                         self.close(_POLICY, "The permission to view has expired.")
                         return
-                if not lines and now - said >= period:
+                if not lines and now - sent >= period:
                     lines = [heartbeat()]
                 if lines:
-                    await self._say(lines)
-                    said = time.monotonic()
-                await subscriber.wait(max(0.0, min(said, asked) + period - time.monotonic()))
+                    await self._send(lines)
+                    sent = time.monotonic()
+                await subscriber.wait(max(0.0, min(sent, checked) + period - time.monotonic()))
         except WebSocketClosedError:
             return
         except Exception:
@@ -117,19 +117,19 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
             subscriber.close()
 
     def _newest(self, subscriber: Subscriber) -> Subscriber:
-        """Return who serves the newest subscription."""
+        """Return the subscriber of the newest subscription."""
         wanted, self._wanted = self._wanted, None
         if wanted is None:
             return subscriber
         subscriber.close()
         return Subscriber(self.app.sources, wanted, self._notify)
 
-    async def _say(self, lines: list[bytes]) -> None:
-        """Send some messages and wait until the page's side has taken them: a slow page slows only itself."""
-        await asyncio.gather(*(self.write_message(one) for one in lines))
+    async def _send(self, lines: list[bytes]) -> None:
+        """Send some messages and wait until the page has received them: a slow page delays only itself."""
+        await asyncio.gather(*(self.write_message(line) for line in lines))
 
     async def _is_still_admitted(self) -> bool:
-        """Ask again who this is, by what the page gave when it connected, and whether they may still look."""
+        """Identify the user again, as when the page connected, and return whether they may still view."""
         again = Handler(self.application, self.request)
         user = await ensure_async(self.identity_provider.get_user(again))
         return user is not None and await again.may(user, "read")

@@ -14,19 +14,19 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from distdl_jupyter.api.clusters import shown
+from distdl_jupyter.api.messages import JobsMessage
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import study_rows
 from distdl_jupyter.live.job import LiveJob
-from distdl_jupyter.server.clusters import shown
-from distdl_jupyter.server.messages import JobsMessage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from distdl_jupyter.api.clusters import Cluster
     from distdl_jupyter.server.app import DistDLApp
-    from distdl_jupyter.server.schema import Cluster
     from distdl_jupyter.views.job_table import JobRow
 
 T = TypeVar("T")
@@ -212,7 +212,7 @@ class ClustersSource(Source):
 
     async def look(self) -> float:
         """Ask the clusters."""
-        found = await shown(self._app)
+        found = await shown(self._app.context())
         if found != self.clusters or not self.mark:
             self.clusters, self.mark = found, self.mark + 1
             self.changed()
@@ -272,10 +272,9 @@ class Sources:
                 notify.clear()
             if source.problem is not None:
                 raise source.problem
-            if source.gone or source.live is None:
+            # The job may have been deleted since the source was read last.
+            if source.gone or source.live is None or await source.run_in_thread(source.live.look) is None:
                 raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
-            if not source.live.settled:
-                await source.run_in_thread(source.live.read)
             yield source.live
         finally:
             source.leave(notify)

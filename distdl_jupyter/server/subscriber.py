@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.api.messages import ClustersMessage
 from distdl_jupyter.core.store import is_id
 from distdl_jupyter.live.subscriber import JobSubscriber, welcome
-from distdl_jupyter.server.messages import ClustersMessage
 from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
-    from distdl_jupyter.server.messages import Subscription
+    from distdl_jupyter.api.messages import Subscription
     from distdl_jupyter.server.sources import JobSource, Source, Sources
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.backends.deepspeed import VARIABLE, check_batch
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.server.submit_process import submit_source
 from tests.backends.test_plans import plan
 
 needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")

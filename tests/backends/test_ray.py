@@ -8,13 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.registry import backend
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.server.submit_process import submit_source
 from distdl_jupyter.worker.watch import ray_cluster
 from tests.conftest import wait_for
 from tests.frameworks import RAY

@@ -6,13 +6,13 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.registry import backend
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.server.submit_process import submit_source
 from tests.frameworks import TENSORFLOW
 
 FIT = """

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from distdl_jupyter import JobFailed
-from distdl_jupyter.server.submit_process import submit_source
+from distdl_jupyter.api.submit_process import submit_source
 
 METHODS = ["fork", "forkserver", "spawn"]
 

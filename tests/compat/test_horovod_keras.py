@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from distdl_jupyter.server.submit_process import submit_source
+from distdl_jupyter.api.submit_process import submit_source
 
 HERE = all(importlib.util.find_spec(name) for name in ("keras", "horovod", "torch"))
 pytestmark = [

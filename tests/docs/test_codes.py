@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import pytest
 
+from distdl_jupyter.api.submit_process import error_from
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, JobNotFound, LaunchFailed
-from distdl_jupyter.server.base import error_body
-from distdl_jupyter.server.submit_process import error_from
+from distdl_jupyter.server.handler import error_body
 from tests.docs.blocks import DOCS
 
 sys.path.insert(0, str(DOCS))

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from distdl_jupyter.api import openapi
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.server import openapi
 from distdl_jupyter.worker.watch import hints
 from tests.docs.blocks import DOCS, ROOT, pages
 

@@ -244,7 +244,7 @@ print("same weights")
 TAPE = """
 import os, sys
 sys.path.insert(0, {repository!r})
-from distdl_jupyter.server.submit_process import submit_source
+from distdl_jupyter.api.submit_process import submit_source
 code = '''
 import numpy as np, tensorflow as tf, horovod.tensorflow as hvd
 hvd.init()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import distdl_jupyter
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import DistDLError, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, is_id
-from distdl_jupyter.server.submit_process import submit_source
 from tests.conftest import until_gone, wait_for
 from tests.selection import few_or_all
 from tests.written import all_written, events_of, lines
@@ -96,7 +96,7 @@ def test_a_clock_set_back_between_submits(zone, injected, monkeypatch):
 
 SUBMIT = """
 import sys
-from distdl_jupyter.server.submit_process import submit_source
+from distdl_jupyter.api.submit_process import submit_source
 print(submit_source(sys.argv[1], options={"max_run_duration_seconds": float(sys.argv[2])}).id)
 """
 #: It sleeps by select, because libfaketime takes the moment until which time.sleep sleeps for one on the wall.

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import distdl_jupyter
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.errors import DiskRefused, JobFailed, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.server.submit_process import submit_source
 from distdl_jupyter.supervisor import buffered_writer
 from distdl_jupyter.supervisor.log_reader import LogText
 from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -342,7 +342,7 @@ def test_the_data_directory_deleted_while_jobs_run(distdl_home, tmp_path):
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-from distdl_jupyter.server.submit_process import submit_source
+from distdl_jupyter.api.submit_process import submit_source
 print(submit_source(sys.argv[1]).id)
 """
 FLOOD = """

@@ -10,10 +10,10 @@ import textwrap
 
 import pytest
 
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.server.submit_process import submit_source
 from tests.faults import disks
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("alone")]

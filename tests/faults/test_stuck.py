@@ -9,10 +9,10 @@ import time
 import pytest
 
 from distdl_jupyter import ranks
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
-from distdl_jupyter.server.submit_process import submit_source
 from tests.conftest import until_gone, wait_for
 from tests.faults.jobs import submit
 from tests.processes import distdl

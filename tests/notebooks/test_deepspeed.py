@@ -8,8 +8,8 @@ import pytest
 from nbclient import NotebookClient
 
 from distdl_jupyter import jobs
+from distdl_jupyter.api import files
 from distdl_jupyter.core.state import State
-from distdl_jupyter.server import outputs
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "deepspeed.ipynb"
 
@@ -27,5 +27,5 @@ def test_losses_are_picked_up_and_the_checkpoint_is_one_line(distdl_home):
     (job,) = jobs()
     assert job.state is State.COMPLETED
     assert set(job.metrics()) >= {"loss", "lr"}
-    listed = outputs._listed(job.id).outputs
+    listed = files.outputs(job.id).outputs
     assert [(one.path, one.files) for one in listed if "global_step" in one.path] == [("checkpoints/global_step60", 3)]

@@ -17,15 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import distdl_jupyter
-from distdl_jupyter import cli, testing
+from distdl_jupyter import api, cli, testing
 from distdl_jupyter.core import registry
 from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, job_parser, sweep_parser
 from distdl_jupyter.magic import ranks_lines, ranks_magic, topics
 from distdl_jupyter.magic.lines import LineMagics
 from distdl_jupyter.magic.session import Session
-from distdl_jupyter.server.lazy_routes import BASE
-from distdl_jupyter.server.openapi import operations
-from distdl_jupyter.server.routes import ROUTES
 
 FILE = Path(__file__).with_name("surface.txt")
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -66,7 +63,7 @@ def text() -> str:
         "Flags of many commands and magics": [f"{group} {flag}" for group in groups() for flag in groups()[group]],
         "Commands": commands(cli._parser(), "distdl"),
         "Magics": [line for name, parser in magics().items() for line in with_flags(name, parser)],
-        "HTTP": [f"{BASE}{path} {verb.upper()}" for path, handler in ROUTES for verb in operations(handler)],
+        "HTTP": [f"{api.BASE}{call.path} {call.verb.upper()}" for call in api.calls()],
         "Entry points": entry_points(),
         "Requirements": requirements(),
     }

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from distdl_jupyter.api import cluster_status_cache
+from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
 from distdl_jupyter.cluster_handles.status import ClusterStatus
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-from distdl_jupyter.server import cluster_status_cache
-from distdl_jupyter.server.cluster_status_cache import ClusterStatusCache
 
 LAB, RACK = ClusterConfig("lab", "ssh"), ClusterConfig("rack", "slurm")
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from distdl_jupyter.server import cluster_status_cache
+from distdl_jupyter.api import cluster_status_cache
 from tests import plugin
 from tests.conftest import wait_for
 from tests.server.running import serve

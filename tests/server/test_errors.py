@@ -6,7 +6,7 @@ import pytest
 from tornado.web import HTTPError
 
 from distdl_jupyter.core import errors
-from distdl_jupyter.server.base import STATUS, error_body, status_of
+from distdl_jupyter.server.handler import STATUS, error_body, status_of
 from tests.server.running import API, serve
 
 

@@ -51,6 +51,6 @@ def test_until_the_first_request_not_even_the_handlers_are_loaded():
     code = "import jupyter_server.serverapp\nimport distdl_jupyter\ndistdl_jupyter._jupyter_server_extension_points()"
     names = loaded_by(code, whole=True)
     assert {name for name in names if name.startswith("distdl_jupyter.")} == {
-        "distdl_jupyter._version", "distdl_jupyter.server", "distdl_jupyter.server.app",
-        "distdl_jupyter.server.lazy_routes",
+        "distdl_jupyter._version", "distdl_jupyter.api", "distdl_jupyter.server", "distdl_jupyter.server.app",
+        "distdl_jupyter.server.routes",
     }  # fmt: skip

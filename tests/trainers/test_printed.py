@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.server.submit_process import submit_source
+from distdl_jupyter.api.submit_process import submit_source
 from tests.trainers.test_trainers import curve, here
 
 pytestmark = pytest.mark.timeout(300)

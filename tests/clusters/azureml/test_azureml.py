@@ -5,11 +5,11 @@ import textwrap
 import pytest
 
 from distdl_jupyter import attach
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.server.submit_process import submit_source
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
 from tests.written import all_written

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import JobFailed, attach
+from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.server.submit_process import submit_source
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of, supervisor_of
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures

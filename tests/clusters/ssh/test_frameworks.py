@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from distdl_jupyter.server.submit_process import submit_source
+from distdl_jupyter.api.submit_process import submit_source
 from tests.frameworks import RAY, TENSORFLOW
 from tests.hosts import needs_hosts
 

@@ -18,17 +18,18 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.api import submit_process
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed, PluginUnavailable
 from distdl_jupyter.core.machine import requirement
-from distdl_jupyter.server import submit_process
 from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.server.base import Handler
-    from distdl_jupyter.server.schema import NewJob, NewSweep
+    from distdl_jupyter.api.call import Context
+    from distdl_jupyter.api.jobs import NewJob
+    from distdl_jupyter.api.sweeps import NewSweep
 
 #: Lines of what a Python said before it failed.
 _LAST_LINES = 15
@@ -82,25 +83,19 @@ def _python(spec: Any) -> str | None:
     return sys.executable if first in own else shutil.which(first)
 
 
-async def started(handler: Handler, asked: NewJob | NewSweep) -> str:
+def start(context: Context, source: NewJob | NewSweep) -> str:
     """Start the job, or the sweep, that a page asks for, and return its id.
 
-    It is carried out even if the page goes: who has clicked Submit wants the job. Raises InvalidSpec,
+    It is started even if the page closes: the user has clicked Submit and wants the job. Raises InvalidSpec,
     PluginUnavailable, LaunchFailed.
     """
-    check_code(asked.code, handler.app.max_code_bytes)
-    found: str = await handler.slowly(
-        _started, asked, handler.root, handler.kernel_spec_manager, handler.app.submit_seconds
-    )
-    return found
-
-
-def _started(asked: NewJob | NewSweep, root: Path, specs: Any, seconds: float) -> str:
-    python = interpreter(asked.kernel_name, specs)
-    notebook = beside(root, asked.notebook)
-    request = {name: value for name, value in to_json(asked).items() if name != "kernel_name"}
+    check_code(source.code, context.max_code_bytes)
+    python = interpreter(source.kernel_name, context.kernel_specs)
+    notebook = beside(context.root, source.notebook)
+    request = {name: value for name, value in to_json(source).items() if name != "kernel_name"}
     request["notebook"] = str(notebook or "")
-    answer = ask(python, submit_process.__name__, request, notebook.parent if notebook else root, seconds)
+    folder = notebook.parent if notebook else context.root
+    answer = ask(python, submit_process.__name__, request, folder, context.submit_seconds)
     return str(answer["id"])
 
 

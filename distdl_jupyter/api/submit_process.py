@@ -1,4 +1,4 @@
-"""``python -m distdl_jupyter.server.submit_process``: submit source text as a job of this Python for another process.
+"""``python -m distdl_jupyter.api.submit_process``: submit source text as a job of this Python for another process.
 
 Standard input holds one JSON object: ``code``, ``name``, ``notebook`` (path of its file, "" for none) and ``options``
 of ``submit``, for a sweep also ``parameters`` and what ``sweep`` takes beside them; secrets among the environment

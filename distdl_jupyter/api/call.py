@@ -1,0 +1,224 @@
+"""A call of the HTTP API: one typed function, and what the server and the OpenAPI document read from it.
+
+The decorators ``get``, ``post``, ``patch`` and ``delete`` put a function into the table. Its parameters say what the
+call takes:
+
+- a part of the path (``{id}`` is ``id_``, ``{name}`` is ``name``)
+- keyword-only parameters: the query of a ``get``, else the fields of the JSON body
+- ``body``: a JSON body whose shape is a ``Request``
+- ``context``: what the call may use of the server
+- ``reading``: the job of the path, read up to now, by the reader that all pages share
+
+What it returns is the answer; its docstring is the description.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import re
+import threading
+import typing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import Meta
+
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.store import is_id
+from distdl_jupyter.jobs import client
+from distdl_jupyter.views.wire import Request
+
+if TYPE_CHECKING:
+    from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
+    from distdl_jupyter.jobs.job_list import Listing
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+Action = Literal["read", "write", "execute"]
+
+JSON = "application/json"
+BYTES = "application/octet-stream"
+Pixels = Annotated[int, Meta(ge=50, le=10_000, description="pixels")]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """The body of every error. ``field`` is the part of the request that it is about, "" for none.
+
+    ``code`` is the stable name of the error (``cluster-unknown``), by which the documentation has its remedy.
+    """
+
+    message: str
+    type: str
+    hint: str
+    field: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a call may use of the server that runs it."""
+
+    #: The threads in which files are read.
+    pool: ThreadPoolExecutor
+    #: The folder whose notebooks the server shows.
+    root: Path
+    listing: Listing
+    clusters: ClusterStatusCache
+    #: Jupyter's manager of kernel specs.
+    kernel_specs: Any
+    max_code_bytes: int
+    submit_seconds: float
+    form_seconds: float
+    #: Set when the page no longer waits for the answer.
+    gone: threading.Event
+
+    async def run(self, function: Callable[[], R]) -> R:
+        """Run a function that may block in a thread of the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self.pool, function)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An answer that is a file. ``name`` is the file's name for the browser to save, "" to show it in the page."""
+
+    pieces: Iterator[bytes]
+    media: str
+    name: str = ""
+    #: In bytes, None when it is not known before the end.
+    size: int | None = None
+    #: The ``Cache-Control`` header.
+    cache: str = "no-store"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One verb of one address."""
+
+    verb: str
+    path: str
+    description: str
+    function: Callable[..., Any] | None
+    #: The types of the query, of the JSON body, and of the JSON answer; None for none.
+    query: type[Request] | None
+    body: type[Request] | None
+    answer: Any
+    #: The type of an answer that is not JSON.
+    media: str
+    status: int
+    #: Statuses of errors that a valid request may meet.
+    refuses: tuple[int, ...]
+    #: The permission that the user needs.
+    action: Action
+    #: It may take seconds: it runs in a thread of the few for such calls.
+    slow: bool
+    #: The names of the function's parameters.
+    parameters: frozenset[str] = frozenset()
+    #: The type of what the page sends over a WebSocket.
+    receives: type[Request] | None = None
+
+
+#: All calls, in the order of the modules of this package.
+CALLS: list[Call] = []
+
+_ACTIONS: dict[str, Action] = {"get": "read", "post": "write", "patch": "write", "delete": "write"}
+
+
+def _call(
+    verb: str, path: str, *, status: int = 200, media: str = JSON, refuses: tuple[int, ...] = (),
+    action: Action | None = None, slow: bool = False,
+) -> Callable[[F], F]:  # fmt: skip
+    """Put a function into the table.
+
+    Args:
+        verb: the HTTP verb in lower case
+        path: the address below ``distdl/api``, with ``{id}`` for one part and ``{path}`` for the rest
+        status: the HTTP status of an answer
+        media: the type of an answer that is not JSON
+        refuses: the statuses of errors that a valid request may meet
+        action: the permission that the user needs; by default "read" for ``get``, else "write". A call that starts a
+            process, connects to another machine or reads a path of the request needs "execute", as a kernel does
+        slow: run it in a thread of the few for calls that may take seconds
+    """
+
+    def register(function: F) -> F:
+        hints = typing.get_type_hints(function, include_extras=True)
+        fields = _fields(function, hints)
+        takes_query = verb == "get" and bool(fields)
+        answer = hints["return"]
+        CALLS.append(
+            Call(
+                verb=verb,
+                path=path,
+                description=inspect.getdoc(function) or "",
+                function=function,
+                query=_struct(function, fields) if takes_query else None,
+                body=hints.get("body", _struct(function, fields) if fields and not takes_query else None),
+                answer=_json_type(answer),
+                media=media,
+                status=status,
+                refuses=refuses,
+                action=action or _ACTIONS[verb],
+                slow=slow,
+                parameters=frozenset(inspect.signature(function).parameters),
+            )
+        )
+        return function
+
+    return register
+
+
+def _fields(function: Callable[..., Any], hints: dict[str, Any]) -> list[Any]:
+    """Return the keyword-only parameters as fields of a struct."""
+    return [
+        (name, hints[name]) if parameter.default is parameter.empty else (name, hints[name], parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+
+
+def _struct(function: Callable[..., Any], fields: list[Any]) -> type[Request]:
+    name = "".join(word.title() for word in function.__name__.split("_")) + "Request"
+    return cast("type[Request]", msgspec.defstruct(name, fields, bases=(Request,), frozen=True, kw_only=True))
+
+
+def _json_type(answer: Any) -> Any:
+    """Return the part of an answer's type that is JSON."""
+    kinds = [kind for kind in typing.get_args(answer) or (answer,) if kind not in (Download, type(None))]
+    return kinds[0] if kinds else None
+
+
+get = functools.partial(_call, "get")
+post = functools.partial(_call, "post")
+patch = functools.partial(_call, "patch")
+delete = functools.partial(_call, "delete")
+
+
+def path_argument(part: str) -> str:
+    """Return the name of the parameter for a part of the path; ``id`` is a built-in function of Python."""
+    return "id_" if part == "id" else part
+
+
+def path_parts(path: str) -> list[str]:
+    """Return the names of the parts of a path."""
+    return re.findall(r"\{(\w+)\}", path)
+
+
+def checked_id(id_: str) -> str:
+    """Return a job's whole id. Raises JobNotFound for anything else, so that no path ever becomes a file's name."""
+    if not is_id(id_):
+        raise JobNotFound(
+            "No job has this id.", code="job-id-invalid", hint="A job id looks like 20261121-024912-k3f9x."
+        )
+    return id_
+
+
+def job(id_: str) -> client.Job:
+    """Return the handle of a job by its whole id. Raises JobNotFound."""
+    return client.attach(checked_id(id_))

@@ -1,0 +1,213 @@
+"""Files of a job over HTTP: its log, its outputs, its pictures and the traces of its profiles.
+
+A checkpoint that the ranks have written in parts is one entry of the list of outputs and is downloaded as one archive.
+Nothing outside the job's ``outputs`` folder is ever read, whatever a path or a link says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal
+
+from msgspec import Meta
+
+from distdl_jupyter.api.call import BYTES, Download, get, job
+from distdl_jupyter.api.jobs import saved_profile
+from distdl_jupyter.core import parts, pictures
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.humanize import clock
+from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.printable import printable
+from distdl_jupyter.jobs.follow import Follower
+from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.node import files
+from distdl_jupyter.views.job_page import log_changes
+from distdl_jupyter.views.schema import LogChanges
+from distdl_jupyter.worker.watch import frameworks
+
+_CHUNK = 1 << 20
+#: Files that are listed at most.
+MOST = 10_000
+_SHARD = re.compile(frameworks.SHARDS)
+_TEXT = "text/plain"
+
+
+@get("/jobs/{id}/log", media=_TEXT, refuses=(404,))
+def log(
+    id_: str,
+    reading: Reading,
+    *,
+    first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0,
+    before: Annotated[int, Meta(ge=0, description="number of the row after the last one")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="maximum number of rows")] = 1000,
+    rank: Annotated[int, Meta(ge=0, description="only rows of this rank")] | None = None,
+    format: Literal["json", "text"] = "json",  # noqa: A002  its name in the address
+) -> LogChanges | Download:
+    """Return rows of the log, or all of it as a file (``format=text``).
+
+    The rows are the newest ``limit`` rows from ``first`` on and below ``before``.
+    """
+    if format == "text":
+        name = f"{id_}{'' if rank is None else f'-rank-{rank}'}.log"
+        return Download(_log_text(Follower(reading.folder), rank), f"{_TEXT}; charset=utf-8", name)
+    book = reading.log
+    end = book.next if before is None else before
+    if rank is None:
+        rows = [row for row in reading.window.before(end, limit) if row.n >= first]
+    else:
+        rows = [row for row in book.between(first, end) if rank in row.lines][-limit:]
+    return log_changes(book, rows)
+
+
+def _log_text(follower: Follower, rank: int | None) -> Iterator[bytes]:
+    """Yield the lines that are in the log now, some megabytes at a time; each with its time and rank."""
+    with_rank = follower.view.process_count > 1 and rank is None
+    end = parts.size(follower.folder.log)
+    while follower.log_cursor < end and (batch := follower.read()):
+        lines = [line for line in lines_of(batch) if rank is None or line.rank == rank]
+        yield "".join(
+            f"{clock(line.time)} {_rank_label(line.rank) if with_rank else ''}{printable(line.text, 1 << 20)}\n"
+            for line in lines
+        ).encode("utf-8", "replace")
+
+
+def _rank_label(rank: int | None) -> str:
+    return "     " if rank is None else f"[{rank}] ".rjust(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One file below a job's outputs, or the folder of a sharded checkpoint, which has several."""
+
+    path: str
+    size: int
+    modified: float
+    files: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputList:
+    """All files below a job's outputs, in order of their paths."""
+
+    outputs: tuple[Output, ...]
+
+
+@get("/jobs/{id}/outputs", refuses=(404,))
+def outputs(id_: str) -> OutputList:
+    """List the files in the job's outputs."""
+    entries = _with_checkpoints(itertools.islice(_files(job(id_).folder.outputs), MOST))
+    return OutputList(tuple(sorted(entries, key=lambda output: output.path)))
+
+
+def _with_checkpoints(entries: Iterable[Output]) -> Iterator[Output]:
+    """Yield the files, those of a sharded checkpoint as one entry."""
+    folders: dict[str, list[Output]] = {}
+    for entry in entries:
+        folders.setdefault(entry.path.rpartition("/")[0], []).append(entry)
+    for folder, inside in folders.items():
+        if folder and any(_SHARD.fullmatch(entry.path.rpartition("/")[2]) for entry in inside):
+            size, modified = sum(entry.size for entry in inside), max(entry.modified for entry in inside)
+            yield Output(folder, size, modified, len(inside))
+        else:
+            yield from inside
+
+
+def _files(root: Path) -> Iterator[Output]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder) / name
+            status = _status(root, path)
+            if status is not None:
+                # Bytes that are not UTF-8 cannot be part of an address: they are shown as question marks.
+                shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
+                yield Output(shown, status.st_size, status.st_mtime)
+
+
+def _status(root: Path, path: Path) -> os.stat_result | None:
+    """Return the status of a regular file below ``root``, None for anything else and for what lies outside."""
+    try:
+        if not path.resolve(strict=True).is_relative_to(root.resolve(strict=True)):
+            return None
+        status = path.stat()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+@get("/jobs/{id}/outputs/{path}", media=BYTES, refuses=(404,))
+def output(id_: str, path: str) -> Download:
+    """Download one file, or a sharded checkpoint as a tar archive."""
+    root = job(id_).folder.outputs
+    if "\0" not in path and _status(root, root / path) is not None:
+        # Between the look and the opening only the user's own processes can put a link here.
+        return file_download((root / path).resolve().open("rb"), Path(path).name)
+    if any(entry.path == path and entry.files > 1 for entry in outputs(id_).outputs):
+        return Download(_chunks(_archive(root, path)), BYTES, f"{Path(path).name}.tar")
+    raise JobNotFound(f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs.")
+
+
+def file_download(file: BinaryIO, name: str) -> Download:
+    """Return an open file as a download; a file that still grows is sent with the size that it has now."""
+    size = os.fstat(file.fileno()).st_size
+    return Download(_chunks(file, size), BYTES, name, size)
+
+
+def _chunks(file: BinaryIO, size: int | None = None) -> Iterator[bytes]:
+    """Yield what a file holds, at most ``size`` bytes, and close it."""
+    with file:
+        left = size
+        while left is None or left > 0:
+            chunk = file.read(_CHUNK if left is None else min(_CHUNK, left))
+            if not chunk:
+                return
+            left = None if left is None else left - len(chunk)
+            yield chunk
+
+
+def _archive(root: Path, path: str) -> BinaryIO:
+    """Return what is below ``path`` as a tar archive, made while it is read."""
+    end, begin = os.pipe()
+
+    def pack() -> None:
+        # The reader may close its end early.
+        with contextlib.suppress(OSError, files.Refused), open(begin, "wb") as archive:  # noqa: PTH123
+            files.pack(root, [path], archive.write)
+
+    threading.Thread(target=pack, name="distdl archive", daemon=True).start()
+    return open(end, "rb")  # noqa: PTH123  a number, not a path
+
+
+@get("/jobs/{id}/profile/{number}/trace", media=BYTES, refuses=(404,))
+def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
+    """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
+    profile = saved_profile(id_, int(number)) if _is_number(number, 5) else None
+    if profile is None or rank not in profile.traces:
+        raise JobNotFound(
+            f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
+        )
+    return file_download(profile.traces[rank].open("rb"), f"{id_}-profile-{number}-rank-{rank}.json.gz")
+
+
+def _is_number(text: str, digits: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= digits
+
+
+@get("/jobs/{id}/pictures/{number}", media="image/*", refuses=(404,))
+def picture(id_: str, number: str) -> Download:
+    """Return a picture by its number, as PNG or JPEG."""
+    folder = job(id_).folder.path
+    known = pictures.read(folder, int(number)) if _is_number(number, len(str(pictures.MOST))) else None
+    if known is None:
+        raise JobNotFound(
+            f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."
+        )
+    data, form = known
+    return Download(iter([data]), f"image/{form}", size=len(data), cache="private, max-age=86400, immutable")

@@ -1,0 +1,497 @@
+"""Jobs over HTTP: submit, list, show, cancel, run again, delete, and what came of them."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from distdl_jupyter.api import submitting
+from distdl_jupyter.api.call import Context, Pixels, checked_id, delete, get, job, post
+from distdl_jupyter.core import environment, profiles, tracking
+from distdl_jupyter.core import stacks as saved_stacks
+from distdl_jupyter.core.environment import JobEnvironment
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
+from distdl_jupyter.core.options import MOST_PRIORITY
+from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client, job_queue
+from distdl_jupyter.jobs.readers import CurveReader, Reading
+from distdl_jupyter.views import card, checkpoints, compare, ended_cache, job_page
+from distdl_jupyter.views import curve as curve_view
+from distdl_jupyter.views import resources as resources_view
+from distdl_jupyter.views import stacks as stacks_view
+from distdl_jupyter.views.correctness import job_check
+from distdl_jupyter.views.job_table import JobRow, StateName, default_metric
+from distdl_jupyter.views.profile import job_profile
+from distdl_jupyter.views.schema import (
+    CheckpointRow,
+    ComparisonRow,
+    Curve,
+    FailureCard,
+    JobCheck,
+    JobDetail,
+    JobProfile,
+    JobTime,
+    Resources,
+    Stacks,
+)
+from distdl_jupyter.views.step_times import job_time
+from distdl_jupyter.views.wire import Request
+
+if TYPE_CHECKING:
+    from distdl_jupyter.views.ended_cache import Listed
+
+#: Curves in one figure that can still be told apart.
+MOST_COMPARED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Jobs, newest first; the counts are of all jobs, ``total`` of those that match the query."""
+
+    jobs: tuple[JobRow, ...]
+    total: int
+    active: int
+    failed: int
+
+
+@get("/jobs")
+def jobs(
+    context: Context,
+    *,
+    state: Literal["", "active"] | StateName = "",
+    q: Annotated[str, Meta(description="text to find in name, id, cluster, backend or notebook")] = "",
+    limit: Annotated[int, Meta(ge=1, le=1000, description="maximum number of rows")] = 200,
+    offset: Annotated[int, Meta(ge=0, le=1_000_000, description="number of rows to skip")] = 0,
+) -> JobList:
+    """List the jobs, newest first."""
+    listed = context.listing.all()
+    return job_list(listed, state=state, words=q, offset=offset, limit=limit)
+
+
+def job_list(listed: list[Listed], *, state: str = "", words: str = "", offset: int = 0, limit: int = 200) -> JobList:
+    """Return the page of the jobs in a state whose row has all words."""
+    rows = [entry.row for entry in listed]
+    matching = [row for row in rows if _is_in_state(row, state) and _has_words(row, words)]
+    return JobList(
+        jobs=tuple(matching[offset : offset + limit]),
+        total=len(matching),
+        active=sum(entry.active for entry in listed),
+        failed=sum(row.state == State.FAILED.value for row in rows),
+    )
+
+
+def _is_in_state(row: JobRow, state: str) -> bool:
+    if state == "active":
+        return not State(row.state).ended
+    return not state or row.state == state
+
+
+def _has_words(row: JobRow, words: str) -> bool:
+    text = " ".join((row.name, row.id, row.compute_target, row.backend, row.notebook)).lower()
+    return all(word in text for word in words.lower().split())
+
+
+class SourceText(Request, frozen=True, kw_only=True):
+    """Source text to run as a cell on every rank; ``options`` are those of ``submit``, under any of their names.
+
+    ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules
+    beside it are copied. ``kernel_name`` chooses the Python; without one it is that of the server.
+    """
+
+    code: str
+    name: str = ""
+    notebook: str = ""
+    kernel_name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class NewJob(SourceText, frozen=True, kw_only=True):
+    """Source text as a job; with ``check`` it is the first run of a check (``/jobs/{id}/check``)."""
+
+    check: bool = False
+
+
+@post("/jobs", status=201, action="execute", slow=True, refuses=(424, 502, 507))
+def submit(context: Context, body: NewJob) -> JobRow:
+    """Run source text as a cell on every rank."""
+    submitted = client.attach(submitting.start(context, body))
+    if body.check:
+        from distdl_jupyter.studies import correctness  # a server that shows jobs captures no code
+
+        correctness.finish_later(submitted)
+    return row_of(submitted)
+
+
+def row_of(shown: client.Job) -> JobRow:
+    """Return the row of a job as it is now."""
+    return _row(_read(shown))
+
+
+def _read(shown: client.Job) -> CurveReader:
+    reader = CurveReader(shown.folder)
+    reader.catch_up()
+    return reader
+
+
+def _row(reader: CurveReader) -> JobRow:
+    return ended_cache.listed(reader.folder, reader.view, reader.spec).row
+
+
+@get("/jobs/{id}", refuses=(404,))
+def show(reading: Reading) -> JobDetail:
+    """Return everything about a job that is not streamed."""
+    return job_page.job_detail(
+        reading.view,
+        reading.spec,
+        time.time(),
+        environment=environment.read(reading.folder),
+        has_checkpoints=reading.has_checkpoints,
+    )
+
+
+@delete("/jobs/{id}", status=204, refuses=(404, 409, 507))
+def remove(id_: str) -> None:
+    """Delete an ended job with its log, values and outputs."""
+    job(id_).remove()
+
+
+@post("/jobs/{id}/cancel", status=202, refuses=(404, 409, 507))
+def cancel(id_: str, *, now: bool = False) -> None:
+    """Stop a job: INT, TERM, KILL with a grace period in between; with ``now``, KILL at once."""
+    job(id_).cancel(now=now)
+
+
+@post("/jobs/{id}/priority", status=202, refuses=(404, 409, 507))
+def prioritize(id_: str, *, priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None) -> None:
+    """Change the priority of a waiting job; null puts it before all waiting jobs of its user."""
+    job_queue.prioritize(checked_id(id_), priority)
+
+
+@post("/jobs/{id}/move", status=201, action="execute", slow=True, refuses=(400, 404, 409, 424, 502, 507))
+def move(id_: str, *, compute_target: str) -> JobRow:
+    """Start a waiting job on another cluster instead; it leaves its queue first, so it never runs twice."""
+    return row_of(job(id_).move(compute_target))
+
+
+@post("/jobs/{id}/rerun", status=201, action="execute", slow=True, refuses=(400, 404, 502, 507))
+def rerun(id_: str) -> JobRow:
+    """Start the same job again, with its original code and values."""
+    return row_of(job(id_).rerun())
+
+
+@post("/jobs/{id}/resume", status=201, action="execute", slow=True, refuses=(400, 404, 409, 424, 502, 507))
+def resume(id_: str) -> JobRow:
+    """Start a new job with the same code that continues from the checkpoints of this one."""
+    return row_of(job(id_).resume())
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTable:
+    """The checkpoints of a job, the newest first, and the names of all metrics that they have."""
+
+    metrics: tuple[str, ...]
+    checkpoints: tuple[CheckpointRow, ...]
+
+
+@get("/jobs/{id}/checkpoints", refuses=(404,))
+def checkpoints_of_job(id_: str) -> CheckpointTable:
+    """List the checkpoints of a job with the metrics at their steps, newest first."""
+    known = job(id_).checkpoints()
+    return CheckpointTable(tuple(checkpoints.metric_names(known)), checkpoints.rows(known))
+
+
+@post("/jobs/{id}/fork", status=201, action="execute", slow=True, refuses=(400, 404, 424, 502, 507))
+def fork(
+    id_: str, *, path: Annotated[str, Meta(description="as in the list of checkpoints; without it, the newest")] = ""
+) -> JobRow:
+    """Start a new job with the same code that continues from one checkpoint of this one."""
+    return row_of(job(id_).fork(path=path or None))
+
+
+@get("/jobs/{id}/environment", refuses=(404,))
+def environment_of_job(id_: str) -> JobEnvironment:
+    """Return Python and packages of rank 0, and the git state of the code with its uncommitted changes."""
+    return job(id_).environment()
+
+
+@get("/jobs/{id}/resources", refuses=(404,))
+def resources(reading: Reading) -> Resources:
+    """Return the newest resource usage of each rank and machine, current warnings, and curves."""
+    return resources_view.resources(reading.resources, running=reading.view.state is State.RUNNING)
+
+
+@get("/jobs/{id}/stacks", refuses=(404,))
+def stacks(
+    id_: str,
+    *,
+    number: Annotated[int, Meta(ge=0, description="number of the stack traces; without it, the newest")] | None = None,
+) -> Stacks:
+    """Return saved stack traces, by default the newest."""
+    taken = saved_stacks.read(job(id_).folder, number)
+    if taken is None:
+        which = "no stacks" if number is None else f"no stacks with the number {number}"
+        raise JobNotFound(
+            f"Job {id_} has {which}.", code="stacks-unknown", hint="Capture them while the ranks are running."
+        )
+    return stacks_view.stacks(taken)
+
+
+@post("/jobs/{id}/stacks", status=202, refuses=(404, 409))
+def capture_stacks(id_: str) -> None:
+    """Capture the stack traces of all ranks; the job's card has their number when they are saved."""
+    job(id_).ask_stacks()
+
+
+@get("/jobs/{id}/profile", refuses=(404,))
+def profile(
+    id_: str,
+    *,
+    number: Annotated[int, Meta(ge=0, description="number of the profile; without it, the newest")] | None = None,
+) -> JobProfile:
+    """Return a saved profile, by default the newest: the slowest operators, and shares of a step."""
+    return job_profile(saved_profile(id_, number))
+
+
+def saved_profile(id_: str, number: int | None) -> profiles.Profile:
+    """Return a profile of a job, the newest for None. Raises JobNotFound."""
+    saved = profiles.read(job(id_).folder, number)
+    if saved is None:
+        which = "no profile" if number is None else f"no profile with the number {number}"
+        raise JobNotFound(
+            f"Job {id_} has {which}.", code="profile-unknown", hint="Record a profile while the job trains."
+        )
+    return saved
+
+
+@post("/jobs/{id}/profile", status=202, refuses=(400, 404, 409, 507))
+def record_profile(
+    id_: str,
+    *,
+    steps: Annotated[int, Meta(ge=1, le=50)] = 5,
+    ranks: Annotated[tuple[int, ...], Meta(description="ranks to record; null: all")] | None = None,
+) -> None:
+    """Record the next steps of ranks; the job's card has the number of the profile when it is saved."""
+    job(id_).ask_profile(steps, ranks)
+
+
+@get("/jobs/{id}/time", refuses=(404,))
+def time_of_steps(
+    id_: str, *, last: Annotated[int, Meta(ge=0, le=1000, description="number of newest records of each rank")] = 0
+) -> JobTime:
+    """Return the mean step time of each rank in parts, the rank that delays the others, and the newest steps."""
+    return job_time(job(id_).time(), last)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerRow:
+    """How far one experiment tracker has come with a job (core.tracking.TrackerRecord).
+
+    ``url`` is the page of the run; for a run that is kept on this machine ``command`` shows it, "" where there is none.
+    """
+
+    tracker: str
+    title: str
+    run: str
+    place: str
+    url: str
+    command: str
+    trouble: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerList:
+    """The trackers that a job has."""
+
+    trackers: tuple[TrackerRow, ...]
+
+
+@get("/jobs/{id}/tracking", refuses=(404,))
+def trackers(id_: str) -> TrackerList:
+    """Return the progress of each tracker of a job, and the address of its run."""
+    folder = job(id_).folder.path
+    return TrackerList(tuple(map(functools.partial(_tracker_row, folder), tracking.of_job(folder))))
+
+
+def _tracker_row(folder: Path, record: tracking.TrackerRecord) -> TrackerRow:
+    command = _tracker_command(folder, record) if record.run and not record.url else ""
+    return TrackerRow(
+        record.tracker, record.title, record.run, record.place, record.url, command, record.trouble, record.done
+    )
+
+
+def _tracker_command(folder: Path, record: tracking.TrackerRecord) -> str:
+    """Return the command that shows a run that is kept on this machine, "" where there is none."""
+    if record.tracker == "tensorboard":
+        # All of the job where ranks have written event files of their own.
+        has_own = next(folder.glob("outputs/**/events.out.tfevents.*"), None) is not None
+        logs = folder if has_own else tracking.folder_of(folder, "tensorboard")
+        return f"tensorboard --logdir {shlex.quote(str(logs))}"
+    if record.tracker == "mlflow":
+        from distdl_jupyter.tracking import settings
+        from distdl_jupyter.tracking import trackers as adapters
+
+        try:
+            return f"mlflow ui --backend-store-uri {shlex.quote(adapters.mlflow_address(settings.read()))}"
+        except DistDLError:
+            return ""
+    return ""
+
+
+@get("/jobs/{id}/check", refuses=(404,))
+def check(id_: str) -> JobCheck:
+    """Return the progress and the findings of a check."""
+    from distdl_jupyter.studies import correctness
+
+    return job_check(correctness.standing(job(id_)))
+
+
+@post("/jobs/{id}/check", status=201, action="execute", slow=True, refuses=(400, 404, 424, 502, 507))
+def start_check(id_: str) -> JobRow:
+    """Check the code of a job with short runs on several ranks and on one process."""
+    from distdl_jupyter.studies import correctness
+
+    first = correctness.start_again(job(id_))
+    correctness.finish_later(first)
+    return row_of(first)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a job; ``ok`` is None while it is active. ``values`` are short forms of what each rank returned."""
+
+    state: StateName
+    ok: bool | None
+    values: tuple[str, ...]
+    failure: FailureCard | None
+
+
+@get("/jobs/{id}/result", refuses=(404,))
+def result(id_: str) -> Result:
+    """Return the value of each rank in short form, or the failure."""
+    view = CurveReader(job(id_).folder).catch_up()
+    return Result(
+        state=card.state_name(view),
+        ok=view.state is State.COMPLETED if view.state.ended else None,
+        values=tuple(rank.result or "" for rank in view.ranks) if view.state is State.COMPLETED else (),
+        failure=card.failure_card(view),
+    )
+
+
+@get("/jobs/{id}/curve", refuses=(404,))
+def curve(
+    reading: Reading,
+    *,
+    metric: Annotated[str, Meta(description="the metric to plot; without it, the most informative one")] = "",
+    mode: Literal["band", "ranks"] = "band",
+    log: bool = False,
+    dark: bool = False,
+    width: Pixels | None = None,
+    height: Pixels | None = None,
+) -> Curve:
+    """Return a metric as a plotly figure and as text; an unknown one gives an empty plot."""
+    size: dict[str, Any] = {"width": width, "height": height}
+    chosen = metric or default_metric(reading.book.names)
+    return curve_view.curve(reading.book, chosen, mode=mode, log=log, dark=dark, earlier=reading.earlier, **size)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeries:
+    """What one rank reported; a value of None is a gap. ``lows`` and ``highs`` are exact where points were thinned."""
+
+    rank: int
+    steps: tuple[float, ...]
+    values: tuple[float | None, ...]
+    lows: tuple[float | None, ...]
+    highs: tuple[float | None, ...]
+    times: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """One metric of all ranks."""
+
+    name: str
+    ranks: tuple[RankSeries, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsList:
+    """Metrics in the order of their first report."""
+
+    metrics: tuple[MetricSeries, ...]
+
+
+@get("/jobs/{id}/metrics", refuses=(404,))
+def metrics(
+    reading: Reading,
+    *,
+    name: Annotated[str, Meta(description="a metric; without it, all metrics")] = "",
+    points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
+) -> MetricsList:
+    """Return the series of each rank, reduced to a number of points; short series are exact."""
+    names = [known for known in reading.book.names if not name or known == name]
+    return MetricsList(tuple(MetricSeries(known, _rank_series(reading, known, points)) for known in names))
+
+
+def _rank_series(reading: Reading, name: str, points: int) -> tuple[RankSeries, ...]:
+    return tuple(
+        RankSeries(
+            line.rank,
+            tuple(line.steps),
+            tuple(line.values),
+            tuple(line.lows),
+            tuple(line.highs),
+            tuple(line.times),
+        )
+        for line in reading.book.lines(name, points)
+    )
+
+
+@get("/queue")
+def queue() -> job_queue.Queue:
+    """Return the jobs that hold resources of this machine, and the waiting jobs in order."""
+    return job_queue.queue()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Several jobs: their curves in one figure, and the options that differ."""
+
+    curve: Curve
+    jobs: tuple[JobRow, ...]
+    metrics: tuple[str, ...]
+    rows: tuple[ComparisonRow, ...]
+
+
+@get("/compare", refuses=(404,))
+def compare_jobs(
+    *,
+    ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = (),
+    metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = "",
+    dark: bool = False,
+    width: Pixels | None = None,
+    height: Pixels | None = None,
+) -> Comparison:
+    """Compare jobs: their curves of one metric in one figure, and the options that differ."""
+    different = list(dict.fromkeys(ids))
+    if not 1 <= len(different) <= MOST_COMPARED:
+        raise InvalidSpec(f"ids must be 1 to {MOST_COMPARED} different jobs.", code="compare-ids-invalid", field="ids")
+    readers = [_read(job(id_)) for id_ in different]
+    subjects = [
+        compare.ComparedJob(reader.spec, reader.view, reader.book, environment.read(reader.folder))
+        for reader in readers
+    ]
+    chosen = compare.chosen_metric(subjects, metric)
+    return Comparison(
+        curve=compare.compared_curve(subjects, chosen, dark=dark, width=width, height=height),
+        jobs=tuple(_row(reader) for reader in readers),
+        metrics=compare.metric_names(subjects),
+        rows=compare.differing_rows(subjects),
+    )

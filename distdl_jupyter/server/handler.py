@@ -1,0 +1,285 @@
+"""One handler for all calls of ``distdl_jupyter.api``: permissions, reading of requests, answers and errors.
+
+Authentication, authorization and the limit of a body are checked before a byte of the body is kept. Calls run in
+threads, because the event loop belongs to the whole server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from http.client import responses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from jupyter_core.utils import ensure_async
+from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
+from jupyter_server.base.handlers import APIHandler
+from tornado import web
+
+from distdl_jupyter import api
+from distdl_jupyter.api.call import ApiError, Call, Download, checked_id, path_argument
+from distdl_jupyter.core import errors
+from distdl_jupyter.views import requests
+from distdl_jupyter.views.wire import encode
+
+if TYPE_CHECKING:
+    from distdl_jupyter.server.app import DistDLApp
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The HTTP status of each error of this package; a class that is not here has that of its nearest base.
+STATUS: dict[type[Exception], int] = {
+    errors.InvalidSpec: 400,
+    errors.JobNotFound: 404,
+    errors.ClusterNotFound: 404,
+    errors.JobNotRunning: 409,
+    errors.JobStillRunning: 409,
+    errors.ClusterRefused: 409,
+    errors.ResultUnavailable: 410,
+    errors.PluginUnavailable: 424,
+    errors.NotSignedIn: 424,
+    errors.AzureRefused: 502,
+    errors.DataUnavailable: 502,
+    errors.LaunchFailed: 502,
+    errors.MessageNotSent: 502,
+    errors.DiskRefused: 507,
+    errors.DistDLError: 500,
+}
+#: The remedies of the server's own errors.
+HINTS = {
+    403: "Reload the page to log in again, or ask the administrator of this server for permission.",
+    404: "Reload the page. The server may run another version of distdl_jupyter.",
+    426: "Configure the proxy to forward WebSockets. Kernels need them too.",
+}
+
+
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, web.HTTPError):
+        return error.status_code
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def error_body(error: BaseException | None, status: int) -> ApiError:
+    """Return an error for a page; the details of an unexpected one stay in the server's log."""
+    if isinstance(error, errors.DistDLError):
+        output = getattr(error, "output", "")
+        message = "\n".join(part for part in (error.message, output) if part)
+        return ApiError(message, type(error).__name__, error.hint, getattr(error, "field", ""), error.code)
+    reason = responses.get(status, "Unknown error")
+    if isinstance(error, web.HTTPError):
+        message = f"{error.log_message or error.reason or reason}".strip().rstrip(".")
+        return ApiError(f"{message}.", reason.title().replace(" ", ""), HINTS.get(status, ""), code=f"http-{status}")
+    message = "The server failed to handle this request."
+    return ApiError(message, "InternalServerError", "See the server log for the cause.", code="internal-error")
+
+
+@web.stream_request_body
+class Handler(APIHandler):
+    """Base of all handlers under ``distdl/api``."""
+
+    auth_resource = "distdl"
+    #: Whether a request counts as activity, for servers that are culled when idle.
+    _track_activity = True
+
+    @property
+    def root(self) -> Path:
+        """The folder whose notebooks the server shows."""
+        return Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
+
+    @property
+    def app(self) -> DistDLApp:
+        """The extension with its settings."""
+        return cast("DistDLApp", self.settings["distdl"])
+
+    async def prepare(self, **_redirect: bool) -> None:
+        """Decide whether the request is permitted before its body arrives; nothing of a refused request is kept."""
+        self._body = bytearray()
+        #: Set when the page no longer waits for the answer.
+        self.gone = threading.Event()
+        self._refused: web.HTTPError | None = None
+        try:
+            await super().prepare()
+            if self.request.method != "OPTIONS":
+                await self._authorize()
+        except web.HTTPError as refused:
+            # Raised when the body has arrived, because a connection that is closed before looks broken.
+            self.refuse(refused)
+
+    async def _authorize(self) -> None:
+        action = self.action(str(self.request.method))
+        if self.current_user is None:
+            raise web.HTTPError(403, "Not logged in")
+        if not await self.may(self.current_user, action):
+            raise web.HTTPError(403, f"This user does not have permission to {action} {self.auth_resource}")
+
+    def action(self, verb: str) -> str:
+        """Return the permission that a verb needs."""
+        return str(HTTP_METHOD_TO_AUTH_ACTION[verb])
+
+    async def may(self, user: Any, action: str) -> bool:
+        """Return whether the server's Authorizer permits a user an action."""
+        return bool(await ensure_async(self.authorizer.is_authorized(self, user, action, self.auth_resource)))
+
+    def refuse(self, error: web.HTTPError) -> None:
+        """Answer the request with an error when its body has arrived."""
+
+        def method(**_path: str) -> None:
+            raise error
+
+        self._refused = error
+        setattr(self, str(self.request.method).lower(), method)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep a piece of the body, up to the limit."""
+        if self._refused is None and len(self._body) + len(chunk) > self.app.max_body_bytes:
+            self._refused = web.HTTPError(413, f"The request body must not exceed {self.app.max_body_bytes:,} bytes")
+            self._body.clear()
+        if self._refused is None:
+            self._body += chunk
+
+    def body(self) -> bytearray:
+        """Return the whole body. Raises HTTPError 413."""
+        if self._refused is not None:
+            raise self._refused
+        return self._body
+
+    async def run_in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run something that may take time in a thread of this extension."""
+        return await asyncio.get_running_loop().run_in_executor(self.app.pool, lambda: function(*args, **kwargs))
+
+    def on_connection_close(self) -> None:
+        """End work for a page that has closed."""
+        self.gone.set()
+        super().on_connection_close()
+
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        """Log unexpected errors with their traceback; errors that are an answer to the request need none."""
+        if status_of(error) >= 500 and not isinstance(error, errors.DistDLError):
+            super().log_exception(kind, error, trace)
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer with the status of the error's class."""
+        error = (kwargs.get("exc_info") or (None, None))[1]
+        super().send_error(status_of(error) if error is not None else status_code, **kwargs)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer ``{message, type, hint, field, code}``."""
+        error = (kwargs.get("exc_info") or (None, None))[1]
+        self.finish(encode(error_body(error, status_code)))
+
+
+class CallHandler(Handler):
+    """The calls of one address."""
+
+    def initialize(self, calls: dict[str, Call]) -> None:
+        """Take the calls by their verbs."""
+        self._calls = calls
+
+    def action(self, verb: str) -> str:
+        """Return the permission that the call needs."""
+        call = self._calls.get(verb.lower())
+        return call.action if call else super().action(verb)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer as all handlers do; an unknown verb is answered with those that the address has."""
+        if status_code == 405:
+            self.set_header("Allow", ", ".join([*(verb.upper() for verb in self._calls), "OPTIONS"]))
+        super().write_error(status_code, **kwargs)
+
+    async def _run(self, **path: str) -> None:
+        call = self._calls.get(str(self.request.method).lower())
+        if call is None:
+            raise web.HTTPError(405)
+        arguments = self._arguments(call, path)
+        answer = await self._answer(call, arguments)
+        self.set_status(call.status)
+        if isinstance(answer, Download):
+            await self._send(answer)
+        elif answer is not None:
+            self.finish(await self.run_in_thread(encode, answer))
+
+    get = post = put = patch = delete = web.authenticated(_run)
+
+    def _arguments(self, call: Call, path: dict[str, str]) -> dict[str, Any]:
+        """Return the arguments of the function, without the reading of a job. Raises InvalidSpec, JobNotFound."""
+        arguments: dict[str, Any] = dict(path)
+        if "id_" in path:
+            checked_id(path["id_"])
+        if call.query is not None:
+            query = requests.from_query(call.query, self.request.query_arguments)
+            arguments |= {name: getattr(query, name) for name in call.query.__struct_fields__}
+        if call.body is not None:
+            body = requests.from_json(call.body, self.body())
+            if "body" in call.parameters:
+                arguments["body"] = body
+            else:
+                arguments |= {name: getattr(body, name) for name in call.body.__struct_fields__}
+        if "context" in call.parameters:
+            arguments["context"] = self.app.context(self.root, self.kernel_spec_manager, self.gone)
+        return {name: value for name, value in arguments.items() if name in call.parameters}
+
+    async def _answer(self, call: Call, arguments: dict[str, Any]) -> Any:
+        assert call.function is not None
+        function = call.function
+        if asyncio.iscoroutinefunction(function):
+            return await function(**arguments)
+        if "reading" in call.parameters:
+            async with self.app.sources.opened(self.path_kwargs["id_"]) as live:
+                return await self.run_in_thread(live.use, lambda reading: function(**arguments, reading=reading))
+        pool = self.app.slow_pool if call.slow else self.app.pool
+        return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(**arguments))
+
+    async def _send(self, download: Download) -> None:
+        """Send a file in pieces."""
+        self.set_header("Content-Type", download.media)
+        self.set_header("Cache-Control", download.cache)
+        if download.size is not None:
+            self.set_header("Content-Length", download.size)
+        if download.name:
+            self.set_attachment_header(download.name)
+        pieces = download.pieces
+        try:
+            while (piece := await self.run_in_thread(next, pieces, None)) is not None:
+                self.write(piece)
+                await self.flush()
+        finally:
+            if hasattr(pieces, "close"):
+                await self.run_in_thread(pieces.close)
+        self.finish(set_content_type=download.media)
+
+
+class NotFound(Handler):
+    """Every unknown address under ``distdl/api``."""
+
+    async def prepare(self) -> None:  # type: ignore[override]  # as above
+        """Refuse, with the same permissions as everywhere."""
+        await super().prepare()
+        if self._refused is None and self.request.method != "OPTIONS":
+            self.refuse(web.HTTPError(404, "There is nothing at this address"))
+
+
+def handlers() -> list[tuple[str, type[Handler], dict[str, Any]]]:
+    """Return the patterns with their handlers; an address that matches none of them is answered 404 as JSON."""
+    from distdl_jupyter.server.events import Events
+
+    table: dict[str, dict[str, Call]] = {}
+    for call in api.calls():
+        table.setdefault(call.path, {})[call.verb] = call
+    rows: list[tuple[str, type[Handler], dict[str, Any]]] = [
+        (_pattern(path), CallHandler, {"calls": calls}) for path, calls in table.items() if path != "/events"
+    ]
+    return [*rows, (f"{api.BASE}/events", Events, {}), (rf"{api.BASE}(?:/.*)?", NotFound, {})]
+
+
+def _pattern(path: str) -> str:
+    """Return the regular expression of an address; ``{path}`` is the rest of it, any other part has no slash."""
+    return api.BASE + re.sub(
+        r"\{(\w+)\}",
+        lambda part: rf"(?P<{path_argument(part[1])}>{'.+' if part[1] == 'path' else '[^/]+'})",
+        path,
+    )
