@@ -1,16 +1,18 @@
-"""What ranks report: which reports are valid, and what the event recorder does with each type.
+"""What ranks report: the fields of each type of report, and what the event recorder does with it.
 
-A report is valid when every field is there, of its type, finite and of a bearable size. A program finds the job's nonce
-in its environment and may write whatever it likes behind it. What is no valid report is text like any other: it is
-shown, it changes nothing, and no reader of the job meets a value that it does not expect. A type without a check here
-is valid; one without a handler is ignored.
+A training program can read the job's nonce in its environment and write anything behind it. So a report is valid only
+with all fields of its type, of their types, finite and of limited size; anything else is text of the rank's output. A
+type without fields here is valid; one without a handler is ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from distdl_jupyter.core.events import number_from_json
 from distdl_jupyter.supervisor import messages
@@ -23,221 +25,197 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 Fields = dict[str, Any]
-#: Notes of one job, beyond which those of its ranks are left out: they all stand on one page.
+#: Notes of one job, beyond which those of its ranks are left out: they are all on one page.
 _MOST_NOTES = 300
-_WORDS = ("nan", "inf", "-inf")
-_LARGEST = 1e300
-#: Most characters of a name or a short text, of a sentence, and of a text with many lines.
-_NAME, _SENTENCE, _TEXT = 500, 20_000, 200_000
-#: Most parts of a list, and errors that caused each other.
-_MOST, _DEEPEST = 200, 6
-_MOST_PACKAGES = 10_000
-#: Characters of a picture in base64.
-_LARGEST_PICTURE = 4 * LARGEST // 3 + 5
+
+_LARGEST = sys.float_info.max
+#: Errors that caused each other, at most; characters of the last collective operations, and of a picture in base64.
+_DEEPEST = 6
+_LARGEST_COLLECTIVES = 200_000
+_PicturePosition = Annotated[int, Meta(ge=0, lt=4 * LARGEST // 3 + 5)]
+
+# Limits of what one report may hold: a program could report gigabytes.
+Name = Annotated[str, Meta(max_length=500)]
+Sentence = Annotated[str, Meta(max_length=20_000)]
+Text = Annotated[str, Meta(max_length=200_000)]
+Whole = Annotated[int, Meta(ge=0, lt=2**53)]
+#: A finite number.
+Number = Annotated[int, Meta(ge=-(2**62), le=2**62)] | Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+Plain = bool | Number | Sentence | None
+T = TypeVar("T")
+Several = Annotated[list[T], Meta(max_length=200)]
+
+
+class _Report(msgspec.Struct):
+    """The fields of a report that a rank may send; other fields are ignored."""
+
+
+class _Metric(_Report):
+    step: Number
+    values: Annotated[dict[Name, Number | Literal["nan", "inf", "-inf"]], Meta(min_length=1)]
+
+
+class _Progress(_Report):
+    done: Number
+    total: Number | None = None
+    unit: Name = ""
+
+
+class _Note(_Report):
+    text: Sentence
+    level: Literal["info", "warning", "error"] = "info"
+    code: Name = ""
+
+
+class _Mark(_Report):
+    stream: Literal["out", "err"]
+    cell: int
+    label: Name
+    ended: bool
+
+
+class _Hello(_Report):
+    pid: Whole | None = None
+    host: Name | None = None
+
+
+class _Environment(_Report):
+    python: Sentence
+    executable: Sentence
+    platform: Sentence
+    packages: Annotated[dict[Name, Sentence], Meta(max_length=10_000)]
+
+
+class _Compile(_Report):
+    compiling: bool
+
+
+class _Frame(_Report):
+    file: Sentence
+    function: Sentence
+    kind: Sentence
+    label: Sentence
+    line: Whole
+    cell: Whole | None = None
+    source: Several[tuple[Whole, Sentence]] = []
+
+
+class _Error(_Report):
+    type: Text = ""
+    module: Text = ""
+    name: Text = ""
+    message: Text = ""
+    traceback: Text = ""
+    code: Text = ""
+    hint: Text = ""
+    problem: Text = ""
+    time: Number = 0
+    values: Several[tuple[Sentence, Sentence]] = []
+    frames: Several[_Frame] = []
+    args: Several[Plain] = []
+    values_at: Whole | None = None
+    #: Facts of ``watch.gpu_memory``.
+    gpu_memory: dict[str, Plain | Several[dict[str, Plain]]] = {}
+    causes: Several[_Error] = []
+
+    def __post_init__(self) -> None:
+        if self.values_at is not None and self.values_at >= len(self.frames):
+            raise ValueError("values_at is not the number of a frame")
+        if self.depth > _DEEPEST:
+            raise ValueError("too many errors caused each other")
+
+    @property
+    def depth(self) -> int:
+        """The length of the longest chain of errors that caused each other."""
+        return 1 + max((cause.depth for cause in self.causes), default=0)
+
+
+class _Result(_Report):
+    ok: bool
+    repr: Text | None = None
+    bytes: Whole | None = None
+    error: _Error | None = None
+    problem: Sentence = ""
+    #: Operations as text; ``core.collectives.read`` leaves out what cannot be read.
+    collectives: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.collectives is not None and len(str(self.collectives)) > _LARGEST_COLLECTIVES:
+            raise ValueError("the last operations are too long")
+
+
+class _Picture(_Report):
+    """A part of a picture in base64, from the character ``begin`` of ``of`` characters."""
+
+    begin: _PicturePosition
+    of: _PicturePosition
+    data: Annotated[str, Meta(min_length=1, pattern=r"^[\x00-\x7f]*$")]
+
+    def __post_init__(self) -> None:
+        if len(self.data) > self.of - self.begin:
+            raise ValueError("the part is longer than the picture")
+
+
+class _Shard(_Report):
+    source: Name
+    first: Whole
+    rows: Whole
+    total: Whole
+    steps: Whole
+    size: Whole
+
+
+class _Steps(_Report):
+    first: Whole
+    size: Annotated[int, Meta(gt=0, lt=2**53)]
+    sending: Whole
+    records: Several[Annotated[list[Whole], Meta(min_length=HEAD, max_length=200)]]
+    gpu_memory: tuple[Whole, Whole] = (0, 0)
+
+
+class _Weights(_Report):
+    optimizer: Whole
+    step: Whole
+    sum: Name
+    device: Name
+
+
+class _Profile(_Report):
+    status: Literal["armed", "recording", "saving", "done", "failed"]
+    number: Whole = 0
+    step: Whole = 0
+    pace: Whole = 0
+    bytes: Whole = 0
+    text: Sentence = ""
+
+
+_TYPES: dict[str, type[_Report]] = {
+    "metric": _Metric,
+    "progress": _Progress,
+    "note": _Note,
+    "mark": _Mark,
+    "hello": _Hello,
+    "environment": _Environment,
+    "compile": _Compile,
+    "result": _Result,
+    "picture": _Picture,
+    "shard": _Shard,
+    "steps": _Steps,
+    "weights": _Weights,
+    "profile": _Profile,
+}
 
 
 def is_valid(report: Fields) -> bool:
-    """Say whether the report has the shape that its type promises."""
-    check = _CHECKS.get(report["type"])
-    return check is None or check(report)
-
-
-def _is_number(value: Any) -> bool:
-    if type(value) is float:
-        return math.isfinite(value)
-    return type(value) is int and -_LARGEST < value < _LARGEST
-
-
-def _is_text(value: Any, most: int) -> bool:
-    return type(value) is str and len(value) <= most
-
-
-def _valid_metric(report: Fields) -> bool:
-    values = report.get("values")
-    if not _is_number(report.get("step")) or type(values) is not dict or not values:
+    """Return whether the report has the fields of its type."""
+    type_ = _TYPES.get(report["type"])
+    if type_ is None:
+        return True
+    try:
+        msgspec.convert(report, type_)
+    except (msgspec.ValidationError, RecursionError, OverflowError):
         return False
-    # The common case first: this is asked for each value of each training step.
-    return all(
-        (math.isfinite(value) if type(value) is float else value in _WORDS if type(value) is str else _is_number(value))
-        and _is_text(name, _NAME)
-        for name, value in values.items()
-    )
-
-
-def _valid_progress(report: Fields) -> bool:
-    total = report.get("total")
-    return (
-        _is_number(report.get("done"))
-        and (total is None or _is_number(total))
-        and _is_text(report.get("unit", ""), _NAME)
-    )
-
-
-def _valid_note(report: Fields) -> bool:
-    return (
-        report.get("level", "info") in ("info", "warning", "error")
-        and _is_text(report.get("text"), _SENTENCE)
-        and _is_text(report.get("code", ""), _NAME)
-    )
-
-
-def _valid_mark(report: Fields) -> bool:
-    return (
-        report.get("stream") in ("out", "err")
-        and type(report.get("cell")) is int
-        and _is_number(report["cell"])
-        and _is_text(report.get("label"), _NAME)
-        and type(report.get("ended")) is bool
-    )
-
-
-def _valid_hello(report: Fields) -> bool:
-    pid, host = report.get("pid"), report.get("host")
-    return (pid is None or _is_whole(pid)) and (host is None or _is_text(host, _NAME))
-
-
-def _valid_environment(report: Fields) -> bool:
-    packages = report.get("packages")
-    return (
-        all(_is_text(report.get(name), _SENTENCE) for name in ("python", "executable", "platform"))
-        and type(packages) is dict
-        and len(packages) <= _MOST_PACKAGES
-        and all(_is_text(name, _NAME) and _is_text(version, _SENTENCE) for name, version in packages.items())
-    )
-
-
-def _valid_shard(report: Fields) -> bool:
-    return _is_text(report.get("source"), _NAME) and all(
-        _is_whole(report.get(name)) for name in ("first", "rows", "total", "steps", "size")
-    )
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**53
-
-
-def _is_whole_below(value: Any, limit: int) -> bool:
-    return _is_whole(value) and value < limit
-
-
-def _valid_picture(report: Fields) -> bool:
-    return (
-        all(_is_whole_below(report.get(name), _LARGEST_PICTURE) for name in ("begin", "of"))
-        and type(data := report.get("data")) is str
-        and data.isascii()
-        and 0 < len(data) <= report["of"] - report["begin"]
-    )
-
-
-def _valid_result(report: Fields) -> bool:
-    error, shown, size = report.get("error"), report.get("repr"), report.get("bytes")
-    return (
-        type(report.get("ok")) is bool
-        and (shown is None or _is_text(shown, _TEXT))
-        and (size is None or _is_whole(size))
-        and (error is None or _valid_error(error, _DEEPEST))
-        and _is_text(report.get("problem", ""), _SENTENCE)
-        and _valid_collectives(report.get("collectives"))
-    )
-
-
-def _valid_collectives(found: Any) -> bool:
-    """Return whether these may be operations; ``core.collectives.read`` leaves out what cannot be read."""
-    return found is None or (type(found) is dict and len(str(found)) <= _TEXT)
-
-
-def _valid_error(error: Any, depth: int) -> bool:
-    if type(error) is not dict or depth == 0:
-        return False
-    names = ("type", "module", "name", "message", "traceback", "code", "hint", "problem")
-    texts = all(_is_text(error.get(name, ""), _TEXT) for name in names)
-    return (
-        texts
-        and _is_number(error.get("time", 0))
-        and _is_list_of(error.get("values", []), _is_pair)
-        and _is_list_of(error.get("frames", []), _is_frame)
-        and _is_list_of(error.get("args", []), _is_plain)
-        and (error.get("values_at") is None or _is_whole_below(error["values_at"], len(error.get("frames", []))))
-        and _valid_gpu_memory(error.get("gpu_memory", {}))
-        and _is_list_of(error.get("causes", []), lambda cause: _valid_error(cause, depth - 1))
-    )
-
-
-def _valid_gpu_memory(memory: Any) -> bool:
-    """Return whether these are facts of ``watch.gpu_memory``: plain values, and lists of such."""
-    return type(memory) is dict and all(
-        _is_list_of(value, lambda part: type(part) is dict and all(map(_is_plain, part.values())))
-        if type(value) is list
-        else _is_plain(value)
-        for value in memory.values()
-    )
-
-
-def _is_list_of(value: Any, check: Callable[[Any], bool]) -> bool:
-    return type(value) is list and len(value) <= _MOST and all(map(check, value))
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or type(value) is bool or _is_number(value) or _is_text(value, _SENTENCE)
-
-
-def _is_pair(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and all(_is_text(part, _SENTENCE) for part in value)
-
-
-def _is_frame(frame: Any) -> bool:
-    return (
-        type(frame) is dict
-        and all(_is_text(frame.get(name), _SENTENCE) for name in ("file", "function", "kind", "label"))
-        and _is_whole(frame.get("line"))
-        and (frame.get("cell") is None or _is_whole(frame["cell"]))
-        and _is_list_of(frame.get("source", []), _is_source_line)
-    )
-
-
-def _is_source_line(line: Any) -> bool:
-    return type(line) is list and len(line) == 2 and _is_whole(line[0]) and _is_text(line[1], _SENTENCE)
-
-
-def _valid_steps(report: Fields) -> bool:
-    return (
-        all(_is_whole(report.get(name)) for name in ("first", "size", "sending"))
-        and _is_list_of(report.get("gpu_memory", [0, 0]), _is_whole)
-        and len(report.get("gpu_memory", [0, 0])) == 2
-        and report["size"] > 0
-        and _is_list_of(report.get("records"), lambda record: _is_list_of(record, _is_whole) and len(record) >= HEAD)
-    )
-
-
-def _valid_weights(report: Fields) -> bool:
-    return all(_is_whole(report.get(name)) for name in ("optimizer", "step")) and all(
-        _is_text(report.get(name), _NAME) for name in ("sum", "device")
-    )
-
-
-def _valid_profile(report: Fields) -> bool:
-    return (
-        report.get("status") in ("armed", "recording", "saving", "done", "failed")
-        and all(_is_whole(report.get(name, 0)) for name in ("number", "step", "pace", "bytes"))
-        and _is_text(report.get("text", ""), _SENTENCE)
-    )
-
-
-_CHECKS: dict[str, Callable[[Fields], bool]] = {
-    "metric": _valid_metric,
-    "progress": _valid_progress,
-    "note": _valid_note,
-    "mark": _valid_mark,
-    "hello": _valid_hello,
-    "environment": _valid_environment,
-    "compile": lambda report: type(report.get("compiling")) is bool,
-    "result": _valid_result,
-    "picture": _valid_picture,
-    "shard": _valid_shard,
-    "steps": _valid_steps,
-    "weights": _valid_weights,
-    "profile": _valid_profile,
-}
+    return True
 
 
 # handlers -------------------------------------------------------------------------------------
