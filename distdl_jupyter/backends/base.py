@@ -21,8 +21,8 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.watch import frameworks
 
 if TYPE_CHECKING:
-    from distdl_jupyter.preflight.model import CapturedCode, Check
-    from distdl_jupyter.preflight.reading import Code
+    from distdl_jupyter.core.findings import Check
+    from distdl_jupyter.core.source import Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Backend(ABC):
         """Return the packages whose versions say what its jobs run with."""
         return ()
 
-    def checks(self, code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
         """Yield what is checked before a start beyond ``usage``; None for a check that does not concern this code."""
         from distdl_jupyter.backends import checks
 

@@ -17,10 +17,10 @@ from distdl_jupyter.backends.base import TENSORFLOW, Package
 from distdl_jupyter.backends.tensorflow import STRATEGY
 from distdl_jupyter.backends.torch import may_share_gpus
 from distdl_jupyter.core import gpus
+from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.core.source import Call, Code
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
-from distdl_jupyter.preflight.reading import Call, Code
 
 #: Below this a kernel only holds its CUDA context.
 _WORTH_TELLING = 50_000_000
@@ -155,7 +155,7 @@ def elastic(code: Code, spec: JobSpec) -> Check | None:
     return Check("Elastic", "all processes end when one fails", (finding,))
 
 
-def keras(code: Code, draft: CapturedCode, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Keras trains with averaged gradients under Horovod; None when the two do not meet.
 
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training goes on without any error and
@@ -171,14 +171,14 @@ def keras(code: Code, draft: CapturedCode, spec: JobSpec, environment: Mapping[s
         "error",
         "keras-3",
         f"Keras {version} with Horovod's Keras wrappers does not average gradients and raises no error.",
-        _averaging(draft),
+        _averaging(code),
     )
     return Check("Keras", "gradients would not be averaged", (finding,))
 
 
-def _averaging(draft: CapturedCode) -> str:
+def _averaging(code: Code) -> str:
     """Return which line to change into which."""
-    lines = [line.strip() for piece in draft.texts for line in piece.text.splitlines() if _WRAPPERS.match(line)]
+    lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _WRAPPERS.match(line)]
     name = re.search(r"\bas (\w+)", lines[0]) if lines else None
     return (
         f'Change "{lines[0] if lines else "import horovod.keras"}" to '
@@ -186,9 +186,7 @@ def _averaging(draft: CapturedCode) -> str:
     )
 
 
-def keras_fit(
-    code: Code, draft: CapturedCode, spec: JobSpec, environment: Mapping[str, str] = os.environ
-) -> Check | None:
+def keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """``Model.fit`` works under MultiWorkerMirroredStrategy; None when the two do not meet.
 
     Keras 3 gives the strategy's distributed batches to TensorFlow as they are, which ends with "Attempt to convert a
@@ -197,7 +195,7 @@ def keras_fit(
     strategy, fit = code.called(*STRATEGY), code.called("fit")
     if spec.process_count == 1 or strategy is None or fit is None:
         return None
-    version, legacy = _keras_version(), any(_LEGACY in piece.text for piece in draft.texts)
+    version, legacy = _keras_version(), any(_LEGACY in piece.text for piece in code.texts)
     if version < 3 or legacy or _variables(spec, environment).get(_LEGACY) == "1" or code.needs("tf_keras"):
         return Check("Keras", "Keras 2 is supported" if version else "not installed")
     finding = Finding(

@@ -22,9 +22,9 @@ from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankSlot, Servic
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from distdl_jupyter.core.findings import Check
+    from distdl_jupyter.core.source import Code
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.preflight.model import CapturedCode, Check
-    from distdl_jupyter.preflight.reading import Code
 
 INSTALL = "The first build takes about 4 minutes. Run: distdl install horovod"
 
@@ -123,14 +123,14 @@ class HorovodBackend(Backend):
         rest = listed(one for one in others if one not in (TORCH, TENSORFLOW))
         return ", ".join(filter(None, (built, rest)))
 
-    def checks(self, code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Horovod was built for the code's framework, and how Keras and elastic code fit the job."""
         from distdl_jupyter.backends import checks
 
-        yield from super().checks(code, draft, spec)
+        yield from super().checks(code, spec)
         yield checks.elastic(code, spec)
         yield checks.horovod_build(code, spec, built_for())
-        yield checks.keras(code, draft, spec)
+        yield checks.keras(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan of the chosen controller."""

@@ -20,9 +20,9 @@ from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from distdl_jupyter.core.findings import Check
+    from distdl_jupyter.core.source import Code
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.preflight.model import CapturedCode, Check
-    from distdl_jupyter.preflight.reading import Code
 
 
 #: Two names of one class.
@@ -58,12 +58,12 @@ class TensorFlowBackend(Backend):
         """Return TensorFlow."""
         return (TENSORFLOW,)
 
-    def checks(self, code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Check | None]:
+    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
         """Yield whether Keras trains under the strategy."""
         from distdl_jupyter.backends import checks
 
-        yield from super().checks(code, draft, spec)
-        yield checks.keras_fit(code, draft, spec)
+        yield from super().checks(code, spec)
+        yield checks.keras_fit(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Every rank is a worker that listens at its own port; the first one is the chief."""

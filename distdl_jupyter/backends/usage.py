@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from distdl_jupyter.preflight.reading import Call, Code
+    from distdl_jupyter.core.source import Call, Code
 
 
 @dataclass(frozen=True, slots=True)

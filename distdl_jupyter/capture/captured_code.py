@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec
 
 from distdl_jupyter.capture.modules import LocalModule
-from distdl_jupyter.capture.notebook import CodeText
 from distdl_jupyter.capture.pickler import PickleReport, dump
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import explain_interrupt
+from distdl_jupyter.core.findings import UndefinedName
+from distdl_jupyter.core.source import Code, CodeText, read
 from distdl_jupyter.core.spec import Captured, Kind, Source
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.preflight.model import UndefinedName
 
 #: Pickles up to this size wait in memory, larger ones in a temporary file.
 _IN_MEMORY = 64_000_000
@@ -76,6 +76,11 @@ class CapturedCode:
                 shutil.copyfileobj(self.payload, file, 1 << 20)
         for module in self.modules:
             module.copy(folder.code)
+
+    @functools.cached_property
+    def facts(self) -> Code:
+        """What the source texts call and use, read once."""
+        return read(self.texts, self.aliases, self.imports)
 
     @property
     def true_arguments(self) -> tuple[str, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.capture import listing, modules, undefined
+from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import (
     CapturedCode,
     closed_on_error,
@@ -17,18 +19,21 @@ from distdl_jupyter.capture.captured_code import (
     payload_fields,
     pickled,
 )
-from distdl_jupyter.capture.cell_code import plain_python
-from distdl_jupyter.capture.free_names import Uses, imported, parse, uses
-from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_label, shell
-from distdl_jupyter.capture.pickler import PickleReport
+from distdl_jupyter.capture.free_names import CompiledSource, Uses, find_undefined, uses
+from distdl_jupyter.capture.notebook import CodeLocation, cell_label, shell
+from distdl_jupyter.capture.pickler import PickleReport, with_submodules
 from distdl_jupyter.capture.references import in_order, is_of_notebook
-from distdl_jupyter.capture.submodules import with_submodules
+from distdl_jupyter.capture.unpicklable import refuse
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.findings import UndefinedName
+from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.preflight.model import UndefinedName
 from distdl_jupyter.worker.recursion import deep_recursion
 
 #: Names that IPython puts in place of Python's own; a rank has Python's.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
+_ASYNC = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+_OWN_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @explain_packing
@@ -60,7 +65,7 @@ def capture_cell(
     if announce:
         listing.announce_large(values, "cell")
     notes, file = pickled(with_submodules(values, tree).items())
-    listing.refuse(notes, values, unit="cell")
+    refuse(notes, values, unit="cell")
     named = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
     with closed_on_error(file):
         shipped = modules.local_modules([*notes.modules, *named, *imported(tree)], modules.roots(place))
@@ -122,13 +127,157 @@ def _is_ipythons(name: str, value: object) -> bool:
 def _undefined(
     own: CodeText, namespace: Mapping[str, Any], notes: PickleReport, place: CodeLocation
 ) -> tuple[UndefinedName, ...]:
-    functions = {id(one): undefined.of_function(one, place) for one in notes.functions.values() if is_of_notebook(one)}
+    functions = {
+        id(function): CompiledSource.from_function(function, place)
+        for function in notes.functions.values()
+        if is_of_notebook(function)
+    }
     with deep_recursion():
-        return undefined.find(
-            undefined.module(parse(own.text), own.text, first_line=own.first_line),
+        return find_undefined(
+            CompiledSource.from_text(own.text, first_line=own.first_line),
             namespace,
             "the cell or the notebook",
             called=lambda name: functions.get(id(namespace.get(name))),
             others=[code for code in functions.values() if code is not None],
             numbers=listing.numbers_of(namespace.items()),
         )
+
+
+# the cell as plain Python -----------------------------------------------------------------------------
+# IPython's own rules decide what is a magic (``%``), a shell command (``!``) or a help request (``?``).
+
+
+def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
+    """Return the cell's code as plain Python with the same line numbers.
+
+    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and a top-level ``await``, naming the line as the
+    cell shows it (``first_line`` is the cell's number of line 1 of ``code``), and SyntaxError for what is no Python.
+    ``awaits`` allows the ``await``.
+    """
+    try:
+        tree = parse(code)
+    except SyntaxError as error:
+        code = _transformed(code, first_line, filename, error)
+        tree = parse(code)
+    if not awaits:
+        _refuse_await(tree, first_line)
+    _refuse_get_ipython(tree, first_line)
+    _compile(code, filename, first_line)
+    return code
+
+
+def _transformed(code: str, first_line: int, filename: str, error: SyntaxError) -> str:
+    """Return the code without prompts and indentation of all lines; refuse what only IPython can run."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    # IPython cuts off empty lines at the top, which would shift the numbers of all others.
+    body = code.lstrip("\n")
+    manager: Any = TransformerManager
+    with warnings.catch_warnings(action="ignore"):
+        transformed: str = "\n" * (len(code) - len(body)) + manager().transform_cell(body)
+    try:
+        tree = parse(transformed)
+    except SyntaxError as still:
+        raise _shifted(still, filename, first_line) from None
+    call = next((node for node in ast.walk(tree) if _calls_ipython(node)), None)
+    if call is not None:
+        raise _refusal(code, call, first_line)
+    if transformed.count("\n") - code.count("\n") not in (0, 1):
+        raise _shifted(error, filename, first_line)
+    return transformed
+
+
+def _calls_ipython(node: ast.AST) -> bool:
+    """Say whether the node is ``get_ipython().something(...)``, the form that IPython gives its own syntax."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Call)
+        and isinstance(node.func.value.func, ast.Name)
+        and node.func.value.func.id == "get_ipython"
+    )
+
+
+def _refusal(code: str, call: ast.AST, first_line: int) -> InvalidSpec:
+    assert isinstance(call, ast.Call)
+    assert isinstance(call.func, ast.Attribute)
+    number, text = _line_of(code, call.lineno)
+    where = f"Line {number + first_line - 1} of the cell, `{text}`,"
+    if call.func.attr in ("system", "getoutput"):
+        return InvalidSpec(
+            f"{where} is a shell command, but the ranks run plain Python.",
+            code="shell-command-in-cell",
+            field="cell",
+            hint="Move it to another cell, or use subprocess.run.",
+        )
+    if call.func.attr == "run_line_magic" and "?" in text:
+        return InvalidSpec(
+            f"{where} asks IPython for help, but the ranks run plain Python.",
+            code="help-in-cell",
+            field="cell",
+            hint="Move it to another cell.",
+        )
+    return InvalidSpec(
+        f"{where} is an IPython magic, but the ranks run plain Python.",
+        code="magic-in-cell",
+        field="cell",
+        hint="Move it to another cell.",
+    )
+
+
+def _line_of(code: str, lineno: int) -> tuple[int, str]:
+    """Return the number and text of the line of IPython syntax at or before ``lineno`` of the transformed code."""
+    lines = code.splitlines()
+    marked = [n for n, line in enumerate(lines, 1) if line.strip().startswith(("%", "!", "?")) or _marked_inside(line)]
+    number = min(marked, key=lambda n: abs(n - lineno), default=min(lineno, len(lines)))
+    return number, lines[number - 1].strip()
+
+
+def _marked_inside(line: str) -> bool:
+    text = line.strip()
+    return text.endswith("?") or any(mark in text.replace(" ", "") for mark in ("=!", "=%"))
+
+
+def _refuse_await(tree: ast.Module, first_line: int) -> None:
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, _ASYNC) or (isinstance(node, ast.comprehension) and node.is_async):
+            line = getattr(node.target if isinstance(node, ast.comprehension) else node, "lineno", 1)
+            raise InvalidSpec(
+                f"Line {line + first_line - 1} of the cell uses await outside a function, but the ranks run plain "
+                "Python.",
+                code="await-in-cell",
+                field="cell",
+                hint="Put it into `async def main()` and call asyncio.run(main()).",
+            )
+        if not isinstance(node, _OWN_SCOPE):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
+    # Inside a try it is the usual question "am I in a notebook", which a rank answers with NameError.
+    guarded = {id(n) for t in ast.walk(tree) if isinstance(t, ast.Try) for n in ast.walk(t)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:
+            raise InvalidSpec(
+                f"Line {node.lineno + first_line - 1} of the cell uses get_ipython(), which does not exist on ranks.",
+                code="get-ipython-in-cell",
+                field="cell",
+                hint="Move that line to another cell.",
+            )
+
+
+def _compile(code: str, filename: str, first_line: int) -> None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(code, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError as error:
+        raise _shifted(error, filename, first_line) from None
+
+
+def _shifted(error: SyntaxError, filename: str, first_line: int) -> SyntaxError:
+    """Return the error with the line number that the cell shows."""
+    line = (error.lineno or 1) + first_line - 1
+    end = None if error.end_lineno is None else error.end_lineno + first_line - 1
+    return SyntaxError(error.msg, (filename, line, error.offset, error.text, end, error.end_offset))

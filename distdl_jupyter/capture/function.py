@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distdl_jupyter.capture import listing, modules, undefined
+from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import (
     CapturedCode,
     closed_on_error,
@@ -20,12 +20,15 @@ from distdl_jupyter.capture.captured_code import (
     payload_fields,
     pickled,
 )
-from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_number, code_text, here
+from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
+from distdl_jupyter.capture.notebook import CodeLocation, cell_number, code_text, here
 from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump
 from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
+from distdl_jupyter.capture.unpicklable import refuse
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.findings import UndefinedName
+from distdl_jupyter.core.source import CodeText
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.preflight.model import UndefinedName
 from distdl_jupyter.worker.recursion import deep_recursion
 
 
@@ -62,7 +65,7 @@ def capture_function(
         listing.announce_large(values, "function")
     # The first pass finds out each name's own size and what fails; the second writes the three values of the payload.
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
-    listing.refuse(notes, {**values, f"{name}()": call}, unit="function")
+    refuse(notes, {**values, f"{name}()": call}, unit="function")
     _, file = pickled(call.items())
     with closed_on_error(file):
         shipped = modules.local_modules(notes.modules, modules.roots(place))
@@ -166,14 +169,17 @@ def _used(
 
 
 def _undefined(inner: types.FunctionType | None, notes: PickleReport, place: CodeLocation) -> tuple[UndefinedName, ...]:
-    main = undefined.of_function(inner, place) if inner is not None else None
+    main = CompiledSource.from_function(inner, place) if inner is not None else None
     if inner is None or main is None:
         return ()
     space = inner.__globals__
-    functions = {id(one): undefined.of_function(one, place) for one in notes.functions.values()
-                 if one is not inner and one.__globals__ is space}  # fmt: skip
+    functions = {
+        id(function): CompiledSource.from_function(function, place)
+        for function in notes.functions.values()
+        if function is not inner and function.__globals__ is space
+    }
     with deep_recursion():
-        return undefined.find(
+        return find_undefined(
             main,
             space,
             "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label,

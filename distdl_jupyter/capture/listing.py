@@ -12,31 +12,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from distdl_jupyter.capture import unpicklable
 from distdl_jupyter.capture.modules import LocalModule, installed
-from distdl_jupyter.capture.notebook import CodeLocation, CodeText, cell_number, code_text
+from distdl_jupyter.capture.notebook import CodeLocation, cell_number, code_text
 from distdl_jupyter.capture.pickler import PickleReport
 from distdl_jupyter.capture.references import travels_by_value
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.findings import LARGE
+from distdl_jupyter.core.source import CodeText
 from distdl_jupyter.core.spec import Captured, looks_secret
-from distdl_jupyter.preflight.model import LARGE
 from distdl_jupyter.worker.watch import tensors
 
 #: Items of a container whose sizes stand for all of them.
 _SAMPLE = 200
 _ORDER = ("class", "function", "value", "module")
-#: What stands in for a type whose values never travel, by the type's name.
-_REMEDIES = {
-    "InteractiveShell": "Remove get_ipython() from it: it exists only in the notebook.",
-    "generator": "Convert it to a list, or create it inside the {unit}.",
-    "TextIOWrapper": "Open the file inside the {unit}.",
-    "BufferedReader": "Open the file inside the {unit}.",
-    "BufferedWriter": "Open the file inside the {unit}.",
-    "Connection": "Open the connection inside the {unit}.",
-    "socket": "Open the connection inside the {unit}.",
-    "module": "Import it inside the {unit}.",
-}
 
 
 def is_reference(value: object) -> bool:
@@ -137,30 +125,6 @@ def imports_of(dump: PickleReport, *more: Iterable[str]) -> frozenset[str]:
     """Return the top-level modules that the job's code needs."""
     names = [*dump.modules, *(name for names in more for name in names)]
     return frozenset(name.partition(".")[0] for name in names)
-
-
-def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
-    """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
-    if not dump.errors:
-        return
-    found: dict[int, unpicklable.Unpicklable] = {}
-    for name, error in dump.errors.items():
-        one = unpicklable.find(name, values[name], error)
-        known = found.get(id(one.value))
-        if known is None or len(one.path) < len(known.path):
-            found[id(one.value)] = one
-    sentences = [_sentence(one, unit) for one in found.values()]
-    first = next(iter(found.values()))
-    raise InvalidSpec(" ".join(sentences), code="not-picklable", field=first.path)
-
-
-def _sentence(one: unpicklable.Unpicklable, unit: str) -> str:
-    names = [cls.__name__ for cls in type(one.value).__mro__]
-    remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")
-    reason = str(one.error).strip().splitlines()[0].rstrip(".") if str(one.error).strip() else type(one.error).__name__
-    said = "" if one.type_name in reason and "cannot pickle" in reason.lower() else f" ({reason})"
-    article = "an" if one.type_name[:1].lower() in "aeiou" else "a"
-    return f"{one.path} cannot be sent to the ranks: it is {article} {one.type_name}{said}. {remedy.format(unit=unit)}"
 
 
 def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from distdl_jupyter.capture.free_names import imported, parse
 from distdl_jupyter.capture.notebook import CodeLocation, shell
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.source import imported, parsed
 from distdl_jupyter.worker import import_recorder
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
@@ -159,10 +159,8 @@ def _refuse_many(modules: Sequence[LocalModule]) -> None:
 def _imports_of(module: LocalModule) -> list[str]:
     found: list[str] = []
     for _, text in module.texts():
-        try:
-            found.extend(imported(parse(text)))
-        except (SyntaxError, ValueError, InvalidSpec):
-            continue
+        if (tree := parsed(text)) is not None:
+            found.extend(imported(tree))
     return found
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter.core.source import CodeText
+
 _IN = re.compile(r"In\[(\d+)\]")
 
 
@@ -35,24 +37,6 @@ class CodeLocation:
         """Folder of the notebook when it exists on this machine."""
         parent = Path(self.path).parent if self.path else None
         return parent if parent is not None and parent.is_absolute() and parent.is_dir() else None
-
-
-@dataclass(frozen=True, slots=True)
-class CodeText:
-    """The source from which a code object was compiled. ``cell`` is its execution count, None for a file.
-
-    ``beside`` says that it is a module that travels with the training code, whether or not that uses it.
-    """
-
-    text: str
-    label: str
-    cell: int | None = None
-    first_line: int = 1
-    beside: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry for the payload's ``sources``."""
-        return {"text": self.text, "label": self.label, "cell": self.cell, "first_line": self.first_line}
 
 
 def shell() -> Any | None:

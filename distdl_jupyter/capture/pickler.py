@@ -9,6 +9,7 @@ Nothing here opens a pickle.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import io
@@ -16,7 +17,7 @@ import pickle
 import sys
 import types
 from collections import ChainMap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import TextIOBase
 from typing import Any, ClassVar, Protocol
@@ -217,7 +218,7 @@ def _from_module(module: str, name: str) -> Any:
 
 
 def shipped_whole(function: Callable[..., Any]) -> types.FunctionType:
-    """Return a copy that belongs to no module, so that a rank need not have this room to run it."""
+    """Return a copy that belongs to no module, so that a rank need not have this package to run it."""
     copy = types.FunctionType(function.__code__, {"__name__": "__main__", "__builtins__": builtins})
     _OWN.add(copy)
     return copy
@@ -229,6 +230,66 @@ _NO_IPYTHON = shipped_whole(_get_ipython)
 _CACHED = shipped_whole(_cached)
 _GLOBALS_OF = shipped_whole(_globals_of)
 _FROM_MODULE = shipped_whole(_from_module)
+
+
+# submodules that the code uses -------------------------------------------------------------------------
+# ``import matplotlib.pyplot`` in the notebook binds only ``matplotlib``, whose import alone gives a rank no ``pyplot``.
+
+
+def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
+    """Return the values; each module whose loaded submodules the code uses is put so that a rank imports them too."""
+    chains = list(_chains(tree))
+    found = dict(values)
+    for name, value in values.items():
+        if isinstance(value, types.ModuleType):
+            names = sorted({sub for chain in chains if chain[0] == name for sub in _loaded(value.__name__, chain[1:])})
+            if names:
+                found[name] = _Importing(value.__name__, names)
+    return found
+
+
+def _chains(tree: ast.AST) -> Iterator[list[str]]:
+    """Yield ``a.b.c`` as ["a", "b", "c"] wherever the code has it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            words: list[str] = []
+            part: ast.expr = node
+            while isinstance(part, ast.Attribute):
+                words.append(part.attr)
+                part = part.value
+            if isinstance(part, ast.Name):
+                yield [part.id, *reversed(words)]
+
+
+def _loaded(module: str, words: list[str]) -> Iterator[str]:
+    for word in words:
+        module = f"{module}.{word}"
+        if not isinstance(sys.modules.get(module), types.ModuleType):
+            return
+        yield module
+
+
+class _Importing:
+    """Pickles as a module that is imported together with submodules."""
+
+    def __init__(self, name: str, submodules: list[str]) -> None:
+        self._names = [*submodules, name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _IMPORT, (self._names,)
+
+
+def _import(names: list[str]) -> Any:
+    """Run in a rank: import all and return the last."""
+    import importlib
+
+    return [importlib.import_module(name) for name in names][-1]
+
+
+_IMPORT = shipped_whole(_import)
+
+
+# packing ----------------------------------------------------------------------------------------------
 
 
 def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:

@@ -1,18 +1,19 @@
-"""Which notebook names the captured functions and classes use in turn.
+"""What values refer to: the notebook names that functions and classes use in turn, the parts sent with a value.
 
-Follows what cloudpickle ships by value (functions and classes of the notebook, closures, partials, bound methods,
-instances, small containers), so that the list of captured names is honest and each name's size is its own.
+Follows what cloudpickle sends by value (functions and classes of the notebook, closures, partials, bound methods,
+instances, small containers), so that the list of captured names is complete and each name's size is its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from cloudpickle.cloudpickle import list_registry_pickle_by_value
@@ -21,34 +22,14 @@ from cloudpickle.cloudpickle import list_registry_pickle_by_value
 _LARGEST_CONTAINER = 1000
 #: The search stops after this many parts; what it misses still travels, only its size counts with its owner.
 _MOST_PARTS = 20_000
-_GLOBAL_OPS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL")
 _PLAIN = (int, float, complex, bool, str, bytes, bytearray, type(None))
 
 
-def globals_of(code: types.CodeType) -> list[str]:
-    """Return the global names that a code object and those inside it read or write, in order."""
-    found = [i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL_OPS]
-    for inner in _inner(code):
-        found.extend(globals_of(inner))
-    return list(dict.fromkeys(found))
-
-
-def imports_of(code: types.CodeType) -> list[str]:
-    """Return the top-level names of the modules that a code object imports when it runs."""
-    found = [i.argval.partition(".")[0] for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME" and i.argval]
-    for inner in _inner(code):
-        found.extend(imports_of(inner))
-    return list(dict.fromkeys(found))
-
-
-def _inner(code: types.CodeType) -> list[types.CodeType]:
-    return [const for const in code.co_consts if isinstance(const, types.CodeType)]
-
-
 def travels_by_value(value: types.FunctionType | type) -> bool:
-    """Say whether a function or class is shipped whole: no module that a rank can import holds it, or its user said so.
+    """Return whether a function or class is sent whole.
 
-    The user says so with ``cloudpickle.register_pickle_by_value``, of a module or of a package with all its modules.
+    That is so when no module that a rank can import holds it, or its module or package is registered with
+    ``cloudpickle.register_pickle_by_value``.
     """
     module = getattr(value, "__module__", None)
     if module in ("__main__", None) or "<locals>" in value.__qualname__ or value.__name__ == "<lambda>":
@@ -97,13 +78,13 @@ def _can_be_imported(name: str) -> bool:
 
 
 def is_of_notebook(function: types.FunctionType) -> bool:
-    """Say whether a function was written in the notebook, or in the program that runs."""
+    """Return whether a function was written in the notebook, or in the program that runs."""
     return function.__module__ == "__main__"
 
 
 def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
     """Return the names of ``namespace`` that ``value`` needs at run time, in order of discovery."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     seen: set[int] = set()
     pending: deque[object] = deque([value])
     while pending and len(seen) < _MOST_PARTS:
@@ -112,71 +93,23 @@ def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
             continue
         seen.add(id(part))
         if isinstance(part, types.FunctionType) and part.__globals__ is namespace:
-            found.update(dict.fromkeys(globals_of(part.__code__)))
+            names.update(dict.fromkeys(globals_of(part.__code__)))
         name = part.__name__ if isinstance(part, types.FunctionType | type) else ""
         if name and namespace.get(name) is part:
-            found[name] = None
-        pending.extend(parts_of(part))
-    return list(found)
+            names[name] = None
+        is_data = isinstance(part, _CONTAINERS) and len(part) > _LARGEST_CONTAINER
+        parts = () if is_data or isinstance(part, types.ModuleType) else parts_of("", part)
+        pending.extend(_attributes(part) if parts is None else (part for _, part in parts))
+    return list(names)
 
 
-def parts_of(value: object) -> Iterator[object]:
-    """Yield what travels inside a value, as far as functions can be kept there."""
-    for kind, parts in _PARTS:
-        if isinstance(value, kind):
-            yield from parts(value)
-            return
-    yield type(value)
-    yield from _items(getattr(value, "__dict__", {}))
-
-
-def _parts_of_class(value: type) -> Iterator[object]:
-    if travels_by_value(value):
-        yield from value.__bases__
-        yield from vars(value).values()
-
-
-def _parts_of_function(function: types.FunctionType) -> Iterator[object]:
-    if not travels_by_value(function):
-        return
-    yield from closure_of(function).values()
-    yield function.__defaults__
-    yield function.__kwdefaults__
-    yield from vars(function).values()
-
-
-def closure_of(function: types.FunctionType) -> dict[str, object]:
-    """Return the variables that a function took along from the function around it; unset ones are left out."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:
-            continue
-    return found
-
-
-def _items(value: Any) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        value = value.values()
-    if len(value) <= _LARGEST_CONTAINER:
-        yield from value
-
-
-_PARTS: tuple[tuple[type | types.UnionType, Callable[[Any], Iterable[object]]], ...] = (
-    (types.ModuleType, lambda _: ()),
-    (types.FunctionType, _parts_of_function),
-    (type, _parts_of_class),
-    (types.MethodType, lambda m: (m.__func__, m.__self__)),
-    (staticmethod | classmethod, lambda m: (m.__func__,)),
-    (property, lambda p: (p.fget, p.fset, p.fdel)),
-    (functools.partial, lambda p: (p.func, p.args, p.keywords)),
-    (dict | list | tuple | set | frozenset, _items),
-)
+def _attributes(value: object) -> list[object]:
+    attributes = getattr(value, "__dict__", {})
+    return [type(value), *(attributes.values() if len(attributes) <= _LARGEST_CONTAINER else ())]
 
 
 def in_order(names: list[str], namespace: Mapping[str, Any]) -> list[str]:
-    """Return ``names`` and all names that they need in turn, each one behind those that it needs itself."""
+    """Return ``names`` and all names that they need in turn, each after those that it needs itself."""
     ordered: list[str] = []
     visited: set[str] = set()
 
@@ -191,3 +124,109 @@ def in_order(names: list[str], namespace: Mapping[str, Any]) -> list[str]:
     for name in names:
         visit(name)
     return ordered
+
+
+# parts of values that are sent with them --------------------------------------------------------------
+
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_MOST_ITEMS = 2000
+
+
+def parts_of(path: str, value: object) -> Iterable[tuple[str, object]] | None:
+    """Return what is sent with a function, class or container, each part with its path; None for other values."""
+    match value:
+        case types.FunctionType():
+            return _parts_of_function(value) if travels_by_value(value) else ()
+        case type():
+            return _parts_of_class(path, value) if travels_by_value(value) else ()
+        case types.MethodType():
+            return ((f"{path}.__func__", value.__func__), (f"{path}.__self__", value.__self__))
+        case staticmethod() | classmethod():
+            return ((path, value.__func__),)
+        case property():
+            return [(path, function) for function in (value.fget, value.fset, value.fdel) if function is not None]
+        case functools.partial():
+            return ((path, value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords))
+        case dict():
+            return _entries(path, value)
+        case list() | tuple():
+            return ((f"{path}[{index}]", item) for index, item in enumerate(value[:_MOST_ITEMS]))
+        case set() | frozenset():
+            return ((f"an item of {path}", item) for item in list(value)[:_MOST_ITEMS])
+    return None
+
+
+def _entries(path: str, value: dict[Any, Any]) -> Iterator[tuple[str, object]]:
+    for key, item in list(value.items())[:_MOST_ITEMS]:
+        yield f"{path}[{short_key(key)}]", item
+        yield f"the key {short_key(key)} of {path}", key
+
+
+def short_key(key: object) -> str:
+    """Return a key for a path, only its type when it is not plain."""
+    return repr(key)[:40] if isinstance(key, int | str | float | bool) else type(key).__name__
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    yield from closure_of(function).items()
+    yield f"the defaults of {function.__name__}", function.__defaults__
+    yield f"the defaults of {function.__name__}", function.__kwdefaults__
+    yield from ((f"{function.__name__}.{key}", part) for key, part in vars(function).items())
+
+
+def closure_of(function: types.FunctionType) -> dict[str, object]:
+    """Return the variables that a function uses from the function around it; unset ones are left out."""
+    variables = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            variables[name] = cell.cell_contents
+    return variables
+
+
+def _parts_of_class(path: str, value: type) -> Iterator[tuple[str, object]]:
+    for key, part in vars(value).items():
+        if key not in ("__dict__", "__weakref__", "__doc__", "__module__"):
+            yield f"{path}.{key}", part
+    yield from ((base.__name__, base) for base in value.__bases__ if base is not object)
+
+
+# compiled code ----------------------------------------------------------------------------------------
+
+READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL")
+
+
+def code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and all those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from code_objects(constant)
+
+
+def instructions(code: types.CodeType, operations: Collection[str]) -> Iterator[dis.Instruction]:
+    """Yield the instructions of a code object and those inside it that do one of these operations."""
+    for part in code_objects(code):
+        yield from (step for step in dis.get_instructions(part) if step.opname in operations)
+
+
+def globals_of(code: types.CodeType) -> list[str]:
+    """Return the global names that a code object and those inside it read or write, in order."""
+    return list(dict.fromkeys(step.argval for step in instructions(code, (*READS, *WRITES))))
+
+
+def imports_of(code: types.CodeType) -> list[str]:
+    """Return the top-level names of the modules that a code object imports when it runs."""
+    names = (step.argval for step in instructions(code, ("IMPORT_NAME",)))
+    return list(dict.fromkeys(name.partition(".")[0] for name in names if name))
+
+
+def reads_of(compiled: types.CodeType, skipped: Collection[int] = ()) -> dict[str, int]:
+    """Return the global names that compiled code reads, each with its first line that is not skipped."""
+    lines: dict[str, int] = {}
+    for part in code_objects(compiled):
+        for step in dis.get_instructions(part) if part.co_name != "__annotate__" else ():
+            line = (step.positions and step.positions.lineno) or part.co_firstlineno
+            if step.opname in READS and line not in skipped:
+                lines[step.argval] = min(line, lines.get(step.argval, line))
+    return lines

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.capture import undefined
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
-from distdl_jupyter.capture.free_names import imported, parse
+from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
-from distdl_jupyter.capture.notebook import CodeText
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Captured, Source, looks_secret
 from distdl_jupyter.worker.recursion import deep_recursion
 
@@ -46,7 +45,7 @@ def capture_script(
     arguments, secret = _arguments(script_params)
     beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
     with deep_recursion():
-        found = undefined.find(undefined.module(tree, text, script.name), (), script.name)
+        undefined = find_undefined(CompiledSource.from_text(text, script.name), (), script.name)
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
@@ -61,7 +60,7 @@ def capture_script(
             arguments=arguments,
             working_directory=str(folder),
         ),
-        undefined=found,
+        undefined=undefined,
         seconds=time.perf_counter() - begin,
         texts=(CodeText(text, script.name), *module_texts(beside)),
         imports=frozenset(imported(tree)),

@@ -7,17 +7,30 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.capture.pickler import why_not
-from distdl_jupyter.capture.references import closure_of, globals_of, travels_by_value
+from distdl_jupyter.capture.pickler import PickleReport, why_not
+from distdl_jupyter.capture.references import globals_of, parts_of, short_key, travels_by_value
+from distdl_jupyter.core.errors import InvalidSpec
 
 #: The search stops here and names what it has found so far. Every step pickles a part once more.
 _SECONDS = 5.0
 _MOST_ITEMS = 2000
 _BASIC = (int, float, complex, bool, str, bytes, bytearray, type(None), types.ModuleType)
+
+#: What to do instead of sending a value, by the name of its type.
+_REMEDIES = {
+    "InteractiveShell": "Remove get_ipython() from it: it exists only in the notebook.",
+    "generator": "Convert it to a list, or create it inside the {unit}.",
+    "TextIOWrapper": "Open the file inside the {unit}.",
+    "BufferedReader": "Open the file inside the {unit}.",
+    "BufferedWriter": "Open the file inside the {unit}.",
+    "Connection": "Open the connection inside the {unit}.",
+    "socket": "Open the connection inside the {unit}.",
+    "module": "Import it inside the {unit}.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,30 @@ class Unpicklable:
     def type_name(self) -> str:
         """Name of the part's type."""
         return type(self.value).__name__
+
+
+def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
+    """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
+    if not dump.errors:
+        return
+    found: dict[int, Unpicklable] = {}
+    for name, error in dump.errors.items():
+        one = find(name, values[name], error)
+        known = found.get(id(one.value))
+        if known is None or len(one.path) < len(known.path):
+            found[id(one.value)] = one
+    sentences = [_sentence(one, unit) for one in found.values()]
+    first = next(iter(found.values()))
+    raise InvalidSpec(" ".join(sentences), code="not-picklable", field=first.path)
+
+
+def _sentence(one: Unpicklable, unit: str) -> str:
+    names = [cls.__name__ for cls in type(one.value).__mro__]
+    remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")
+    reason = str(one.error).strip().splitlines()[0].rstrip(".") if str(one.error).strip() else type(one.error).__name__
+    said = "" if one.type_name in reason and "cannot pickle" in reason.lower() else f" ({reason})"
+    article = "an" if one.type_name[:1].lower() in "aeiou" else "a"
+    return f"{one.path} cannot be sent to the ranks: it is {article} {one.type_name}{said}. {remedy.format(unit=unit)}"
 
 
 def find(name: str, value: object, error: Exception, clock: Callable[[], float] = time.monotonic) -> Unpicklable:
@@ -50,7 +87,7 @@ def find(name: str, value: object, error: Exception, clock: Callable[[], float] 
 def _failing_part(
     path: str, value: object, seen: set[int], in_time: Callable[[], bool]
 ) -> tuple[str, object, Exception] | None:
-    for part_path, part in parts(path, value):
+    for part_path, part in _parts(path, value):
         if id(part) in seen or isinstance(part, _BASIC):
             continue
         error = why_not(part)
@@ -61,55 +98,14 @@ def _failing_part(
     return None
 
 
-def parts(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield the parts that travel with a value, each with its path."""
-    if isinstance(value, types.FunctionType):
-        yield from _parts_of_function(value)
-    elif isinstance(value, type):
-        yield from _parts_of_class(path, value)
-    elif isinstance(value, types.MethodType):
-        yield f"{path}.__self__", value.__self__
-    elif isinstance(value, dict):
-        yield from _entries(path, value)
-    elif isinstance(value, list | tuple):
-        yield from ((f"{path}[{n}]", item) for n, item in enumerate(value[:_MOST_ITEMS]))
-    elif isinstance(value, set | frozenset):
-        yield from ((f"an item of {path}", item) for item in list(value)[:_MOST_ITEMS])
-    else:
-        yield from _parts_of_instance(path, value)
-
-
-def _entries(path: str, value: dict[Any, Any]) -> Iterator[tuple[str, object]]:
-    for key, item in list(value.items())[:_MOST_ITEMS]:
-        yield f"{path}[{_short(key)}]", item
-        yield f"the key {_short(key)} of {path}", key
-
-
-def _short(key: object) -> str:
-    return repr(key)[:40] if isinstance(key, int | str | float | bool) else type(key).__name__
-
-
-def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
-    if not travels_by_value(function):
-        return
-    space = function.__globals__
-    # A global or an outer variable has a name of its own in the notebook: the path starts anew with it.
-    yield from ((name, space[name]) for name in globals_of(function.__code__) if name in space)
-    yield from closure_of(function).items()
-    yield f"the defaults of {function.__name__}", function.__defaults__
-    yield f"the defaults of {function.__name__}", function.__kwdefaults__
-    yield from ((f"{function.__name__}.{key}", part) for key, part in vars(function).items())
-
-
-def _parts_of_class(path: str, value: type) -> Iterator[tuple[str, object]]:
-    if not travels_by_value(value):
-        return
-    for key, part in vars(value).items():
-        if isinstance(part, property):
-            yield from ((f"{path}.{key}", f) for f in (part.fget, part.fset) if f is not None)
-        elif key not in ("__dict__", "__weakref__", "__doc__", "__module__"):
-            yield f"{path}.{key}", getattr(part, "__func__", part)
-    yield from ((base.__name__, base) for base in value.__bases__ if base is not object)
+def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the parts that are sent with a value, each with its path."""
+    if isinstance(value, types.FunctionType) and travels_by_value(value):
+        # A global has a name of its own in the notebook: the path starts anew with it.
+        space = value.__globals__
+        yield from ((name, space[name]) for name in globals_of(value.__code__) if name in space)
+    parts = parts_of(path, value)
+    yield from _parts_of_instance(path, value) if parts is None else parts
 
 
 def _parts_of_instance(path: str, value: object) -> Iterator[tuple[str, object]]:
@@ -122,7 +118,7 @@ def _parts_of_instance(path: str, value: object) -> Iterator[tuple[str, object]]
     _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
     yield from _state(path, value, state)
     yield from ((f"{path}[{n}]", item) for n, item in zip(range(_MOST_ITEMS), items or (), strict=False))
-    yield from ((f"{path}[{_short(k)}]", v) for _, (k, v) in zip(range(_MOST_ITEMS), pairs or (), strict=False))
+    yield from ((f"{path}[{short_key(k)}]", v) for _, (k, v) in zip(range(_MOST_ITEMS), pairs or (), strict=False))
     yield from ((_argument_path(path, value, part), part) for part in arguments)
 
 

@@ -12,13 +12,14 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.data import DataSource, blob_place, sources
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import check_name
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.schema import FormCheck, FormChecks
 from distdl_jupyter.jobs import jobspec
-from distdl_jupyter.preflight import Check, Finding, Report
+from distdl_jupyter.preflight import Report
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode

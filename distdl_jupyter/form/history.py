@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.advice import PastJob
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.preflight import PastJob
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from distdl_jupyter.advice import Advice
 from distdl_jupyter.clusters.base import Check, NodeInfo
 from distdl_jupyter.core.options import MOST_CORES, MOST_GPUS, MOST_PRIORITY, MOST_RESTARTS
+from distdl_jupyter.preflight import Advice
 from distdl_jupyter.views.wire import Request
 
 MAX_COUNT = 10_000

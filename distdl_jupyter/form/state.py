@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distdl_jupyter import azure
-from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
@@ -29,6 +28,7 @@ from distdl_jupyter.form import shown as wording
 from distdl_jupyter.form.celltext import MAGICS, SWEEP
 from distdl_jupyter.form.schema import Chosen, CostNow, FormChoices, FormRequest, FormState, FormTitle
 from distdl_jupyter.form.subject import Look, Subject
+from distdl_jupyter.preflight import Advice, Request, advise
 
 if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles.cached_status import CachedStatus

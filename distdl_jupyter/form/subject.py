@@ -130,7 +130,7 @@ class CellSubject:
 
     def _capture(self) -> tuple[CapturedCode | None, DistDLError | None]:
         from distdl_jupyter import capture
-        from distdl_jupyter.capture.cell_code import plain_python
+        from distdl_jupyter.capture.cell import plain_python
 
         try:
             self._refuse()

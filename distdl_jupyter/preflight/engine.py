@@ -1,14 +1,44 @@
-"""Runs all checks over a draft and what is asked for."""
+"""Run all checks and all rules of advice over a job that is about to start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.findings import LEVELS, Check, Finding
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight import files, names, reading, sources, training
-from distdl_jupyter.preflight.model import CapturedCode, Check, Finding, Report
+from distdl_jupyter.preflight import advice, files, machines, names, training
+from distdl_jupyter.preflight.advice import Advice, Case, PastJob, Request
 from distdl_jupyter.worker.recursion import deep_recursion
+
+if TYPE_CHECKING:
+    from distdl_jupyter.azure import VmSize
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All checks in the order in which they are shown."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, errors first."""
+        found = [finding for check in self.checks for finding in check.findings]
+        return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+
+    def summary(self) -> str:
+        """Return one line: ``All 6 checks passed``, ``4 of 6 checks passed, 1 error, 1 warning``."""
+        passed = sum(check.passed for check in self.checks)
+        if passed == len(self.checks):
+            return f"All {passed} checks passed"
+        counts = [(sum(f.level == level for f in self.findings), level) for level in LEVELS[:2]]
+        found = ", ".join(plural(count, level) for count, level in counts if count)
+        return f"{passed} of {len(self.checks)} checks passed, {found}"
 
 
 def report(draft: CapturedCode, spec: JobSpec) -> Report:
@@ -18,7 +48,7 @@ def report(draft: CapturedCode, spec: JobSpec) -> Report:
 
 
 def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
-    code = reading.read(draft)
+    code = draft.facts
     backend = training.chosen(spec)
     checks: list[Check | None] = [
         names.names(draft, spec),
@@ -32,9 +62,9 @@ def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
             training.gradients(code, spec, backend.usage),
             training.data(code, draft, spec, backend.usage),
         ]
-    checks += [sources.sources(code, spec), files.files(code, spec)]
+    checks += [files.sources(code, spec), files.files(code, spec)]
     if backend is not None:
-        checks += backend.checks(code, draft, spec)
+        checks += backend.checks(code, spec)
     yield from (check for check in checks if check is not None)
 
 
@@ -53,3 +83,24 @@ def refuse(findings: Iterable[Finding]) -> None:
             field=errors[0].code,
             hint=" ".join(dict.fromkeys(finding.remedy for finding in errors)).strip(),
         )
+
+
+#: Costliest first: what cannot start, what wastes machines, what wastes the run, then other information.
+RULES: tuple[Callable[[Case], Advice | None], ...] = (
+    machines.retired_size,
+    machines.one_machine,
+    machines.more_processes_than_gpus,
+    advice.may_be_taken_away,
+    advice.no_time_limit,
+    advice.settings_search,
+    advice.small_job,
+    advice.learning_rate,
+    machines.more_processes_than_cores,
+    machines.open_local_disk,
+)
+
+
+def advise(request: Request, catalogue: Sequence[VmSize], history: Sequence[PastJob] = ()) -> list[Advice]:
+    """Return the advice on ``request``, costliest first."""
+    case = Case(request, catalogue, history)
+    return [item for rule in RULES if (item := rule(case)) is not None]

@@ -1,21 +1,35 @@
-"""Check that ranks do not write the same file: a write to a fixed path that no test of the rank guards."""
+"""Checks of files and data: no two ranks write the same file, and the job has the data sources that its code uses."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.data import DataSource
+from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.humanize import listing, plural
+from distdl_jupyter.core.source import Call, Code, depends_on_rank
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight.model import Check, Finding
-from distdl_jupyter.preflight.reading import Call, Code, speaks_of_rank
 
 #: Calls that write, with the position of the path among the arguments; methods have theirs behind ``.``.
 _WRITERS = {
-    "torch.save": 1, "numpy.save": 0, "numpy.savez": 0, "numpy.savez_compressed": 0, "numpy.savetxt": 0,
-    "joblib.dump": 1, ".to_csv": 0, ".to_parquet": 0, ".to_json": 0, ".to_pickle": 0, ".to_feather": 0,
-    ".save_pretrained": 0, ".save_weights": 0, ".save_model": 0, ".savefig": 0, "horovod.save": 1,
-}  # fmt: skip
+    "torch.save": 1,
+    "numpy.save": 0,
+    "numpy.savez": 0,
+    "numpy.savez_compressed": 0,
+    "numpy.savetxt": 0,
+    "joblib.dump": 1,
+    ".to_csv": 0,
+    ".to_parquet": 0,
+    ".to_json": 0,
+    ".to_pickle": 0,
+    ".to_feather": 0,
+    ".save_pretrained": 0,
+    ".save_weights": 0,
+    ".save_model": 0,
+    ".savefig": 0,
+    "horovod.save": 1,
+}
 #: So many are told one by one.
 _FEW = 3
 _PATH_METHODS = ("write_text", "write_bytes")
@@ -60,7 +74,7 @@ def _fixed_path(call: Call, code: Code) -> str | None:
     path = None if call.one_rank else _written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)
-    if path is None or not _is_text(path) or speaks_of_rank(path, code.ranks):
+    if path is None or not _is_text(path) or depends_on_rank(path, code.ranks):
         return None
     return ast.unparse(path)[:60]
 
@@ -101,3 +115,53 @@ def _is_text(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return any(_is_text(argument) for argument in node.args)
     return False
+
+
+# data sources -----------------------------------------------------------------------------------------
+
+
+def sources(code: Code, spec: JobSpec) -> Check | None:
+    """Each ``data_path("name")`` of the code has its source; None where no data is asked for."""
+    asked = _asked(code)
+    if not (spec.data or asked):
+        return None
+    findings = (*_lacking(asked, spec.data), *_mounted(spec.data))
+    names = [source.name for source in spec.data]
+    return Check("Data sources", listing(names) if names else "none", findings)
+
+
+def _asked(code: Code) -> list[Call]:
+    """Return the training code's own calls: a module that travels beside it may never be used."""
+    return [call for call in code.calls if call.last == "data_path" and call.label in code.own]
+
+
+def _lacking(asked: list[Call], given: tuple[DataSource, ...]) -> Iterator[Finding]:
+    names = {source.name.lower() for source in given}
+    for call in asked:
+        wanted = _name(call.node)
+        if wanted is not None and wanted.lower() not in names:
+            has = f"only {listing(sorted(names))}" if names else "none"
+            yield Finding(
+                "warning",
+                "data-not-given",
+                f"{call.beginning} uses the data source {wanted!r}, but the job has {has}.",
+                f"Add it with --data {wanted}=PLACE, or data={{{wanted!r}: PLACE}}.",
+            )
+
+
+def _name(call: ast.Call) -> str | None:
+    """Return the name that a call gives as text, the default without one, None when it is not known."""
+    given = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "name"), None)
+    if given is None:
+        return "data"
+    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
+
+
+def _mounted(given: tuple[DataSource, ...]) -> Iterator[Finding]:
+    if names := [source.name for source in given if source.mode == "mount"]:
+        yield Finding(
+            "warning",
+            "data-mounted",
+            f"{listing(names)} {'is' if len(names) == 1 else 'are'} mounted, so every epoch reads over the network.",
+            "Remove mode=mount if the data fits on the disks: it is then copied once, before the start.",
+        )

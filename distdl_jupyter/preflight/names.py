@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import dis
 import functools
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
+from distdl_jupyter.capture.captured_code import CapturedCode
+from distdl_jupyter.capture.references import instructions
 from distdl_jupyter.core import humanize
+from distdl_jupyter.core.findings import LARGE, Check, Finding
+from distdl_jupyter.core.source import module_name, parsed
 from distdl_jupyter.core.spec import JobSpec, looks_secret
-from distdl_jupyter.preflight.model import LARGE, CapturedCode, Check, Finding
-from distdl_jupyter.preflight.reading import module_name, names_bound, parsed
 
 #: Methods that change a list, a dict or a set.
 _CHANGES = ("append", "extend", "insert", "sort", "add", "update", "setdefault", "pop", "popitem", "remove", "clear")
@@ -161,10 +166,10 @@ def _assignments(text: str) -> _Assignments:
 
 def _literals(tree: ast.Module) -> Mapping[str, object]:
     """Return the literals that a module assigns to names which nothing else in it sets or changes."""
-    names = Counter(names_bound(tree.body))
+    names = _bindings(tree)
     changed = {name for node in ast.walk(tree) for name in _names_changed(node)}
     found: dict[str, object] = {}
-    for statement in tree.body if "*" not in names else ():
+    for statement in tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if names[name] == 1:
                 pass
@@ -180,6 +185,17 @@ def _literals(tree: ast.Module) -> Mapping[str, object]:
         if name not in changed and not is_filled_later:
             found[name] = literal
     return found
+
+
+def _bindings(tree: ast.Module) -> Counter[str]:
+    """Return how often a module binds or deletes each name; nothing where it imports names unseen."""
+    if any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
+        return Counter()
+    with warnings.catch_warnings(action="ignore"), contextlib.suppress(SyntaxError, ValueError):
+        compiled = compile(tree, "<module>", "exec", dont_inherit=True)
+        steps = [step for step in dis.get_instructions(compiled) if step.opname in ("STORE_NAME", "DELETE_NAME")]
+        return Counter(step.argval for step in (*steps, *instructions(compiled, ("STORE_GLOBAL",))))
+    return Counter()
 
 
 def _names_changed(node: ast.AST) -> Iterable[str]:

@@ -10,20 +10,36 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import TIMES, count
+from distdl_jupyter.core.source import Call, Code, parsed
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight import reading
-from distdl_jupyter.preflight.model import CapturedCode, Check, Finding
-from distdl_jupyter.preflight.reading import Call, Code
 
-_KNOWS_RANK = ("DistributedSampler", "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard",
-               "ElasticSampler", "DistributedDataset", "cross_rank")  # fmt: skip
+_KNOWS_RANK = (
+    "DistributedSampler",
+    "num_replicas",
+    "rank",
+    "local_rank",
+    "get_rank",
+    "RANK",
+    "shard",
+    "ElasticSampler",
+    "DistributedDataset",
+    "cross_rank",
+)
 #: Calls that start the processes of a training, and those that make a process take part in one.
-_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes",
-           "torch.multiprocessing.spawn.start_processes", "accelerate.notebook_launcher", "accelerate.debug_launcher",
-           "horovod.run")  # fmt: skip
+_SPAWNS = (
+    "torch.multiprocessing.spawn",
+    "torch.multiprocessing.spawn.spawn",
+    "torch.multiprocessing.start_processes",
+    "torch.multiprocessing.spawn.start_processes",
+    "accelerate.notebook_launcher",
+    "accelerate.debug_launcher",
+    "horovod.run",
+)
 _MEETINGS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
 _NOT_READ = "the code is not available, so it was not checked"
 
@@ -109,7 +125,8 @@ def called(draft: CapturedCode) -> Check | None:
     """Check that a cell or script runs what it defines; None for functions and for code that does more than define."""
     if draft.kind == "function" or not draft.texts:
         return None
-    body = reading.statements(draft.texts[0].text)
+    tree = parsed(draft.texts[0].text)
+    body = tree.body if tree is not None else []
     defined = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
     if not defined or not all(_only_defines(node) for node in body):
         return None

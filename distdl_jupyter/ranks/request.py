@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import capture
 from distdl_jupyter.capture import listing
 from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, pickled
-from distdl_jupyter.capture.cell_code import plain_python
+from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.capture.modules import search_path
 from distdl_jupyter.capture.notebook import CodeLocation, cell_label
+from distdl_jupyter.capture.unpicklable import refuse
 from distdl_jupyter.core.spec import Source
 from distdl_jupyter.core.store import JobFolder
 
@@ -69,7 +70,7 @@ def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     if not values:
         return {}, b""
     notes, file = pickled(values.items())
-    listing.refuse(notes, values, unit="cell")
+    refuse(notes, values, unit="cell")
     with file:
         file.seek(0)
         sources = {name: text.to_json() for name, text in listing.sources_of(notes, _here()).items()}

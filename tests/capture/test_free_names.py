@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from distdl_jupyter.capture.free_names import imported, parse, uses
+from distdl_jupyter.capture.free_names import uses
+from distdl_jupyter.core.source import imported, parse
 
 TAKEN = {
     "x": {"x"},

@@ -16,7 +16,6 @@ from distdl_jupyter.backends.checks import cuda, keras, keras_fit, nccl
 from distdl_jupyter.backends.horovod import built_for
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight.reading import read
 
 GOOD_HOROVOD = """
 import horovod.torch as hvd, torch
@@ -127,16 +126,16 @@ def test_tensorflow_and_another_backend_are_told_apart():
 def test_fit_of_keras_3_is_warned_of_where_the_strategy_does_not_know_it():
     fits = f"{STRATEGY}\nmodel = make()\nmodel.fit(data)"
     draft = capture_cell(fits, {"make": int, "data": 1})
-    check = keras_fit(read(draft), draft, asked("tensorflow"), environment={})
+    check = keras_fit(draft.facts, asked("tensorflow"), environment={})
     assert check is not None
     assert [(f.level, f.code) for f in check.findings] == [("warning", "keras-3-fit")]
     assert "pip install tf-keras" in check.findings[0].remedy
-    assert keras_fit(read(draft), draft, asked("tensorflow"), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
-    assert keras_fit(read(draft), draft, asked("tensorflow", processes=1), environment={}) is None
+    assert keras_fit(draft.facts, asked("tensorflow"), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert keras_fit(draft.facts, asked("tensorflow", processes=1), environment={}) is None
     legacy = capture_cell(f'import os\nos.environ["TF_USE_LEGACY_KERAS"] = "1"\n{fits}', {"make": int, "data": 1})
-    assert keras_fit(read(legacy), legacy, asked("tensorflow"), environment={}).passed
+    assert keras_fit(legacy.facts, asked("tensorflow"), environment={}).passed
     plain = capture_cell(STRATEGY, {})
-    assert keras_fit(read(plain), plain, asked("tensorflow"), environment={}) is None
+    assert keras_fit(plain.facts, asked("tensorflow"), environment={}) is None
 
 
 def test_code_that_knows_both_backends_fits_both():
@@ -322,37 +321,37 @@ def test_files_of_a_package_that_stay_behind(tmp_path, monkeypatch):
 
 def test_keras_3_under_horovods_wrappers_is_refused():
     draft = capture_cell("import horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)", {})
-    check = keras(read(draft), draft, asked(), environment={})
+    check = keras(draft.facts, asked(), environment={})
     assert check is not None
     assert [f.level for f in check.findings] == ["error"], "keras 3 is installed with the tests"
-    assert keras(read(draft), draft, asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert keras(draft.facts, asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
     given = dataclasses.replace(asked(), environment_variables={"TF_USE_LEGACY_KERAS": "1"})
-    assert keras(read(draft), draft, given, environment={}).passed, "the ranks have what is given to the job"
+    assert keras(draft.facts, given, environment={}).passed, "the ranks have what is given to the job"
     assert check.findings[0].remedy == (
         'Change "import horovod.keras as hvd" to "import distdl_jupyter.compat.horovod.keras as hvd", which averages '
         "them."
     )
-    assert keras(read(draft), draft, asked(processes=1)) is None
+    assert keras(draft.facts, asked(processes=1)) is None
     mended = "import distdl_jupyter.compat.horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)"
     changed = capture_cell(mended, {})
     assert [one for one in preflight.report(changed, asked()).checks if not one.passed] == []
     assert "Keras" not in {one.name for one in preflight.report(draft, asked("torch")).checks}
     plain = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert keras(read(plain), plain, asked()) is None
+    assert keras(plain.facts, asked()) is None
 
 
 def test_horovod_without_tensorflow_is_told_before_the_start():
     draft = capture_cell("x = 1\nimport horovod.tensorflow as hvd\nhvd.init()", {})
-    check = checks.horovod_build(read(draft), asked(), built_for())
+    check = checks.horovod_build(draft.facts, asked(), built_for())
     assert [(one.level, one.text) for one in check.findings] == [
         (
             "error",
             "This Horovod was built without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
         )
     ], "as `distdl install horovod` builds it"
-    assert checks.horovod_build(read(draft), asked(), (TORCH, TENSORFLOW)).passed
+    assert checks.horovod_build(draft.facts, asked(), (TORCH, TENSORFLOW)).passed
     with_torch = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert checks.horovod_build(read(with_torch), asked(), built_for()) is None
+    assert checks.horovod_build(with_torch.facts, asked(), built_for()) is None
 
 
 def test_a_report_counts_and_orders():
@@ -402,7 +401,7 @@ NEEDS_NO_GPU = (
 @pytest.mark.fault("payload", "code that uses CUDA without a GPU: the line and a fix are reported before the start")
 @pytest.mark.parametrize("line", USES_CUDA)
 def test_cuda_without_a_gpu(line):
-    code = read(capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1))
+    code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).facts
     (finding,) = cuda(code, asked(), devices=()).findings
     assert (finding.level, finding.code) == ("warning", "no-gpu")
     assert "of Cell [7] needs a GPU, but this machine has none" in finding.text
@@ -414,7 +413,7 @@ def test_cuda_without_a_gpu(line):
 
 @pytest.mark.parametrize("line", NEEDS_NO_GPU)
 def test_code_that_needs_no_gpu(line):
-    code = read(capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1))
+    code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).facts
     assert cuda(code, asked(), devices=()) is None
 
 
@@ -436,7 +435,7 @@ NCCL_IF_CUDA = (
     ],
 )
 def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
-    code = read(capture_cell(f"import torch\nimport torch.distributed as dist\n{line}", {}, execution_count=7))
+    code = capture_cell(f"import torch\nimport torch.distributed as dist\n{line}", {}, execution_count=7).facts
     (finding,) = nccl(code, asked(processes=2), devices=devices, environment={}).findings
     assert (finding.level, finding.code) == (level, "nccl-call-needs-gpus")
     assert "of Cell [7] needs 2 GPUs for 2 processes, but this machine has " in finding.text
@@ -450,7 +449,7 @@ def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
     [(NCCL_IF_CUDA, ()), (NCCL_OR_GLOO, ()), (NCCL_OR_GLOO, (0,)), ("dist.init_process_group('gloo')", (0,))],
 )
 def test_code_that_may_use_another_transport_than_nccl(line, devices):
-    code = read(capture_cell(f"import torch\nimport torch.distributed as dist\nx = 1\n{line}", {}))
+    code = capture_cell(f"import torch\nimport torch.distributed as dist\nx = 1\n{line}", {}).facts
     assert nccl(code, asked(processes=2), devices=devices, environment={}) is None
 
 
@@ -459,7 +458,7 @@ def test_a_module_that_uses_cuda(tmp_path, monkeypatch):
     (tmp_path / "net_of_mine.py").write_text("import torch\nSTATE = torch.zeros(3).cuda()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    code = read(capture_cell("import net_of_mine\nnet_of_mine.STATE", {}, execution_count=7, first_line=1))
+    code = capture_cell("import net_of_mine\nnet_of_mine.STATE", {}, execution_count=7, first_line=1).facts
     (finding,) = cuda(code, asked(), devices=()).findings
     assert "torch.zeros(3).cuda() in line 2 of net_of_mine.py" in finding.text
 
@@ -484,7 +483,7 @@ def test_of_a_package_that_travels_the_modules_are_read_that_the_code_imports(tm
     (package / "unused.py").write_text("import accelerate\nopen('other.txt', 'w').write('x')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    code = read(capture_cell("from package_of_mine import used\nused.save('x')", {}, execution_count=7, first_line=1))
+    code = capture_cell("from package_of_mine import used\nused.save('x')", {}, execution_count=7, first_line=1).facts
     assert (
         "torch.zeros(3).cuda() in line 2 of package_of_mine/deep.py" in cuda(code, asked(), devices=()).findings[0].text
     )

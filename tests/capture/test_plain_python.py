@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.capture.cell_code import plain_python
+from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.core.errors import InvalidSpec
 
 

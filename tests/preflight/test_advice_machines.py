@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.azure import catalogue, find
+from distdl_jupyter.preflight import Advice, Request, advise
 
 
 def said(request: Request) -> dict[str, Advice]:

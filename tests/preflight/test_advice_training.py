@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.advice import Advice, PastJob, Request, advise
 from distdl_jupyter.azure import catalogue, find
+from distdl_jupyter.preflight import Advice, PastJob, Request, advise
 
 
 def said(request: Request, *history: PastJob) -> dict[str, Advice]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distdl_jupyter.advice import Advice, Request, advise
 from distdl_jupyter.azure import catalogue, find
+from distdl_jupyter.preflight import Advice, Request, advise
 
 A100 = "NC24ads_A100_v4"
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.advice.model import Advice, Case, Level, Request
 from distdl_jupyter.azure import successor_of
+from distdl_jupyter.core.findings import Level
 from distdl_jupyter.core.humanize import TIMES, plural
+from distdl_jupyter.preflight.advice import Advice, Case, Request
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -33,9 +34,14 @@ def retired_size(case: Case) -> Advice | None:
     if request.process_count_per_node == size.whole_gpus:
         change["process_count_per_node"] = found.size.whole_gpus
     return Advice(
-        "retired", "error", "Retired size", f"{reason} {found.size.name} has {found.reason}",
-        action=f"Use {found.size.name}", change=change, source=found.source,
-    )  # fmt: skip
+        "retired",
+        "error",
+        "Retired size",
+        f"{reason} {found.size.name} has {found.reason}",
+        action=f"Use {found.size.name}",
+        change=change,
+        source=found.source,
+    )
 
 
 def one_machine(case: Case) -> Advice | None:
@@ -149,12 +155,14 @@ def more_processes_than_gpus(case: Case) -> Advice | None:
 def _shared_gpus(owner: str, gpus: int, ranks: int, nodes: int, per_node: int) -> Advice:
     them = "it" if gpus == 1 else "them"
     return Advice(
-        "more-processes-than-gpus", "warning", "More processes than GPUs",
+        "more-processes-than-gpus",
+        "warning",
+        "More processes than GPUs",
         f"{owner} has {plural(gpus, 'GPU')}, so {ranks} processes would share {them}, which NCCL does not support.",
         action=f"Use {plural(per_node, 'process')} per node",
         change={"node_count": nodes, "process_count_per_node": per_node},
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",
-    )  # fmt: skip
+    )
 
 
 def more_processes_than_cores(case: Case) -> Advice | None:
@@ -167,11 +175,14 @@ def more_processes_than_cores(case: Case) -> Advice | None:
     nodes = request.node_count if request.node_count <= request.cores else 1
     change = {"node_count": nodes, "process_count_per_node": request.cores // nodes}
     return Advice(
-        "more-processes-than-cores", "info", "More processes than cores",
+        "more-processes-than-cores",
+        "info",
+        "More processes than cores",
         f"This machine has {plural(request.cores, 'core')} for {request.process_count} processes. Fine for a test, "
         "but it will not train faster.",
-        action=f"Use {nodes} {TIMES} {request.cores // nodes}", change=change,
-    )  # fmt: skip
+        action=f"Use {nodes} {TIMES} {request.cores // nodes}",
+        change=change,
+    )
 
 
 def open_local_disk(case: Case) -> Advice | None:
@@ -180,8 +191,10 @@ def open_local_disk(case: Case) -> Advice | None:
     if size is None or size.retired or size.local_nvme_encrypted is not False:
         return None
     return Advice(
-        "open-local-disk", "info", "Local disk is not encrypted",
+        "open-local-disk",
+        "info",
+        "Local disk is not encrypted",
         f"Azure Storage encryption does not cover the local NVMe disk of {size.name}, even with encryption at host, "
         "and the disk is ephemeral. Do not store sensitive data on it.",
         source=size.notes,
-    )  # fmt: skip
+    )

@@ -1,0 +1,52 @@
+"""Findings of checks before a start. An error stops the start, a warning is shown, an info is folded away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: Bytes from which a captured value is named as large.
+LARGE = 100_000_000
+Level = Literal["error", "warning", "info"]
+LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding: ``text`` says what, with numbers, ``remedy`` what to do about it; ``code`` is for programs."""
+
+    level: Level
+    code: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: ``result`` is a one-line summary; ``code`` is its stable name for programs."""
+
+    name: str
+    result: str
+    findings: tuple[Finding, ...] = ()
+    code: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all findings are infos."""
+        return all(finding.level == "info" for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class UndefinedName:
+    """A name that is read but defined nowhere.
+
+    ``where`` says where a definition was looked for (``the cell or the notebook``), ``place`` which line reads the name
+    (``line 2 of Cell [3]``); ``certain`` says that every run reads it, ``similar`` are existing names with a similar
+    spelling.
+    """
+
+    name: str
+    place: str
+    where: str
+    certain: bool
+    similar: tuple[str, ...] = ()

@@ -1,0 +1,261 @@
+"""Advice on a job before it starts: pure rules from a request, the catalogue and past jobs to a list of advice.
+
+An advice never changes anything by itself; ``change`` holds the request fields that a click applies.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import registry
+from distdl_jupyter.core.findings import Level
+from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
+from distdl_jupyter.core.source import parsed
+from distdl_jupyter.worker.watch import frameworks
+
+if TYPE_CHECKING:
+    from distdl_jupyter.azure import VmSize
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One finding: a headline, the reason with its numbers, and what one click would do.
+
+    ``change`` holds request fields with their new values ({} when there is nothing to set here); ``snippet`` is code
+    for the user to put into the training ("" when none); ``action`` is its label, "" when there is neither.
+    ``source`` is where a rule's number or formula comes from.
+    """
+
+    code: str
+    level: Level
+    headline: str
+    reason: str
+    action: str = ""
+    change: Mapping[str, Any] = field(default_factory=dict)
+    snippet: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A job to be submitted; None and "" mean unknown.
+
+    ``batch_size`` is per process. ``arguments`` are the values the code runs with, in any form that tells two runs
+    apart. ``cores`` and ``gpus`` are those of the machine that the processes share when ``compute_target`` is local.
+    """
+
+    node_count: int = 1
+    process_count_per_node: int = 1
+    distributed_backend: str = "plain"
+    compute_target: str = "local"
+    vm_size: VmSize | None = None
+    use_gpu: bool | None = None
+    name: str = ""
+    code: str = ""
+    arguments: tuple[str, ...] = ()
+    batch_size: float | None = None
+    learning_rate: float | None = None
+    #: The name that holds the learning rate in the user's code, and whether it is an argument of the function, which
+    #: a form can set. ``scales_learning_rate``: the code multiplies it by the world size itself.
+    learning_rate_name: str = "lr"
+    learning_rate_is_argument: bool = False
+    scales_learning_rate: bool = False
+    cores: int | None = None
+    gpus: int | None = None
+    #: Whether each node costs money for every hour, what all of them cost ("about 7.35 USD/h for 2 nodes"), and
+    #: whether they may be taken away (low priority, Spot).
+    bills: bool = False
+    rate: str = ""
+    interruptible: bool = False
+    max_run_duration_seconds: float | None = None
+
+    @property
+    def process_count(self) -> int:
+        """World size."""
+        return self.node_count * self.process_count_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """One earlier job. ``seconds`` from submission to its end; None while unknown."""
+
+    id: str
+    name: str
+    process_count: int
+    code: str = ""
+    arguments: tuple[str, ...] = ()
+    completed: bool = False
+    seconds: float | None = None
+    compute_target: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The input of a rule. Without a ``catalogue`` no size is suggested."""
+
+    request: Request
+    catalogue: Sequence[VmSize] = ()
+    history: Sequence[PastJob] = ()
+
+
+# rented machines --------------------------------------------------------------------------------------
+
+#: What a job without a limit is given by a click; Amazon SageMaker's default for a training job.
+DAY = 86_400.0
+LOW_PRIORITY = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
+
+
+def may_be_taken_away(case: Case) -> Advice | None:
+    """Nodes of low priority end a job at any moment; what it has not written by then is lost."""
+    request = case.request
+    if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
+        return None
+    return Advice(
+        "no-checkpoints",
+        "warning",
+        "No checkpoints on preemptible nodes",
+        "Low-priority and Spot nodes are cheaper but can be preempted at any time. The job then restarts from the "
+        "beginning, because this code writes no checkpoints.",
+        action=f"Copy {frameworks.SAVE.partition('(')[0]}(...)",
+        snippet=frameworks.SAVE,
+        source=LOW_PRIORITY,
+    )
+
+
+def no_time_limit(case: Case) -> Advice | None:
+    """A job that hangs on nodes that cost money goes on costing it until somebody looks."""
+    request = case.request
+    if not request.bills or request.max_run_duration_seconds:
+        return None
+    rate = f", {request.rate}" if request.rate else ""
+    return Advice(
+        "no-time-limit",
+        "info",
+        "No time limit",
+        f"If this job hangs, nothing stops it, and its nodes cost money for every hour{rate}.",
+        action="Stop after 24 h",
+        change={"max_run_duration_seconds": DAY},
+    )
+
+
+# training ---------------------------------------------------------------------------------------------
+
+#: Starting ranks costs seconds each time; a run shorter than this gains little from more processes.
+SMALL_JOB_SECONDS = 300.0
+#: Linear scaling of the learning rate with a gradual warm-up over the first 5 epochs kept the accuracy of ResNet-50
+#: on ImageNet up to a global batch of 8,192 (section 2.1, 2.2 and figure 1).
+GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
+LARGEST_PROVEN_BATCH = 8192
+#: This many runs of one code with other values are a search.
+SEARCH_RUNS = 3
+
+
+def learning_rate(case: Case) -> Advice | None:
+    """More processes make the global batch larger; the learning rate follows linearly, with a warm-up."""
+    request, count = case.request, case.request.process_count
+    if count < 2 or request.scales_learning_rate or request.batch_size is None:
+        return None
+    batch = f"The global batch grows from {number(request.batch_size)} to {number(request.batch_size * count)}."
+    if request.batch_size * count > LARGEST_PROVEN_BATCH:
+        batch += f" Above {LARGEST_PROVEN_BATCH:,}, accuracy dropped in the study that introduced the rule."
+    if request.learning_rate is None:
+        return Advice("global-batch", "info", "Global batch", f"{batch} Scale the learning rate with it.", source=GOYAL)
+    name, scaled = request.learning_rate_name, _rate(request.learning_rate * count)
+    reason = f"{batch} Linear scaling suggests {name} {_rate(request.learning_rate)} → {scaled} with a warm-up."
+    return Advice("learning-rate", "info", "Learning rate", reason, source=GOYAL, **_scaling(request, name, scaled))
+
+
+def _scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
+    if request.learning_rate_is_argument:
+        return {"action": f"Use {name} = {scaled}", "change": {"kwargs": {name: float(scaled)}}}
+    world = registry.backend(request.distributed_backend, {})[0].usage.world_size
+    if not world:
+        return {}
+    return {"action": f"Copy {name} * {world}", "snippet": f"{name} * {world}"}
+
+
+def _rate(value: float) -> str:
+    """Return a learning rate without the noise of binary fractions: 0.1 * 3 is 0.3."""
+    return f"{value:.6g}"
+
+
+def small_job(case: Case) -> Advice | None:
+    """A run that one process finished quickly gains little from several."""
+    request = case.request
+    if request.process_count < 2:
+        return None
+    single = _newest_single(request, case.history)
+    if single is None or single.seconds is None or single.seconds > SMALL_JOB_SECONDS:
+        return None
+    return Advice(
+        "small-job",
+        "info",
+        "Small job",
+        f"One process finished {single.name} in {duration(single.seconds)} (job {short_id(single.id)}). "
+        f"{plural(request.process_count, 'process').capitalize()} may not be faster.",
+        action=f"Use 1 {TIMES} 1",
+        change={"node_count": 1, "process_count_per_node": 1},
+    )
+
+
+def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | None:
+    """Return the newest completed single-process run of the same code, else of the same name."""
+    done = [job for job in history if job.completed and job.process_count == 1 and job.seconds is not None]
+    same = [job for job in done if request.code and job.code == request.code]
+    same = same or [job for job in done if request.name and job.name == request.name]
+    return max(same, key=lambda job: job.id, default=None)
+
+
+#: Packages, and names of scikit-learn, that are there to search over settings.
+_SEARCHERS = frozenset(("optuna", "hyperopt", "ray.tune", "skopt", "nevergrad", "keras_tuner"))
+_GRIDS = frozenset(("GridSearchCV", "RandomizedSearchCV", "ParameterGrid", "ParameterSampler"))
+
+
+def settings_search(case: Case) -> Advice | None:
+    """Hyperparameter search needs no gradients exchanged: jobs of one process each.
+
+    It is one when the same code runs again and again with other values, or when it imports what searches.
+    """
+    request = case.request
+    if request.process_count < 2 or not request.code:
+        return None
+    if tool := searcher(request.code):
+        return _search(f"This code already runs a hyperparameter search ({tool}).")
+    runs = [job for job in case.history if job.code == request.code and job.process_count > 1]
+    if len({job.arguments for job in runs}) < SEARCH_RUNS:
+        return None
+    newest = sorted(runs, key=lambda job: job.id)[-SEARCH_RUNS:]
+    names = listing([short_id(job.id) for job in newest])
+    return _search(
+        f"This code ran {len(runs)} times on several processes with different values, most recently as {names}."
+    )
+
+
+def searcher(code: str) -> str:
+    """Return the name of a known search library that some code imports, else ""."""
+    for node in ast.walk(parsed(code) or ast.Module([], [])):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        wholes = {name for name in names if not module} | {module} | {f"{module}.{name}" for name in names}
+        found = sorted(one for one in _SEARCHERS if any(f"{name}.".startswith(f"{one}.") for name in wholes))
+        found += sorted(_GRIDS.intersection(names))
+        if found:
+            return found[0]
+    return ""
+
+
+def _search(why: str) -> Advice:
+    return Advice(
+        "settings-search",
+        "info",
+        "Hyperparameter search",
+        f"{why} One-process jobs that run side by side finish a search sooner: they exchange no gradients and keep "
+        "the batch size.",
+        action=f"Use 1 {TIMES} 1",
+        change={"node_count": 1, "process_count_per_node": 1},
+        source="Databricks, Distributed training: tune on single nodes, distribute the final training",
+    )
