@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.views.scaling import ScalingShown
+    from distdl_jupyter.studies.scaling import ScalingStudy
 
 #: Jobs that a list shows when not all are asked for.
 _NEWEST = 20
@@ -384,9 +384,9 @@ def _submit(chosen: argparse.Namespace) -> int:
 
 def _scale(chosen: argparse.Namespace) -> int:
     if chosen.show:
-        from distdl_jupyter.studies import scaling_study
+        from distdl_jupyter.studies.scaling import scaling
 
-        found = scaling_study.find(chosen.show)
+        found = scaling(chosen.show)
     else:
         found = _measured(chosen)
     print(found.table.to_csv(index=False).rstrip() if chosen.csv else found)
@@ -398,7 +398,7 @@ def _sweep(chosen: argparse.Namespace) -> int:
     return sweep.run(chosen, _options(chosen))
 
 
-def _measured(chosen: argparse.Namespace) -> ScalingShown:
+def _measured(chosen: argparse.Namespace) -> ScalingStudy:
     from distdl_jupyter import capture
     from distdl_jupyter.studies import scaling
 

@@ -28,7 +28,7 @@ def _notify(chosen: argparse.Namespace) -> int:
 
     address = "" if chosen.off else _asked() if chosen.set else None
     known = notifications(address, chosen.kinds, test=chosen.test)
-    print(known.hint or f"Messages are sent to {known}.")
+    print(f"Messages are sent to {known}.")
     if chosen.test:
         print("Test message sent.")
     return 0

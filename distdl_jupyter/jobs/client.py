@@ -261,9 +261,9 @@ class Job:
 
         Raises JobNotRunning if no rank has started yet or the job has ended.
         """
-        from distdl_jupyter.jobs import job_stacks
+        from distdl_jupyter.jobs import rank_requests
 
-        job_stacks.ask(self.folder, self.view())
+        rank_requests.ask_stacks(self.folder, self.view())
 
     def stacks(self, timeout: float = 10.0, *, kept: bool = False, number: int | None = None) -> StacksShown:
         """Return the stack traces of all threads of all ranks; ranks that differ from the others come first.
@@ -272,21 +272,21 @@ class Job:
         the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no rank runs and no
         traces are saved, TimeoutError after ``timeout`` seconds.
         """
-        from distdl_jupyter.jobs import job_stacks
+        from distdl_jupyter.jobs import rank_requests
 
         if kept or number is not None:
-            return job_stacks.kept(self.folder, number)
+            return rank_requests.saved_stacks(self.folder, number)
         with explain_interrupt(lambda: interrupted(self)):
-            return job_stacks.take(self.folder, self.view, timeout)
+            return rank_requests.take_stacks(self.folder, self.view, timeout)
 
     def ask_profile(self, steps: int = 5, ranks: Sequence[int] | None = None) -> None:
         """Request a profile of the next ``steps`` steps and return at once; ``view().profiles`` shows its progress.
 
         Raises InvalidSpec, JobNotRunning.
         """
-        from distdl_jupyter.jobs import job_profile
+        from distdl_jupyter.jobs import rank_requests
 
-        job_profile.ask(self.folder, self.view(), steps, ranks)
+        rank_requests.ask_profile(self.folder, self.view(), steps, ranks)
 
     def profile(
         self,
@@ -307,12 +307,12 @@ class Job:
         For a job that has ended, or with ``kept``, the last profile is returned, or the one with this ``number``.
         Raises InvalidSpec, JobNotRunning if nothing could be recorded, TimeoutError after ``timeout`` seconds.
         """
-        from distdl_jupyter.jobs import job_profile
+        from distdl_jupyter.jobs import rank_requests
 
         if kept or number is not None:
-            return job_profile.kept(self.folder, number)
+            return rank_requests.saved_profile(self.folder, number)
         with explain_interrupt(lambda: interrupted(self)):
-            return job_profile.take(self.folder, self.view, steps, ranks, timeout)
+            return rank_requests.take_profile(self.folder, self.view, steps, ranks, timeout)
 
     def resources(self) -> ResourceTable:
         """Return the resource usage of each rank and its machine, per second: CPU, memory, GPU, disk and network.

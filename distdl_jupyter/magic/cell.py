@@ -23,8 +23,8 @@ from distdl_jupyter.magic.session import Session, short_errors
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.studies.scaling import ScalingStudy
     from distdl_jupyter.views.correctness import ComparisonShown
-    from distdl_jupyter.views.scaling import ScalingShown
 
 #: Seconds after which a cell says what it does before its job starts.
 _LONG = 2.0
@@ -79,7 +79,7 @@ class CellMagic:
 
     def _scale(
         self, draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any], out: str | None
-    ) -> ScalingShown:
+    ) -> ScalingStudy:
         """Measure the cell on several numbers of processes."""
         from distdl_jupyter.studies import scaling
 

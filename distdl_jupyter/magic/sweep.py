@@ -30,6 +30,8 @@ class SweepMagic:
 
     def run(self, line: str, cell: str) -> None:
         """Start the sweep of a cell and show it."""
+        from IPython.display import display
+
         from distdl_jupyter.studies import sweeps
 
         parser = sweep_parser()
@@ -45,6 +47,6 @@ class SweepMagic:
         if out:
             self._session.keep(out, found)
         wait = getattr(chosen, "wait", None)
-        found._ipython_display_()
+        display(found)  # type: ignore[no-untyped-call]
         if wait or (wait is None and not self._session.somebody_looks()):
             found.wait()

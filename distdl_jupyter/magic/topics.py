@@ -34,13 +34,12 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
     """
     from distdl_jupyter.core.errors import MessageNotSent
     from distdl_jupyter.tracking import settings, telemetry
-    from distdl_jupyter.tracking.messages import notifications
+    from distdl_jupyter.tracking.messages import configure, notifications
 
-    own = settings.change(settings.MONITORING, **changes) if changes else settings.read()
-    where, known = ", ".join(telemetry.destinations()) or "not set in the environment", notifications()
-    service = known.service or "none"
+    own = configure(**changes) if changes else settings.read()
+    where = ", ".join(telemetry.destinations()) or "not set in the environment"
+    service = notifications().service or "none"
     lines = [f"enabled = {own.enabled}", f"destination = {where}", f"address = {service}", f"notify = {own.notify}"]
-    lines += filter(None, [known.hint])
     if changes.get("address"):
         try:
             lines.append(f"A message was sent to {notifications(test=True).service}.")

@@ -1,38 +1,52 @@
 """``scale(train, processes=[1, 2, 4])``: short runs of a training function, and how they scale.
 
-``distdl_jupyter.scaling(id)`` opens a study again.
+Each run is a job whose spec names the study and its plan (``core.spec.Group``), and what it measured is in its
+``steps.jsonl``: a study has no files of its own, and ``distdl_jupyter.scaling(id)`` reads it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core import registry
+from distdl_jupyter.core import registry, step_times
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound, JobNotRunning, explain
+from distdl_jupyter.core.errors import (
+    DistDLError,
+    InvalidSpec,
+    JobFailed,
+    JobNotFound,
+    JobNotRunning,
+    JobStillRunning,
+    explain,
+)
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.scaling import Run, enough, measured, too_few
+from distdl_jupyter.core.scaling import WARM_UP, Point, Run, enough, measured, point, too_few
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.step_times import StepTimesReader
-from distdl_jupyter.core.store import new_id
-from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.node.processes import mark
-from distdl_jupyter.studies import scaling_study
+from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.jobs import client, job_list, rerun, study_rows
+from distdl_jupyter.node.processes import has_ended, mark
 from distdl_jupyter.supervisor import control
+from distdl_jupyter.views.scaling import Facts, ScalingView
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.step_times import Straggler
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.views.scaling import ScalingShown
+    from distdl_jupyter.views.ended_cache import Listed
+    from distdl_jupyter.views.job_table import JobRow
 
+KIND = "scale"
 #: Options of one job, and what stands for them here.
 _INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two looks at a run.
@@ -41,11 +55,6 @@ _LOOK = 0.2
 _PRECISE, _AT_MOST = 0.02, 3.0
 #: Seconds that a run may last beside those in which it is measured. Its own limit, should nobody be left to end it.
 _SPARE = 600.0
-
-
-def scaling(id: str = "") -> ScalingShown:  # noqa: A002 - as all calls that take an id
-    """Return the scaling study with this id or its last part, the newest without one. Raises JobNotFound."""
-    return scaling_study.find(id)
 
 
 def scale(
@@ -58,7 +67,7 @@ def scale(
     backends: str | Sequence[str] = registry.DEFAULT,
     seconds: float = 10.0,
     **options: Any,
-) -> ScalingShown:
+) -> ScalingStudy:
     """Run a training function with several numbers of processes, one after another, and measure how it scales.
 
     Each run is measured for about ``seconds`` seconds of steps, without the first steps, and then canceled unless the
@@ -79,7 +88,7 @@ def scale(
 def of_draft(
     draft: CapturedCode, processes: Sequence[int], *, nodes: int | Sequence[int] = 1,
     backends: str | Sequence[str] = registry.DEFAULT, seconds: float = 10.0, **options: Any,
-) -> ScalingShown:  # fmt: skip
+) -> ScalingStudy:  # fmt: skip
     """Do what ``scale`` does with captured code."""
     counts, by_count = _listed(processes), _listed(nodes)
     by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
@@ -88,31 +97,31 @@ def of_draft(
     labels = [registry.backend_label(one) for one in dict.fromkeys(labels)]
     name = str(options.pop("name", draft.name))
     plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds, "driver": mark()}
-    group = Group(kind=scaling_study.KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
+    group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
-    return _measured(group, {}, lambda **given: client.launch(draft, group, **given, **options))
+    return _measure_missing(group, {}, lambda **given: client.launch(draft, group, **given, **options))
 
 
-def resume(id_: str = "") -> ScalingShown:
+def resume(id_: str = "") -> ScalingStudy:
     """Go on with a study that was broken off: what was measured stays, and what is missing is run.
 
     The code is that of the study's runs, so nothing of it need be defined here; secret environment variables are taken
     from this process's environment. Raises JobNotFound, JobStillRunning, JobNotRunning where nothing is missing, and
     what ``scale`` does.
     """
-    found = scaling_study.unfinished(id_)
-    with control.alone(found.folders[0].control):  # of two that go on with it at the same moment one does
-        found = scaling_study.unfinished(id_)
-        assert found.spec.group is not None
-        group = replace(found.spec.group, plan={**found.spec.group.plan, "driver": mark()})
+    _, folders, _ = _unfinished(id_)
+    with control.alone(folders[0].control):  # only one of two that resume it at the same moment does
+        spec, folders, known = _unfinished(id_)
+        assert spec.group is not None
+        group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})
 
         def start(**given: Any) -> Job:
-            like = [one for one in found.folders if one.spec().distributed_backend == given["distributed_backend"]]
-            job = client.Job((like or found.folders)[-1])
+            same = [folder for folder in folders if folder.spec().distributed_backend == given["distributed_backend"]]
+            job = client.Job((same or folders)[-1])
             return client.launch_again(job, group=group, **{**job.spec.backend_options, **given})
 
-        first = [start(**next(_missing(group, found.measured)))]
-    return _measured(group, found.measured, lambda **given: first.pop() if first else start(**given))
+        first = [start(**next(_missing(group, known)))]
+    return _measure_missing(group, known, lambda **given: first.pop() if first else start(**given))
 
 
 def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[dict[str, Any]]:
@@ -125,7 +134,7 @@ def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[
                        "distributed_backend": backend, "name": f"{group.name} on {count}"}  # fmt: skip
 
 
-def _measured(group: Group, known: dict[tuple[str, int], list[Run]], start: Callable[..., Job]) -> ScalingShown:
+def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], start: Callable[..., Job]) -> ScalingStudy:
     """Start the runs that are missing of a study, measure each, and return it."""
     state, problem = State.CANCELED, ""
     try:
@@ -144,12 +153,12 @@ def _measured(group: Group, known: dict[tuple[str, int], list[Run]], start: Call
         raise
     finally:
         study_rows.tell(group.id, state, problem)
-    return scaling_study.find(group.id)
+    return scaling(group.id)
 
 
 def of_options(
     draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
-) -> ScalingShown:
+) -> ScalingStudy:
     """Do what ``scale`` does with the options of a line: its nodes are those of each run, its backends a list."""
     more = dict(options)
     nodes, backends = more.pop("node_count", 1), more.pop("distributed_backend", registry.DEFAULT)
@@ -160,7 +169,7 @@ def of_options(
 def _interrupted(id_: str) -> str:
     """Return the explanation of an interrupt of a study whose runs were ended."""
     try:
-        facts = scaling_study.find(id_).facts
+        facts = scaling(id_).facts
     except JobNotFound:
         return client.nothing_started()
     measured = f"{facts.done} of {facts.size} numbers of processes" if facts else "nothing"
@@ -252,7 +261,7 @@ def _end_runs(study: str) -> None:
 
 def _measure(job: Job, seconds: float) -> Run:
     """Follow a job until it has been measured, and end it. Raises JobFailed, InvalidSpec."""
-    reader = StepTimesReader(job.folder.steps)
+    reader = step_times.StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
             if reader.read() and _is_enough(measured(reader.times()), seconds):
@@ -288,3 +297,171 @@ def _report(backend: str, count: int, runs: Sequence[Run]) -> None:
     unit = "samples" if run.counts_samples else "batches"
     sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
     sys.stderr.flush()
+
+
+# reading ---------------------------------------------------------------------------------------
+
+
+class ScalingStudy(ScalingView):
+    """A scaling study, read from the folders of its runs: any process may open it, also while it is measured."""
+
+    def resume(self) -> ScalingStudy:
+        """Resume an interrupted study: keep its measurements and run the missing ones.
+
+        Raises JobStillRunning, JobNotRunning where nothing is missing, JobNotFound when its runs are gone, InvalidSpec
+        where a secret variable is missing, and what ``scale`` does.
+        """
+        return resume(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _StudyRun:
+    """One job of a study; ``run`` is None before it has made enough steps."""
+
+    row: JobRow
+    run: Run | None
+    straggler: Straggler | None
+    #: Whether it was measured to its end, and not cut off.
+    is_whole: bool
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Return backend, processes and nodes."""
+        return self.row.backend, self.row.node_count * self.row.process_count_per_node, self.row.node_count
+
+
+def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - as all calls that take an id
+    """Return the scaling study with this id or its last part, the newest without one. Raises JobNotFound."""
+    return read(id)
+
+
+def read(id_: str = "", *, over: bool = False) -> ScalingStudy:
+    """Return a study; ``over`` means that no further run will start, which otherwise shows seconds after the last."""
+    listed = _jobs_of(id_)
+    spec = JobStore().folder(listed[0].row.id).spec()
+    assert spec.group is not None
+    runs = _runs(listed, spec.group)
+    study = ScalingStudy(spec.group.name, _points(runs))
+    study.facts = _facts(spec, runs, listed, over=over)
+    return study
+
+
+def _jobs_of(id_: str) -> list[Listed]:
+    """Return the jobs of a study, the oldest first. Raises JobNotFound."""
+    listed = [job for job in job_list.here().all() if job.row.group and job.row.group.kind == KIND]
+    ids = list(dict.fromkeys(job.row.group.id for job in listed if job.row.group))
+    matches = [study for study in ids if not id_ or study == id_ or short_id(study) == id_]
+    if not matches:
+        raise JobNotFound(
+            f"Unknown scaling study {id_}." if id_ else "There are no scaling studies yet.",
+            code="scaling-unknown",
+            hint="Start one with: scale(train, processes=[1, 2, 4])",
+        )
+    return [job for job in reversed(listed) if job.row.group and job.row.group.id == matches[0]]
+
+
+def _runs(listed: Sequence[Listed], group: Group) -> list[_StudyRun]:
+    store, runs = JobStore(), []
+    for job in listed:
+        folder = store.folder(job.row.id)
+        run, straggler = _steps_of(folder) if job.active else _steps_of_ended(str(folder.path))
+        is_whole = run is not None and run.is_whole(State(job.row.state), group.plan.get("seconds", 0.0))
+        runs.append(_StudyRun(job.row, run, straggler, is_whole))
+    return runs
+
+
+@functools.lru_cache(maxsize=512)
+def _steps_of_ended(path: str) -> tuple[Run | None, Straggler | None]:
+    """Return what an ended job measured, which does not change any more."""
+    return _steps_of(JobFolder(Path(path)))
+
+
+def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
+    times = step_times.read(folder.steps)
+    run = measured(times) if times.rows else None
+    if run is None:
+        return None, None
+    warm = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
+    return run, step_times.StepTimes(warm, {}, times.sending).straggler
+
+
+def _points(runs: Sequence[_StudyRun]) -> list[Point]:
+    """Return a point for each backend and number of processes that was measured, in the order of the runs."""
+    groups: dict[tuple[str, int, int], list[Run]] = {}
+    for job in sorted(runs, key=lambda job: not job.is_whole):
+        # A run that is not over, or was cut off, counts only if there is no other.
+        if job.run is not None and (job.is_whole or not groups.get(job.key)):
+            groups.setdefault(job.key, []).append(job.run)
+    return [point(*key, group) for key, group in groups.items()]
+
+
+def _whole(runs: Sequence[_StudyRun]) -> dict[tuple[str, int], list[Run]]:
+    """Return what was measured to its end, by backend and number of processes."""
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for job in runs:
+        if job.run is not None and job.is_whole:
+            groups.setdefault(job.key[:2], []).append(job.run)
+    return groups
+
+
+def _done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
+    """Return how many points need no more runs."""
+    return sum(enough([run.rate for run in runs]) for runs in known.values())
+
+
+def _facts(spec: JobSpec, runs: Sequence[_StudyRun], listed: Sequence[Listed], *, over: bool) -> Facts:
+    group = spec.group
+    assert group is not None
+    rows, done = [job.row for job in runs], _done(_whole(runs))
+    now = math.inf if over else time.time()
+    state, problem = study_rows.scaling_state(rows[-1], now, complete=done == group.size)
+    stragglers: dict[tuple[str, int], list[Straggler | None]] = {}
+    for job in runs:
+        if job.run is not None:
+            stragglers.setdefault(job.key[:2], []).append(job.straggler)
+    return Facts(
+        id=group.id,
+        state=state,
+        problem=problem,
+        target=spec.compute_target,
+        hosts=tuple(dict.fromkeys(host for job in listed for host in job.hosts)),
+        done=done,
+        size=group.size,
+        runs=len(runs),
+        seconds=(rows[-1].ended or time.time()) - rows[0].created,
+        processes=tuple(group.plan.get("processes", ())),
+        backends=tuple(group.plan.get("backends", ())),
+        # Only a straggler that all runs of a point name.
+        stragglers={
+            key: named[-1]
+            for key, named in stragglers.items()
+            if named[-1] is not None and len({job.rank if job else None for job in named}) == 1
+        },
+    )
+
+
+def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int], list[Run]]]:
+    """Return a study that can be resumed: its newest spec, the folders of its runs, and what was measured.
+
+    Raises JobNotFound, JobStillRunning, JobNotRunning where nothing is missing, InvalidSpec where a secret variable is.
+    """
+    listed = _jobs_of(id_)
+    folders = [JobStore().folder(job.row.id) for job in listed]
+    spec = folders[-1].spec()
+    group = spec.group
+    assert group is not None
+    known = _whole(_runs(listed, group))
+    if _done(known) >= group.size:
+        raise JobNotRunning(
+            f"All {group.size} points of scaling study {group.id} have been measured.", code="scaling-done"
+        )
+    state, _ = study_rows.scaling_state(listed[-1].row, time.time(), complete=False)
+    driver = str(group.plan.get("driver", ""))
+    if listed[-1].active or (state is State.RUNNING and driver != mark() and not has_ended(driver)):
+        raise JobStillRunning(
+            f"Scaling study {group.id} is still running.",
+            code="scaling-still-running",
+            hint="A run whose process has died is ended within some seconds.",
+        )
+    rerun.secrets_of(spec)
+    return spec, folders, known

@@ -40,17 +40,18 @@ from distdl_jupyter.studies import sweep_driver, sweep_study
 from distdl_jupyter.studies.sweep_driver import PRUNERS, SAMPLERS, made
 from distdl_jupyter.studies.sweep_study import KIND, SweepTrial
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views.sweep import SweepShown
+from distdl_jupyter.views import sweep as views
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.views.schema import SweepPanel
 
 #: Seconds between two looks at a sweep that is waited for.
 _LOOK = 0.3
 TRIALS = 20
 
 
-class Sweep(SweepShown):
+class Sweep:
     """A handle of one sweep, which works in any process: it reads the folders of the trials."""
 
     def __init__(self, id_: str) -> None:
@@ -60,6 +61,16 @@ class Sweep(SweepShown):
     def study(self) -> Study:
         """Return the present state of the sweep and its trials."""
         return sweep_study.read(self.id)
+
+    @property
+    def panel(self) -> SweepPanel:
+        """Return the content of the panel as plain data."""
+        return views.panel(self.study)
+
+    @property
+    def trials(self) -> views.SweepTable:
+        """Return the started trials, best first, with ``number``, ``params``, ``value``, ``state`` and ``job``."""
+        return views.SweepTable(self.study)
 
     @property
     def name(self) -> str:
@@ -184,6 +195,16 @@ class Sweep(SweepShown):
             lock.release()
             raise
         return self
+
+    def __repr__(self) -> str:
+        study = self.study
+        return f"<Sweep {self.id} {study.group.name!r} {study.state}, {views.counted(study)}>"
+
+    def __str__(self) -> str:
+        return str(views.mime_bundle(self.study)["text/plain"])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return views.mime_bundle(self.study)
 
 
 def sweep(

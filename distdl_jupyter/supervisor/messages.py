@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.failure import is_lost
-from distdl_jupyter.core.humanize import count, plural, ranks
+from distdl_jupyter.core.humanize import plural, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from distdl_jupyter.core.failure import Failure
     from distdl_jupyter.core.rank import RankView
@@ -39,21 +39,6 @@ def _ending(rank: RankView) -> str:
     if is_lost(rank):
         return "lost"
     return f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"
-
-
-def shards(source: str, total: int, reports: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
-    """Return which rows of a table the ranks have read, and whether that is each row once."""
-    end = 0
-    for report in sorted(reports, key=lambda one: int(one["first"])):
-        if report["first"] != end:
-            break
-        end += report["rows"]
-    counts = sorted({int(report["rows"]) for report in reports})
-    each = " or ".join(count(one) for one in dict.fromkeys((counts[0], counts[-1])))
-    who = plural(len(reports), "rank")
-    if end == total == sum(report["rows"] for report in reports):
-        return f"{source}: {who} read {each} rows each, {count(total)} rows in total, each row once.", True
-    return f"{source}: {who} read {each} rows each, which does not cover each of the {count(total)} rows once.", False
 
 
 def world(spec: JobSpec, node_count: int) -> str:

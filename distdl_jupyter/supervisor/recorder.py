@@ -103,9 +103,6 @@ class EventRecorder:
         self.replaced_programs: set[int] = set()
         self._running_cells: dict[int, str] = {}
         self.pictures: Pictures | None = None
-        #: By source the reports of ranks that have read their rows, until all have; sources of which the log tells.
-        self.shards: dict[str, dict[int, dict[str, Any]]] = {}
-        self.shards_told: set[str] = set()
         self._resources: ResourceRecorder | None = None
         self.step_times: StepTimesWriter | None = None
         self.weight_check: WeightCheck | None = None
@@ -214,7 +211,6 @@ class EventRecorder:
         """Expect all ranks to connect and to meet again."""
         self._in_events = {}
         self.reported = False
-        self.shards.clear()
         if self._output_metrics is not None:
             self._output_metrics.forget()
         for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.core.events import number_from_json
-from distdl_jupyter.supervisor import messages
 from distdl_jupyter.worker.pictures import LARGEST
 from distdl_jupyter.worker.step_times import HEAD
 
@@ -156,15 +155,6 @@ class _Picture(_Report):
             raise ValueError("the part is longer than the picture")
 
 
-class _Shard(_Report):
-    source: Name
-    first: Whole
-    rows: Whole
-    total: Whole
-    steps: Whole
-    size: Whole
-
-
 class _Steps(_Report):
     first: Whole
     size: Annotated[int, Meta(gt=0, lt=2**53)]
@@ -199,7 +189,6 @@ _TYPES: dict[str, type[_Report]] = {
     "compile": _Compile,
     "result": _Result,
     "picture": _Picture,
-    "shard": _Shard,
     "steps": _Steps,
     "weights": _Weights,
     "profile": _Profile,
@@ -278,22 +267,6 @@ def _on_picture(recorder: EventRecorder, rank: int, report: Fields) -> None:
     recorder.pictures.take(rank, report)
 
 
-def _on_shard(recorder: EventRecorder, rank: int, report: Fields) -> None:
-    """When each rank has read its rows of a table, write that these are all rows, each of them once."""
-    source, total = report["source"], report["total"]
-    seen = recorder.shards.setdefault(source, {})
-    seen[rank] = report
-    if len(seen) < report["size"]:
-        return
-    del recorder.shards[source]
-    text, complete = messages.shards(source, total, list(seen.values()))
-    if not complete:
-        recorder.note("warning", text, "rows")
-    elif source not in recorder.shards_told:
-        recorder.shards_told.add(source)
-        recorder.log(text)
-
-
 def _on_steps(recorder: EventRecorder, rank: int, report: Fields) -> None:
     if recorder.step_times is None:
         from distdl_jupyter.supervisor.step_times import StepTimesWriter  # many jobs train nothing
@@ -339,7 +312,6 @@ HANDLERS: dict[str, Callable[[EventRecorder, int, Fields], None]] = {
     "mark": _on_mark,
     "exec": _on_exec,
     "picture": _on_picture,
-    "shard": _on_shard,
     "steps": _on_steps,
     "weights": _on_weights,
     "compile": _on_compile,

@@ -104,12 +104,10 @@ class Supervisor:
 
     def _start_trackers(self) -> None:
         """Start the processes that write the job's runs in experiment trackers, or restart those that are not done."""
-        from distdl_jupyter.tracking import messages, runs  # imported late: the start of the ranks does not need it
+        from distdl_jupyter.tracking import runs  # imported late: the start of the ranks does not need it
 
         if self._recorder.trackers is None:
             self._recorder.trackers = runs.TrackerProcesses(self._folder, self._spec, self._secret_variables)
-            if hint := messages.hint():
-                self._recorder.note("warning", hint, "message-address-outdated")
         self._recorder.trackers.start()
 
     @property

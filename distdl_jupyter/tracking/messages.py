@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, MessageNotSent, PluginUnavailable
 from distdl_jupyter.tracking import settings
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 #: Exit statuses.
 _NOT_SENT, _INVALID, _NO_PACKAGE = 1, 2, 3
 _TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "warning", "rule": "info"}
-OUTDATED = (
-    "No messages are sent: the stored webhook is from an earlier version. Addresses are now written as Apprise "
-    "writes them, such as slack://TOKENS, ntfys://HOST/TOPIC, or jsons://HOST/PATH for a JSON webhook at "
-    "https://HOST/PATH. Set the address again with: distdl notify --set"
-)
 
 
 class Message(NamedTuple):
@@ -46,11 +41,10 @@ HELLO = Message("distdl-jupyter: connected", "Messages about your jobs will be s
 
 @dataclass(frozen=True, slots=True)
 class Notifications:
-    """The ``service`` of messages about jobs, "" for none; the events that send one, separated by commas; a hint."""
+    """The ``service`` of messages about jobs, "" for none, and the events that send one, separated by commas."""
 
     service: str
     notify: str
-    hint: str = ""
 
     def __str__(self) -> str:
         return f"{self.service or 'nowhere'}, for {self.notify}"
@@ -62,24 +56,24 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
     With ``test``, a test message is sent now. Raises InvalidSpec, MessageNotSent, PluginUnavailable.
     """
     changes = {name: value for name, value in (("address", address), ("notify", notify)) if value is not None}
-    known = settings.change(settings.MONITORING, **changes) if changes else settings.read()
+    current = configure(**changes) if changes else settings.read()
     if test:
-        if not known.address:
+        if not current.address:
             raise InvalidSpec(
                 "No address is set, so no message can be sent.",
                 code="message-address-missing",
                 field="address",
                 hint="Set one: distdl notify --set",
             )
-        deliver(known.address, HELLO)
-    return Notifications(_service(known.address), known.notify, hint())
+        deliver(current.address, HELLO)
+    return Notifications(_service(current.address), current.notify)
 
 
-def hint() -> str:
-    """Return what to do about an address of an earlier version, "" if there is none."""
-    with contextlib.suppress(DistDLError):
-        return OUTDATED if settings.read().webhook else ""
-    return ""
+def configure(**changes: Any) -> settings.Settings:
+    """Change settings of telemetry and messages and return them; an address is checked. Raises as ``deliver`` does."""
+    if address := str(changes.get("address") or "").strip():
+        deliver(address)
+    return settings.change(settings.MONITORING, **changes)
 
 
 def _service(address: str) -> str:
@@ -90,14 +84,14 @@ def _service(address: str) -> str:
 def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = "") -> None:
     """Send an alert of a job, or of the study ``id_``, if the user has set an address. Return at once."""
     try:
-        known = settings.read()
+        current = settings.read()
     except DistDLError:  # reported when the job has ended
         return
-    if known.address and alert.kind in known.notify.split(","):
+    if current.address and alert.kind in current.notify.split(","):
         title = f"{name} ({(id_ or folder.id).rpartition('-')[2]}): {state.value}"
-        message = Message(title, alert.text, alert.kind)
+        request = (current.address, Message(title, alert.text, alert.kind))
         with contextlib.suppress(OSError), folder.supervisor_log.open("a", encoding="utf-8") as log:
-            settings.start_process("messages", log=log.fileno(), input_=(known.address, message), detached=bool(id_))
+            settings.start_process("messages", log=log.fileno(), input_=request, detached=bool(id_))
 
 
 def deliver(address: str, message: Message | None = None) -> None:
@@ -130,14 +124,13 @@ def _send(address: str, message: Message | None) -> tuple[int, str]:
     except ImportError:
         return _NO_PACKAGE, "Not sent, a package is missing. Run: pip install 'distdl-jupyter[messages]'"
     # Redirects are not followed: another server would get the message.
-    asset = apprise.AppriseAsset(
-        app_id="distdl-jupyter", http_redirects=False, default_service_retry=2, default_service_wait=2.0
-    )
-    sender, service = apprise.Apprise(asset=asset), _service(address)
+    retries: dict[str, Any] = {"default_service_retry": 2, "default_service_wait": 2.0}
+    sender = apprise.Apprise(asset=apprise.AppriseAsset(app_id="distdl-jupyter", http_redirects=False, **retries))
     if not sender.add(address):
         return _INVALID, "Not sent, the address is not valid. Set it again with: distdl notify --set"
     if message is None:
         return 0, "The address is valid."
+    service = _service(address)
     result = sender.notify(message.text, message.title, _TYPES[message.kind], body_format="text")
     if result:
         return 0, f"A message was sent to {service}."

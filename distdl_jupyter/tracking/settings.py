@@ -29,10 +29,13 @@ TRACKING = ("track", "mlflow", "experiment", "metrics", "artifacts", "wandb", "w
 #: Events that send a message, as ``core.alerts.Kind``.
 KINDS = "end,failure,stall,nan,rule"
 _ALLOWED = {
-    "enabled": "true or false", "notify": f"some of {KINDS}", "mlflow": "an address without spaces, for example "
-    "https://tracking.example or sqlite:////home/me/mlflow.db", "metrics": "mean, ranks or both",
-    "artifacts": "outputs, all or none", "wandb": "online or offline",
-}  # fmt: skip
+    "enabled": "true or false",
+    "notify": f"some of {KINDS}",
+    "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
+    "metrics": "mean, ranks or both",
+    "artifacts": "outputs, all or none",
+    "wandb": "online or offline",
+}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,12 +43,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``enabled`` exports ended jobs to OpenTelemetry, ``address`` names the service for messages, ``notify`` the events
     that send one, ``track`` the trackers of jobs that set none, ``experiment`` the experiment for new MLflow runs.
-    ``webhook`` is the address of an earlier version, which is not used.
     """
 
     enabled: bool = False
     address: str = ""
-    webhook: str = ""
     notify: Annotated[str, msgspec.Meta(pattern=f"^(({KINDS.replace(',', '|')})(,(?=.)|$))+$")] = KINDS
     track: str = ""
     mlflow: Annotated[str, msgspec.Meta(pattern=r"^\S*$")] = ""
@@ -78,7 +79,10 @@ def read() -> Settings:
 
 
 def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> Settings:
-    """Change some settings of ``names`` and return them all; an empty value restores a default. Raises InvalidSpec."""
+    """Change some settings of ``names`` and return them all; an empty value restores a default. Raises InvalidSpec.
+
+    An ``address`` is not checked here: ``messages.configure`` does.
+    """
     for name in changes:
         if name not in names:
             text = unknown(name, names, "setting", "for monitoring" if names == MONITORING else "for tracking")
@@ -94,12 +98,6 @@ def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -
         name = str(error).rpartition(".")[2].rstrip("`")
         message = f"The value of {name} must be {_ALLOWED[name]}."
         raise InvalidSpec(message, code="setting-invalid", field=name) from None
-    if changes.get("address"):
-        from distdl_jupyter.tracking import messages
-
-        messages.deliver(settings.address)
-    if "address" in changes:
-        settings = msgspec.structs.replace(settings, webhook="")
     atomic_write.write(file(), msgspec.to_builtins(settings))
     return settings
 

@@ -8,6 +8,7 @@ names of people, machines, jobs, data or metrics, log lines or error messages.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -33,10 +34,12 @@ TIMEOUT = 20
 CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 ENDPOINTS = tuple(f"OTEL_EXPORTER_OTLP_{name}ENDPOINT" for name in ("", "TRACES_", "METRICS_"))
 #: Variables that keep Azure's exporter from sending anything to Microsoft's own statistics.
-SILENCE = dict.fromkeys(
-    ("APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL", "APPLICATIONINSIGHTS_SDKSTATS_DISABLED",
-     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED", "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED"), "true",
-)  # fmt: skip
+SILENCE = {
+    "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
+    "APPLICATIONINSIGHTS_SDKSTATS_DISABLED": "true",
+    "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
+    "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
+}
 _PARTS = ("stage", "start", "rendezvous", "train", "collect")
 _NAME = "distdl_jupyter"
 
@@ -47,7 +50,7 @@ class Span(NamedTuple):
     name: str
     begin: float
     end: float
-    failed: bool
+    failed: bool = False
 
 
 def destinations() -> list[str]:
@@ -76,18 +79,14 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
             if left_queue is None and view.state is not State.QUEUED:
                 left_queue = float(event["t"])
     end = max(view.ended or view.last_sign, view.created)
-    failed = view.state in (State.FAILED, State.LOST)
     left_queue = left_queue or end
-    spans = [Span("job", view.created, end, failed), Span("queue", view.created, left_queue, failed=False)]
+    spans = [Span("job", view.created, end), Span("queue", view.created, left_queue)]
     for phase in view.phases:
         if phase.phase in _PARTS and phase.begun is not None:
             # The queue of a cluster is not part of the start.
             begin = max(phase.begun, left_queue) if phase.phase == "start" else phase.begun
             stop = end if phase.seconds is None else phase.begun + phase.seconds
-            spans.append(Span(phase.phase, begin, max(begin, stop), failed=False))
-    if failed:
-        last = max(index for index, span in enumerate(spans) if span.name != "collect")
-        spans[last] = spans[last]._replace(failed=True)
+            spans.append(Span(phase.phase, begin, max(begin, stop)))
     attributes: dict[str, str | int] = {
         "distdl.cluster.kind": spec.cluster,
         "distdl.backend": spec.distributed_backend,
@@ -95,8 +94,11 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
         "distdl.node_count": spec.node_count,
         "distdl.state": view.state.value,
     }
-    if failed and view.failure is not None:
-        attributes["distdl.failed_rank"] = view.failure.rank
+    if view.state in (State.FAILED, State.LOST):
+        for index in (0, max(index for index, span in enumerate(spans) if span.name != "collect")):
+            spans[index] = spans[index]._replace(failed=True)
+        if view.failure is not None:
+            attributes["distdl.failed_rank"] = view.failure.rank
     return spans, attributes
 
 
@@ -115,9 +117,9 @@ def _exporters() -> Iterator[tuple[Any, Any]]:
 
 
 def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -> bool:
-    """Send the spans of a job, and metrics of them, to all destinations; return whether all accepted them."""
+    """Send the spans of a job, and metrics of them, to all destinations; return whether all accepted the spans."""
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
@@ -125,10 +127,8 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
 
     os.environ.update(SILENCE)
     # Without a device.id Azure's exporter sends the name of this machine.
-    resource = Resource.create({
-        "service.name": os.environ.get("OTEL_SERVICE_NAME") or _NAME, "service.version": __version__,
-        "service.instance.id": id_, "device.id": _NAME,
-    })  # fmt: skip
+    service = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or _NAME, "service.version": __version__}
+    resource = Resource.create({**service, "service.instance.id": id_, "device.id": _NAME})
     tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_NAME)
     results = []
     for span_exporter, metric_exporter in _exporters():
@@ -142,17 +142,17 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
         for part, span in zip(parts, spans, strict=True):
             span.set_status(Status(StatusCode.ERROR if part.failed else StatusCode.OK))
             span.end(int(part.end * 1e9))
-        # The exporter chooses how metrics are collected: Azure's takes the sums since the last time.
-        how = metric_exporter._preferred_temporality, metric_exporter._preferred_aggregation  # noqa: SLF001
-        reader = InMemoryMetricReader(*how)
+        results.append(span_exporter.export(spans).name)
+        # Sends only on force_flush, as the exporter prefers to aggregate.
+        reader = PeriodicExportingMetricReader(metric_exporter, export_interval_millis=math.inf)
         meter = MeterProvider([reader], resource, shutdown_on_exit=False).get_meter(_NAME)
         meter.create_counter("distdl.jobs.submitted", unit="{job}").add(1, attributes)
         meter.create_counter("distdl.jobs.failed", unit="{job}").add(int(parts[0].failed), attributes)
         for part in parts:
             name = "distdl.job.duration" if part is parts[0] else f"distdl.job.{part.name}.duration"
             meter.create_histogram(name, unit="s").record(part.end - part.begin, attributes)
-        results += [span_exporter.export(spans), metric_exporter.export(reader.get_metrics_data())]
-    return all(result.name == "SUCCESS" for result in results)
+        reader.force_flush()
+    return set(results) == {"SUCCESS"}
 
 
 def main() -> None:

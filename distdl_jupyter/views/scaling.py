@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -49,7 +48,7 @@ class Facts:
     stragglers: Mapping[tuple[str, int], Straggler] = field(default_factory=dict)
 
 
-class ScalingShown(Scaling):
+class ScalingView(Scaling):
     """A scaling as a notebook shows it: ``print``, display, ``table``, ``figure``."""
 
     #: What is known of the study besides its points; None for points of no study.
@@ -67,16 +66,6 @@ class ScalingShown(Scaling):
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in (*self._head, *self.sentences))
         return f"{lines}{table.html(self._rows())}<p>{_NOTE}</p>" if self.points else lines
-
-    def resume(self) -> ScalingShown:
-        """Resume an interrupted study: keep its measurements and run the missing ones.
-
-        Raises JobStillRunning, JobNotRunning where nothing is missing, JobNotFound when its runs are gone, InvalidSpec
-        where a secret variable is missing, and what ``scale`` does.
-        """
-        # By name: what drives a study stands above this floor.
-        found: ScalingShown = importlib.import_module("distdl_jupyter.studies.scaling").resume(self.id)
-        return found
 
     @property
     def id(self) -> str:
@@ -257,8 +246,3 @@ def milliseconds(seconds: float) -> str:
 
 def _share_of_step(seconds: float, step: float) -> str:
     return f"{milliseconds(seconds)} of {milliseconds(step)} ms per step"
-
-
-def displayable(scaling: Scaling) -> ScalingShown:
-    """Return the same as a notebook shows it."""
-    return ScalingShown(scaling.name, scaling.points)

@@ -1,8 +1,7 @@
-"""A sweep as text, as a table, and as the plain data of its panel (``SweepPanel``)."""
+"""A sweep as text, as HTML, as a table, and as the plain data of its panel (``SweepPanel``)."""
 
 from __future__ import annotations
 
-import importlib
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.sweep import Study, Trial
     from distdl_jupyter.views.schema import TrialState
 
+SWEEP_MIME = "application/vnd.distdl.sweep+json"
 #: Processes that the best is offered to run on, at most.
 _MOST = 8
 
@@ -114,46 +114,29 @@ def progress(one: Trial | TrialRow) -> str:
     return f"{one.done:g} of {one.total:g}" if one.total else f"step {one.done:g}"
 
 
-class SweepShown:
-    """A sweep as a notebook and a terminal show it."""
+def lines(study: Study) -> list[str]:
+    """Return what a sweep is, how far it is, its best trial, and what is wrong with it."""
+    first = f"Sweep of {study.group.name} ({study.id}): {study.state.value}"
+    parts = [first, " · ".join((*_words(study), _counts(study)))]
+    best = study.best
+    if best is not None:
+        values = ", ".join(f"{name} {word(value)}" for name, value in best.params.items())
+        parts.append(f"Best: {study.plan.metric} {number(best.value or 0.0)} with {values} (trial {best.number})")
+    return [*parts, *filter(None, [" ".join(filter(None, (study.problem, study.hint)))])]
 
-    id: str
 
-    @property
-    def study(self) -> Study:
-        """Return the present state of the sweep and its trials."""
-        raise NotImplementedError
+def html(study: Study) -> str:
+    """Return the same as HTML with the table of trials, as a notebook keeps it."""
+    state = "" if study.state.ended else "Saved while it was running; this output is not updated. "
+    parts = [*lines(study), f'{state}Open it again with distdl_jupyter.sweep("{study.id}")']
+    *first, last = (f"<p>{escape(line)}</p>" for line in parts)
+    return "".join((*first, SweepTable(study)._repr_html_(), last))
 
-    @property
-    def panel(self) -> SweepPanel:
-        """Return the content of the panel as plain data."""
-        return panel(self.study)
 
-    @property
-    def trials(self) -> SweepTable:
-        """Return the started trials, best first, with ``number``, ``params``, ``value``, ``state`` and ``job``."""
-        return SweepTable(self.study)
-
-    def __repr__(self) -> str:
-        study = self.study
-        return f"<Sweep {self.id} {study.group.name!r} {study.state}, {counted(study)}>"
-
-    def __str__(self) -> str:
-        study = self.study
-        lines = [f"Sweep of {study.group.name} ({self.id}): {study.state.value}"]
-        lines.append(" · ".join((*_words(study), _counts(study))))
-        best = study.best
-        if best is not None:
-            values = ", ".join(f"{name} {word(value)}" for name, value in best.params.items())
-            lines.append(f"Best: {study.plan.metric} {number(best.value or 0.0)} with {values} (trial {best.number})")
-        lines += filter(None, [" ".join(filter(None, (study.problem, study.hint)))])
-        if study.trials:
-            lines.append(repr(SweepTable(study)))
-        return "\n".join(lines)
-
-    def _ipython_display_(self) -> None:
-        # By name: what draws the panel stands above this floor.
-        importlib.import_module("distdl_jupyter.widgets.sweep").show(self)
+def mime_bundle(study: Study) -> dict[str, Any]:
+    """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends what is known now."""
+    text = "\n".join([*lines(study), *([repr(SweepTable(study))] if study.trials else [])])
+    return {SWEEP_MIME: {"id": study.id, "version": 1}, "text/html": html(study), "text/plain": text}
 
 
 def counted(study: Study) -> str:

@@ -127,14 +127,15 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
 
     def _show(self, started: Job | Sweep) -> None:
         from distdl_jupyter.jobs.client import Job
-        from distdl_jupyter.widgets import panel, sweep
+        from distdl_jupyter.widgets import panel
 
         if isinstance(started, Job):
             self.jobs.append(started)
             self.children = [self.form, panel(started)]
         else:
             self.sweeps.append(started)
-            self.children = [self.form, sweep.output(started)]
+            output = {"output_type": "display_data", "data": started._repr_mimebundle_(), "metadata": {}}
+            self.children = [self.form, ipywidgets.Output(outputs=(output,))]
 
 
 def launcher(

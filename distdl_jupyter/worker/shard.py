@@ -1,9 +1,7 @@
 """Rows of a table for each rank: ``shard("train", 32)`` returns this rank's batches of a folder of Parquet files.
 
-* The N rows of all files, by file name, are numbered; rank r of W has those from r * N // W to (r + 1) * N // W, so
-  each row belongs to one rank and the ranks' counts differ by at most one.
-* All ranks have the same number of batches, and a rank's rows are spread evenly over them.
-* A row group is read when its first row is wanted, and the last one is kept: memory holds one, not the table.
+The N rows of all files, by file name, are numbered; rank r of W has those from r * N // W to (r + 1) * N // W, in
+equally many batches on all ranks. A row group is read when its first row is needed, and only the last one is kept.
 """
 
 from __future__ import annotations
@@ -12,18 +10,17 @@ import bisect
 import itertools
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.data import data_path
 
 
 class _Piece(NamedTuple):
     """Rows ``first`` to ``last`` (not included) of a row group."""
 
-    file: str
+    path: Path
     group: int
     first: int
     last: int
@@ -37,92 +34,79 @@ class Shard(Sequence[dict[str, Any]]):
     """
 
     def __init__(
-        self, folder: Path, name: str, batch_size: int, *, columns: Sequence[str] | None, seed: int | None, rank: int,
-        size: int,
-    ) -> None:  # fmt: skip
-        files = _row_groups(folder, name)
-        #: How many rows the table has.
-        self.total = sum(sum(groups) for _, groups in files)
-        if self.total < size:
-            raise ValueError(f"{name} has {self.total} rows, but each of the {size} ranks needs at least one.")
-        #: The numbers of this rank's rows.
-        self.rows = range(rank * self.total // size, (rank + 1) * self.total // size)
+        self, name: str, batch_size: int, columns: Sequence[str] | None, seed: int | None, rank: int, size: int
+    ) -> None:
+        import pyarrow.parquet as pq
+
+        pieces = []
+        for path in sorted(data_path(name).rglob("*.parquet")):
+            metadata = pq.read_metadata(path)
+            pieces += [_Piece(path, group, 0, metadata.row_group(group).num_rows)
+                       for group in range(metadata.num_row_groups)]  # fmt: skip
+        if not pieces:
+            raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
+        ends = list(itertools.accumulate(piece.last for piece in pieces))
+        if ends[-1] < size:
+            raise ValueError(f"{name} has {ends[-1]} rows, but each of the {size} ranks needs at least one.")
+        start, stop = rank * ends[-1] // size, (rank + 1) * ends[-1] // size
         # Not more than the smallest rank has rows: an empty batch has no mean.
-        self._batches: int = min(-(-self.total // (size * batch_size)), self.total // size)
-        self._name, self._size, self._folder, self._columns, self._seed = name, size, folder, columns, seed
-        self._pieces = list(_pieces(files, self.rows))
+        self._batches: int = min(-(-ends[-1] // (size * batch_size)), ends[-1] // size)
+        own = (
+            piece._replace(first=max(start - end + piece.last, 0), last=min(stop - end + piece.last, piece.last))
+            for piece, end in zip(pieces, ends, strict=True)
+        )
+        self._pieces = [piece for piece in own if piece.first < piece.last]
+        self._columns, self._seed = None if columns is None else list(columns), seed
         if seed is not None:
-            random.Random(f"{seed} {rank}").shuffle(self._pieces)  # noqa: S311 - no secret
+            random.Random(f"{seed} {rank}").shuffle(self._pieces)  # noqa: S311 - not a secret
         self._ends = list(itertools.accumulate(piece.last - piece.first for piece in self._pieces))
-        self._kept: tuple[_Piece | None, Any] = (None, None)
-        self._read: dict[int, int] = {}
+        self._last: tuple[_Piece | None, Any] = (None, None)
 
     def __len__(self) -> int:
         return self._batches
 
-    def __getitem__(self, at: Any) -> Any:
-        """Return one batch. All batches of a rank have the same number of rows, but for one more in some of them."""
-        if isinstance(at, slice):
-            return [self[one] for one in range(self._batches)[at]]
-        number = range(self._batches)[at]
-        first, last = (one * len(self.rows) // self._batches for one in (number, number + 1))
-        batch = self._rows(first, last)
-        self._count(number, last - first)
-        return {name: _numpy(column.combine_chunks()) for name, column in zip(batch.column_names, batch.columns,
-                                                                              strict=True)}  # fmt: skip
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(self.__getitem__, range(self._batches))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Let a process that loads data begin without the row group that is kept here."""
-        return {**self.__dict__, "_kept": (None, None), "_read": {}}
-
-    def _rows(self, first: int, last: int) -> Any:
-        """Return the rows at these places of this rank's order as a table."""
+    def __getitem__(self, index: Any) -> Any:
+        """Return one batch, or a list for a slice. The sizes of a rank's batches differ by at most one."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(self._batches)[index]]
         import pyarrow as pa
 
-        parts = []
-        at = bisect.bisect_right(self._ends, first)
+        number = range(self._batches)[index]
+        first, last = (border * self._ends[-1] // self._batches for border in (number, number + 1))
+        parts, piece = [], bisect.bisect_right(self._ends, first)
         while first < last:
-            begin = self._ends[at - 1] if at else 0
-            end = min(last, self._ends[at])
-            parts.append(self._load(self._pieces[at]).slice(first - begin, end - first))
-            first, at = end, at + 1
-        return pa.concat_tables(parts)
+            begin, end = self._ends[piece - 1] if piece else 0, min(last, self._ends[piece])
+            parts.append(self._load(self._pieces[piece]).slice(first - begin, end - first))
+            first, piece = end, piece + 1
+        batch = pa.concat_tables(parts)
+        return {name: _numpy(batch.column(name).combine_chunks()) for name in batch.column_names}
 
     def _load(self, piece: _Piece) -> Any:
-        if self._kept[0] != piece:
+        if self._last[0] != piece:
             import pyarrow.parquet as pq
 
-            with pq.ParquetFile(self._folder / piece.file) as file:
-                columns = None if self._columns is None else list(self._columns)
-                found = file.read_row_group(piece.group, columns=columns, use_threads=False)
-            found = found.slice(piece.first, piece.last - piece.first)
-            if found.num_rows != piece.last - piece.first:
-                raise ValueError(f"{piece.file} of {self._name} has changed while it was read.")
+            with pq.ParquetFile(piece.path) as file:
+                table = file.read_row_group(piece.group, columns=self._columns, use_threads=False)
+            table = table.slice(piece.first, piece.last - piece.first)
+            if table.num_rows != piece.last - piece.first:
+                raise ValueError(f"{piece.path} has changed while it was read.")
             if self._seed is not None:
-                order = list(range(found.num_rows))
-                random.Random(f"{self._seed} {piece.file} {piece.group}").shuffle(order)  # noqa: S311
-                found = found.take(order)
-            self._kept = (piece, found)
-        return self._kept[1]
-
-    def _count(self, number: int, rows: int) -> None:
-        """Report to the job when this rank has read each of its batches."""
-        if len(self._read) == self._batches:
-            return
-        self._read[number] = rows
-        out = channel.current()
-        if len(self._read) == self._batches and out is not None:
-            out.send("shard", source=self._name, first=self.rows.start, rows=sum(self._read.values()), total=self.total,
-                     steps=self._batches, size=self._size)  # fmt: skip
+                order = list(range(table.num_rows))
+                random.Random(f"{self._seed} {piece.path.name} {piece.group}").shuffle(order)  # noqa: S311
+                table = table.take(order)
+            self._last = (piece, table)
+        return self._last[1]
 
 
 def shard(
-    name: str, batch_size: int, *, columns: Sequence[str] | None = None, seed: int | None = None,
-    rank: int | None = None, size: int | None = None,
-) -> Shard:  # fmt: skip
+    name: str,
+    batch_size: int,
+    *,
+    columns: Sequence[str] | None = None,
+    seed: int | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+) -> Shard:
     """Return the batches of this rank from the Parquet files in ``data_path(name)``.
 
     Each row is in exactly one batch of one rank, and all ranks have the same number of batches, so that no rank waits
@@ -133,7 +117,6 @@ def shard(
     Raises LookupError like ``data_path``, ValueError if there are no Parquet files or fewer rows than ranks, and
     ModuleNotFoundError without pyarrow.
     """
-    folder = data_path(name)
     if batch_size < 1:
         raise ValueError(f"batch_size must be an integer of at least 1, not {batch_size!r}.")
     try:
@@ -142,36 +125,11 @@ def shard(
         raise ModuleNotFoundError(
             'shard() reads Parquet with pyarrow, which is not installed on this node. Add pip_packages=["pyarrow"].'
         ) from error
-    number = int(os.environ.get("DISTDL_RANK", "0")) if rank is None else rank
-    of = int(os.environ.get("DISTDL_WORLD_SIZE", "1")) if size is None else size
-    if not 0 <= number < of:
-        raise ValueError(f"Unknown rank {number}: there are {of} ranks.")
-    return Shard(folder, name, batch_size, columns=columns, seed=seed, rank=number, size=of)
-
-
-def _row_groups(folder: Path, name: str) -> list[tuple[str, list[int]]]:
-    """Return the Parquet files of a folder by name, with the number of rows in each row group."""
-    import pyarrow.parquet as pq
-
-    found = []
-    for path in sorted(folder.rglob("*.parquet")):
-        metadata = pq.read_metadata(path)
-        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        found.append((str(path.relative_to(folder)), groups))
-    if not found:
-        raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
-    return found
-
-
-def _pieces(files: Sequence[tuple[str, Sequence[int]]], rows: range) -> Iterator[_Piece]:
-    """Yield the parts of row groups that hold these rows."""
-    begin = 0
-    for file, groups in files:
-        for group, count in enumerate(groups):
-            first, last = max(rows.start - begin, 0), min(rows.stop - begin, count)
-            if first < last:
-                yield _Piece(file, group, first, last)
-            begin += count
+    rank = int(os.environ.get("DISTDL_RANK", "0")) if rank is None else rank
+    size = int(os.environ.get("DISTDL_WORLD_SIZE", "1")) if size is None else size
+    if not 0 <= rank < size:
+        raise ValueError(f"Unknown rank {rank}: there are {size} ranks.")
+    return Shard(name, batch_size, columns, seed, rank, size)
 
 
 def _numpy(column: Any) -> Any:

@@ -19,8 +19,7 @@ from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.node import processes
-from distdl_jupyter.studies import scaling_study
-from distdl_jupyter.studies.scaling import numbers
+from distdl_jupyter.studies.scaling import numbers, read
 from distdl_jupyter.supervisor.launch import BackgroundCall
 from distdl_jupyter.tracking import settings
 from tests.client import scaled
@@ -142,7 +141,7 @@ def test_what_was_measured_until_an_interrupt_is_kept_and_nothing_is_left_runnin
     with pytest.raises(KeyboardInterrupt, match=r"run distdl_jupyter.scaling\('.{5}'\).resume\(\)"):
         scale(scaled.sleeps, [1, 2], (0.02,), backends="torch", seconds=1)
     assert {job.state for job in jobs()} == {State.CANCELED}
-    found = scaling_study.find(over=True)
+    found = read(over=True)
     assert (found.facts.state, found.facts.size) == (State.CANCELED, 2)
     assert found.points[0].processes == 1
 
@@ -174,7 +173,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
         driver.wait()
     cut, *measured = [job.wait(30) for job in jobs()]
     assert (cut.state, cut.view().reason) == (State.CANCELED, "The process that measured it has ended.")
-    found = scaling_study.find(over=True)
+    found = read(over=True)
     assert (found.facts.state, found.facts.done, found.points[0].processes) == (State.CANCELED, 1, 1)
     assert len(jobs()) == found.facts.runs == 1 + len(measured)
     assert [row.group.value is None for row in client.rows()] == [True, *[False] * len(measured)]

@@ -8,7 +8,7 @@ import pytest
 from distdl_jupyter.core.scaling import LEAST_STEPS, WARM_UP, Point, Run, Scaling, measured, point
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTime, StepTimes, Straggler
-from distdl_jupyter.views.scaling import Facts, ScalingShown, displayable
+from distdl_jupyter.views.scaling import Facts, ScalingView
 
 BATCH = 32.0
 
@@ -55,7 +55,7 @@ def test_runs_that_differ_have_the_error_of_their_difference():
 
 
 def test_it_is_shown_as_text_html_table_and_figure():
-    shown = displayable(Scaling("train", [made(n, waiting=0.02 * (n > 1)) for n in (1, 2, 4)]))
+    shown = ScalingView("train", [made(n, waiting=0.02 * (n > 1)) for n in (1, 2, 4)])
     lines = str(shown).splitlines()
     assert lines[0].startswith("4 processes reach 65 % of ideal. 20.0 of 63.0 ms per step are spent waiting for other")
     assert len(lines) == 1 + 1 + 3 + 1
@@ -67,8 +67,8 @@ def test_it_is_shown_as_text_html_table_and_figure():
 
 
 def test_names_are_text():
-    assert "<b>" not in displayable(Scaling("train", [made(1), made(2)])).figure.to_json()
-    shown = ScalingShown("<b>", [made(1)])
+    assert "<b>" not in ScalingView("train", [made(1), made(2)]).figure.to_json()
+    shown = ScalingView("<b>", [made(1)])
     shown.facts = Facts(id="20261125-120000-s2cab", state=State.RUNNING, size=3)
     assert "&lt;b&gt;" in shown._repr_html_()
 
@@ -77,7 +77,7 @@ def test_names_are_text():
 def test_more_than_the_ideal_rate_is_not_comparable_and_no_result(ratio):
     """One process that shares the machine with another program is slower than each of two later."""
     slow = made(1)
-    shown = displayable(Scaling("train", [slow, made(2, rate=2 * ratio * slow.rate, own=0.041 / ratio)]))
+    shown = ScalingView("train", [slow, made(2, rate=2 * ratio * slow.rate, own=0.041 / ratio)])
     assert shown.efficiency(shown.points[1]) is None
     assert shown.table.efficiency.isna().tolist() == [False, True]
     assert [bool(why) for why in shown.table.not_comparable] == [False, True]
@@ -88,7 +88,7 @@ def test_more_than_the_ideal_rate_is_not_comparable_and_no_result(ratio):
 
 
 def test_a_different_batch_is_named_as_the_reason():
-    shown = displayable(Scaling("train", [made(1, batch=64), made(2, batch=32, rate=8000.0)]))
+    shown = ScalingView("train", [made(1, batch=64), made(2, batch=32, rate=8000.0)])
     assert "The batch of a process differs: 64 with 1 process, 32 with 2 processes." in str(shown)
 
 
@@ -99,7 +99,7 @@ def test_up_to_a_tenth_above_the_ideal_rate_is_a_result():
 
 
 def test_the_rank_that_the_others_wait_for_is_named():
-    shown = ScalingShown("train", [made(1), made(4, waiting=0.019)])
+    shown = ScalingView("train", [made(1), made(4, waiting=0.019)])
     shown.facts = Facts(id="20261125-120000-s2cab", state=State.COMPLETED, target="local", done=2, size=2, runs=4,
                         seconds=40, processes=(1, 4), backends=("torch",),
                         stragglers={("torch", 4): Straggler(3, "gpu2", "data", 0.019, 30.0)})  # fmt: skip
@@ -113,19 +113,19 @@ def test_the_rank_that_the_others_wait_for_is_named():
 
 
 def test_own_work_that_grows_is_told_from_communication():
-    (shown,) = displayable(Scaling("digits", [made(1), made(2, own=0.08)])).sentences
+    (shown,) = ScalingView("digits", [made(1), made(2, own=0.08)]).sentences
     assert "39.0 of 82.0 ms per step are additional computation compared with 1 process" in shown
-    (shown,) = displayable(Scaling("digits", [made(1), made(2, communication=0.02)])).sentences
+    (shown,) = ScalingView("digits", [made(1), made(2, communication=0.02)]).sentences
     assert shown.endswith("20.0 of 61.0 ms per step are spent on communication.")
 
 
 def test_a_batch_that_all_share_is_strong_scaling():
-    assert displayable(Scaling("digits", [made(1), *(made(n, batch=32 / n) for n in (2, 4))])).mode == "strong"
-    assert displayable(Scaling("digits", [made(1)])).mode == ""
+    assert ScalingView("digits", [made(1), *(made(n, batch=32 / n) for n in (2, 4))]).mode == "strong"
+    assert ScalingView("digits", [made(1)]).mode == ""
 
 
 def test_a_study_is_shown_before_it_has_measured_anything():
-    shown = ScalingShown("digits", [])
+    shown = ScalingView("digits", [])
     shown.facts = Facts(id="20261125-120000-s2cab", state=State.RUNNING, size=3, runs=1, seconds=5)
     assert "0 of 3 measured, 1 short run, 5 s" in str(shown)
     assert "No measurements yet." in shown._repr_html_()

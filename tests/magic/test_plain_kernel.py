@@ -41,7 +41,7 @@ def test_a_sweep_shows_itself_without_the_extension(plain_kernel):
         "def train(lr):\n    from distdl_jupyter import log\n    log(step=0, loss=lr)\n"
         "found = sweep(train, {'lr': [0.1]}, sampler='grid').wait()"
     )
-    shown = plain_kernel.ok("sweep()").shown[0]
+    shown = plain_kernel.ok("sweep()").value
     assert shown[SWEEP_MIME]["id"]
     assert "0.1" in shown["text/html"]
     wait_for(lambda: all(job.state.ended for job in jobs()))

@@ -43,7 +43,7 @@ RESULTS = {
     "notifications()": "tracking.messages:Notifications",
     "prune()": "jobs.retention:Pruned",
     "queue()": "jobs.job_queue:Queue",
-    "scale()": "views.scaling:ScalingShown",
+    "scale()": "studies.scaling:ScalingStudy",
     "shard()": "worker.shard:Shard",
     "sweep()": "studies.sweeps:Sweep",
     "sweep().best": "studies.sweep_study:SweepTrial",

@@ -100,7 +100,7 @@ def test_an_address_is_set_tested_and_deleted_and_never_shown(endpoint, capsys, 
     assert cli.main(["notify", "--set", "--for", "failure", "--test"]) == 0
     assert capsys.readouterr().out == "Messages are sent to json, for failure.\nTest message sent.\n"
     assert json.loads(endpoint.posts[0][2])["message"] == messages.HELLO.text
-    assert repr(notifications()) == "Notifications(service='json', notify='failure', hint='')"
+    assert repr(notifications()) == "Notifications(service='json', notify='failure')"
     endpoint.close()
     assert cli.main(["notify", "--test"]) == 2
     assert "secret-path" not in capsys.readouterr().err
@@ -119,24 +119,9 @@ def test_settings_are_checked_stored_privately_and_shown_without_the_address(end
     assert settings.read().notify == "failure,rule", "one setting does not change the others"
     for changes in ({"address": "file:///etc/passwd"}, {"notify": "everything"}, {"webhook": "https://x.example"}):
         with pytest.raises(InvalidSpec):
-            settings.change(**changes)
+            messages.configure(**changes)
     assert settings.read().address == address(endpoint)
     assert not settings.change(address="").address
-
-
-def test_a_webhook_of_an_earlier_version_is_reported_by_jobs_and_commands(endpoint, capsys):
-    settings.file().parent.mkdir(parents=True)
-    settings.file().write_text('{"webhook": "https://hook.example/secret-path", "notify": "end"}')
-    assert cli.main(["notify"]) == 0
-    assert capsys.readouterr().out == f"{messages.OUTDATED}\n"
-    job = submit(int, distributed_backend="plain")
-    job.wait(60)
-    assert [note["text"] for note in job.view().notes if note["code"] == "message-address-outdated"] == [
-        messages.OUTDATED
-    ]
-    notifications(address(endpoint))
-    assert (notifications().hint, notifications().notify) == ("", "end")
-    assert "hook.example" not in settings.file().read_text()
 
 
 def noisy():

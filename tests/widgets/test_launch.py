@@ -9,9 +9,9 @@ import ipywidgets
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.views.sweep import SWEEP_MIME
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.launch import Launcher, launcher
-from distdl_jupyter.widgets.sweep import SWEEP_MIME
 from tests.client import swept
 from tests.conftest import wait_for
 

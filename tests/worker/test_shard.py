@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from distdl_jupyter import shard
-from tests.worker import ranks
 
 SCHEMA = pa.schema({"id": pa.int64(), "pair": pa.list_(pa.float64()), "text": pa.string(),
                     "some": pa.list_(pa.int64()), "lacks": pa.int64()})  # fmt: skip
@@ -91,16 +90,6 @@ def test_data_loader_gives_each_row_once_as_tensors(table, workers):
     batches = list(DataLoader(data, batch_size=None, num_workers=workers))
     assert [row for batch in batches for row in batch["id"].tolist()] == list(range(43))
     assert batches[0]["pair"].shape == (4, 2)
-
-
-def test_rank_reports_its_rows_when_it_has_read_them_all(table, folder):
-    data = str(table(21))
-    folder.cell("from distdl_jupyter import shard\nfor batch in shard('train', 4):\n    pass\nshard('train', 4)[0]")
-    for rank, ended in enumerate(ranks.run_all(folder, 2, DISTDL_DATA_TRAIN=data)):
-        assert ended.code == 0, ended.err
-        (report,) = ended.of("shard")
-        found = [report[name] for name in ("source", "first", "rows", "total", "steps", "size")]
-        assert found == ["train", rank * 10, 10 + rank, 21, 3, 2]
 
 
 def test_what_cannot_be_read_is_refused_with_the_remedy(table, tmp_path, monkeypatch):

@@ -1,0 +1,202 @@
+"""Requests to a job's ranks, and waiting for the answers: what ``Job.stacks`` and ``Job.profile`` do.
+
+Each reads the job's folder and writes one request into it; the supervisor does the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from distdl_jupyter.core import profiles, stacks
+from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
+from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.supervisor import control
+from distdl_jupyter.views import profile as profile_view
+from distdl_jupyter.views import stacks as stacks_view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.core.view import JobView
+
+T = TypeVar("T")
+
+#: Seconds between two polls for an answer.
+_POLL = 0.05
+
+
+def _wait(answer: Callable[[], T | None], timeout: float, late: str) -> T:
+    until = time.monotonic() + timeout
+    while (found := answer()) is None:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{late} within {timeout:g} s. The job keeps running.")
+        time.sleep(_POLL)
+    return found
+
+
+def _nothing_saved(folder: JobFolder, numbers: Sequence[int], what: str, number: int | None) -> tuple[str, str]:
+    """Return message and hint for stacks or a profile that are not saved."""
+    which = f"has no {what}" if number is None else f"has no {what} {number}"
+    return f"Job {folder.id} {which}.", f"Use one of: {', '.join(map(str, numbers))}." if numbers else ""
+
+
+# stacks -----------------------------------------------------------------------------------------
+
+
+def ask_stacks(folder: JobFolder, view: JobView) -> None:
+    """Write the request. Raises JobNotRunning when no rank is running."""
+    _check_can_answer(folder, view)
+    control.request(folder.control, "stacks")
+
+
+def _check_can_answer(folder: JobFolder, view: JobView) -> None:
+    if view.state.ended:
+        reason = f"has ended ({view.state.value})"
+    elif any(rank.is_running for rank in view.ranks):
+        return
+    elif any(rank.status == "ended" for rank in view.ranks):
+        reason = "is ending, and none of its ranks is running"
+    else:
+        reason = f"is {view.state.value}, and none of its ranks has started"
+    if view.stacks:
+        hint = f"{plural(len(view.stacks), 'earlier one')} can be read with job.stacks(kept=True)"
+    else:
+        hint = "Capture stack traces while its ranks are running." if view.state.ended else ""
+    text = f"Job {folder.id} {reason}, so it has no stack traces to capture."
+    raise JobNotRunning(text, code="stacks-not-running", hint=hint)
+
+
+def saved_stacks(folder: JobFolder, number: int | None = None) -> stacks_view.StacksShown:
+    """Return saved stacks, the newest by default. Raises JobNotRunning when there are none."""
+    saved = stacks.read(folder, number)
+    if saved is None:
+        text, hint = _nothing_saved(folder, stacks.numbers(folder), "stack traces", number)
+        hint = hint or "Capture them while its ranks are running."
+        raise JobNotRunning(text, code="stacks-not-found", hint=hint)
+    return stacks_view.displayable(saved)
+
+
+def take_stacks(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> stacks_view.StacksShown:
+    """Ask, wait and return the answer; of an ended job return the last saved one.
+
+    Raises JobNotRunning when no rank is running and none are saved, or when all end meanwhile; TimeoutError.
+    """
+    view = look()
+    if view.state.ended and stacks.numbers(folder):
+        return saved_stacks(folder)
+    before = max((taken.number for taken in view.stacks), default=0)
+    ask_stacks(folder, view)
+
+    def answer() -> stacks.Taken | None:
+        view = look()
+        new = next((taken.number for taken in view.stacks if taken.number > before), None)
+        saved = None if new is None else stacks.read(folder, new)
+        if saved is None:
+            _check_can_answer(folder, view)
+        return saved
+
+    return stacks_view.displayable(_wait(answer, timeout, f"The ranks of job {folder.id} did not respond"))
+
+
+# profile ----------------------------------------------------------------------------------------
+
+
+def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | None) -> None:
+    """Write the request.
+
+    Raises InvalidSpec for an invalid number of steps or an unknown rank, JobNotRunning when no rank can record or a
+    profile is being recorded.
+    """
+    if type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
+        raise InvalidSpec(
+            f"steps must be an integer from 1 to {profiles.MOST_STEPS}, not {steps!r}.",
+            code="profile-steps-invalid",
+            field="steps",
+        )
+    if ranks is not None:
+        ranks = sorted(set(_checked(ranks, view.process_count)))
+    if reason := _cannot_record(view, ranks):
+        hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(kept=True)"
+        raise JobNotRunning(
+            f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
+        )
+    control.request(folder.control, "profile", steps=steps, ranks=ranks)
+
+
+def _checked(ranks: Sequence[int], size: int) -> Sequence[int]:
+    if isinstance(ranks, int):
+        raise InvalidSpec(
+            f"ranks must be a list, not {ranks}.",
+            code="profile-ranks-not-a-list",
+            field="ranks",
+            hint=f"Example: [{ranks}].",
+        )
+    if not ranks:
+        raise InvalidSpec("ranks must name at least one rank.", code="profile-ranks-empty", field="ranks")
+    for rank in ranks:
+        if type(rank) is not int or not 0 <= rank < size:
+            raise InvalidSpec(
+                f"Unknown rank {rank!r}. The ranks of the job are 0 to {size - 1}.",
+                code="profile-rank-unknown",
+                field="ranks",
+            )
+    return ranks
+
+
+def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
+    """Return why nothing can be recorded, the end of a sentence; "" when it can."""
+    if view.state.ended:
+        return f"has ended ({view.state.value}), so it has no step to record."
+    if view.compute_target == "azureml":
+        return "runs on Azure ML, which cannot send requests to the ranks."
+    running = {rank.rank for rank in view.ranks if rank.is_running}
+    if not running or (ranks is not None and not running.intersection(ranks)):
+        which = ranks_in_words(list(ranks)) if ranks is not None else "none of its ranks"
+        return f"is {view.state.value} and {which} {'does not run' if ranks is not None else 'runs'}."
+    if any(not profile.ended for profile in view.profiles):
+        return "is already recording a profile."
+    return ""
+
+
+def saved_profile(folder: JobFolder, number: int | None = None) -> profile_view.ProfileShown:
+    """Return a saved profile, the newest by default. Raises JobNotRunning when there is none."""
+    saved = profiles.read(folder, number)
+    if saved is None:
+        text, hint = _nothing_saved(folder, profiles.numbers(folder), "profile", number)
+        raise JobNotRunning(text, code="profile-not-found", hint=hint or "Record one while it trains.")
+    return profile_view.displayable(saved)
+
+
+def take_profile(
+    folder: JobFolder, look: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
+) -> profile_view.ProfileShown:
+    """Ask, wait and return the profile; of an ended job return the last saved one.
+
+    Raises what ``ask_profile`` does, JobNotRunning with the reason when nothing could be recorded, TimeoutError.
+    """
+    view = look()
+    if view.state.ended and profiles.numbers(folder):
+        return saved_profile(folder)
+    before = max((profile.number for profile in view.profiles), default=0)
+    ask_profile(folder, view, steps, ranks)
+
+    def answer() -> profiles.Profile | None:
+        view = look()
+        new = next((profile for profile in view.profiles if profile.number > before), None)
+        if new is not None and new.ended:
+            saved = profiles.read(folder, new.number) if new.status == "done" else None
+            if saved is None:
+                text = f"No profile of job {folder.id} was recorded. {new.why}".rstrip()
+                raise JobNotRunning(text, code="profile-empty")
+            return saved
+        if view.state.ended:
+            raise JobNotRunning(
+                f"Job {folder.id} has ended ({view.state.value}) before the steps were recorded.",
+                code="profile-job-ended",
+            )
+        return None
+
+    return profile_view.displayable(_wait(answer, timeout, f"The steps of job {folder.id} were not recorded"))
