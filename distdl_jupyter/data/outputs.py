@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,7 @@ from distdl_jupyter.data import sources
 from distdl_jupyter.data.sources import translated
 
 if TYPE_CHECKING:
-    from azure.storage.blob import ContainerClient
+    from azure.storage.blob import BlobProperties, ContainerClient
 
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.core.spec import JobSpec
@@ -35,22 +36,15 @@ LOG = "log.txt"
 
 
 class Stopped(Exception):
-    """Somebody asked the delivery to end."""
+    """The delivery was stopped."""
 
 
 class Delivered(NamedTuple):
-    """What arrived: files and bytes that were sent, files that were there already, and a warning for the user or ""."""
+    """What arrived: files and bytes that were sent, and files that were there already."""
 
     files: int
     bytes: int
     there: int
-    warning: str = ""
-
-
-class _Known(NamedTuple):
-    size: int
-    md5: bytes
-    etag: str
 
 
 def target(spec: JobSpec) -> BlobPlace:
@@ -75,15 +69,16 @@ def deliver(
     """
     place = target(spec)
     account = sources.account(place.account)
-    with translated(url(spec), writing=True), closing(account.client):
-        container = account.client.get_container_client(place.container)
+    with translated(url(spec), writing=True), closing(account):
+        container = account.get_container_client(place.container)
         with NamedTemporaryFile() as log, ThreadPoolExecutor(_FILES) as pool:
             files = {path.relative_to(folder.path).as_posix(): path for path in _files(folder)}
             if with_log:
                 log.writelines(_log(folder))
                 log.flush()
                 files[LOG] = Path(log.name)
-            known = _known(container, f"{place.prefix}/") if files else {}
+            blobs = container.list_blobs(name_starts_with=f"{place.prefix}/") if files else ()
+            known = {blob.name: blob for blob in blobs}
             names = {f"{place.prefix}/{name}": path for name, path in files.items()}
             work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in names.items()]
             try:
@@ -91,11 +86,11 @@ def deliver(
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     sent = [size for size in sizes if size is not None]
-    return Delivered(len(sent), sum(sent), len(sizes) - len(sent), account.warning)
+    return Delivered(len(sent), sum(sent), len(sizes) - len(sent))
 
 
 def _files(folder: JobFolder) -> Iterator[Path]:
-    """Yield the regular files; a link that leads out of the job's folder is none of its own."""
+    """Yield the regular files; a link that leads out of the job's folder is left out."""
     root = folder.path.resolve()
     for name in _FOLDERS:
         for path in sorted((folder.path / name).rglob("*")):
@@ -103,66 +98,44 @@ def _files(folder: JobFolder) -> Iterator[Path]:
                 yield path
 
 
-def _known(container: ContainerClient, prefix: str) -> dict[str, _Known]:
-    return {
-        blob.name: _Known(int(blob.size), bytes(blob.content_settings.content_md5 or b""), str(blob.etag))
-        for blob in container.list_blobs(name_starts_with=prefix)
-    }
-
-
 def _send(
-    container: ContainerClient, name: str, path: Path, known: _Known | None, stopped: Callable[[], bool]
+    container: ContainerClient, name: str, path: Path, known: BlobProperties | None, stopped: Callable[[], bool]
 ) -> int | None:
     """Send one file and return its bytes, None when the same is there."""
     from azure.core import MatchConditions
     from azure.storage.blob import ContentSettings
 
-    size, md5 = path.stat().st_size, _md5(path, stopped)
-    if known is not None and (known.size, known.md5) == (size, md5):
-        return None
-    condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
-    if known is not None:
-        condition = {"etag": known.etag, "match_condition": MatchConditions.IfNotModified, "overwrite": True}
-    with path.open("rb") as file:
-        container.get_blob_client(name).upload_blob(
-            _Heeding(file, stopped), length=size, max_concurrency=_PARTS,
-            content_settings=ContentSettings(content_md5=bytearray(md5)), **condition,
-        )  # fmt: skip
-    return size
-
-
-def _md5(path: Path, stopped: Callable[[], bool]) -> bytes:
-    found = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        heeding = _Heeding(file, stopped)
-        while content := heeding.read(2**20):
-            found.update(content)
-    return found.digest()
-
-
-class _Heeding:
-    """A file that is read until somebody wants the delivery to end."""
-
-    def __init__(self, file: Any, stopped: Callable[[], bool]) -> None:
-        self._file = file
-        self._stopped = stopped
-
-    def read(self, size: int = -1) -> bytes:
-        if self._stopped():
+    def raise_if_stopped(*_: int | None) -> None:
+        if stopped():
             raise Stopped
-        return bytes(self._file.read(size))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+    raise_if_stopped()
+    with path.open("rb") as file:
+        size, md5 = path.stat().st_size, hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).digest()
+        condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
+        if known is not None:
+            if (known.size, bytes(known.content_settings.content_md5 or b"")) == (size, md5):
+                return None
+            condition = {"etag": known.etag, "match_condition": MatchConditions.IfNotModified, "overwrite": True}
+        file.seek(0)
+        container.get_blob_client(name).upload_blob(
+            file,
+            length=size,
+            max_concurrency=_PARTS,
+            content_settings=ContentSettings(content_md5=bytearray(md5)),
+            progress_hook=raise_if_stopped,
+            **condition,
+        )
+    return size
 
 
 def _log(folder: JobFolder) -> Iterator[bytes]:
     """Yield the log as text, some megabytes at a time; the same events give the same bytes."""
-    for found, _ in batches(folder.log):
-        yield "".join(_line(line) for line in lines_of(found)).encode()
+    for events, _ in batches(folder.log):
+        yield "".join(_line(line) for line in lines_of(events)).encode()
 
 
 def _line(line: LogLine) -> str:
-    who = "job" if line.rank is None else str(line.rank)
-    when = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
-    return f"{when} [{who}] {line.text}\n"
+    rank = "job" if line.rank is None else str(line.rank)
+    time = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
+    return f"{time} [{rank}] {line.text}\n"

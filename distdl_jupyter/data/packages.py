@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -19,8 +20,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,50 +45,43 @@ _PATH_FILE = "distdl-base.pth"
 class Wanted:
     """What a job asks for; ``modules`` must be there at the end, ``variables`` are settings of the installers."""
 
-    pip: tuple[str, ...] = ()
-    conda: tuple[str, ...] = ()
+    pip: Sequence[str] = ()
+    conda: Sequence[str] = ()
     requirements: str = ""
-    modules: tuple[str, ...] = ()
-    variables: Mapping[str, str] | None = None
+    modules: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
         """Return what is asked for, in an order of its own."""
         return {"pip": sorted(self.pip), "conda": sorted(self.conda), "requirements": self.requirements}
 
-    def digest(self) -> str:
-        """Return what names the environment: its interpreter and what is asked for."""
+    def folder(self, cache: Cache) -> Path:
+        """Return the folder of the environment with this interpreter and this content."""
         content = [sys.version, sys.prefix, self.content()]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
-
-
-def wanted(document: Mapping[str, Any]) -> Wanted:
-    """Return what an order asks for."""
-    texts = {name: tuple(str(one) for one in document.get(name) or ()) for name in ("pip", "conda", "modules")}
-    variables = {str(name): str(value) for name, value in (document.get("variables") or {}).items()}
-    return Wanted(**texts, requirements=str(document.get("requirements") or ""), variables=variables)
+        return cache.base / "environments" / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
 
 
 def of_job(options: Any) -> Wanted:
     """Return what a job's options ask for."""
-    return Wanted(tuple(options.pip_packages), tuple(options.conda_packages), options.requirements)
+    return Wanted(options.pip_packages, options.conda_packages, options.requirements)
 
 
 def ready(asked: Wanted, base: str = "") -> str:
     """Return the Python of an environment that is there already, "" for none, or where nothing is asked for."""
     if not any(asked.content().values()):
         return ""
-    folder = _folder(Cache(base), asked)
+    folder = asked.folder(Cache(base))
     return _python(folder) if (folder / _READY).is_file() and permissions.is_own(folder) else ""
 
 
 def missing(spec: Any) -> Wanted | None:
     """Return what a job asks for, None where that is nothing or its own Python was made with it."""
     asked = of_job(spec)
-    if not (asked.pip or asked.conda or asked.requirements):
+    content = asked.content()
+    if not any(content.values()):
         return None
     with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
         made = json.loads((Path(spec.python).parents[1] / _READY).read_text(encoding="utf-8"))
-        content = asked.content()
         if all(made[name] == content[name] for name in content):
             return None
     return asked
@@ -100,26 +94,20 @@ class Environment:
         self._asked = asked
         self._cache = Cache(base)
         self._show = show
-        self._folder = _folder(self._cache, asked)
+        self._folder = asked.folder(self._cache)
 
     def make(self) -> str:
         """Return the environment's Python; it is there already, or is made now."""
         self._cache.prepare()
         permissions.own(self._folder.parent)
-        with self._alone():
-            if not (found := ready(self._asked, str(self._cache.base))):
-                self._show(0, 1, 0)
-                found = self._made()
-            self._require_modules(found)
-        self._show(1, 1, 1)
-        return found
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lock of this content; the kernel lets go of it with the process."""
         with self._folder.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            if not (python := ready(self._asked, str(self._cache.base))):
+                self._show(0, 1, 0)
+                python = self._made()
+            self._require_modules(python)
+        self._show(1, 1, 1)
+        return python
 
     def _made(self) -> str:
         if self._folder.exists():  # a half that broke off: this name under this folder is only given here
@@ -128,12 +116,12 @@ class Environment:
         self._folder.mkdir(mode=0o700)
         python = _python(self._folder)
         if self._asked.conda:
-            self._run(_conda_words(self._folder, self._asked.conda), "conda")
+            self._run(_conda_command(self._folder, self._asked.conda), "conda")
         else:
             self._run([sys.executable, "-m", "venv", "--without-pip", str(self._folder)], "venv")
         self._see_base(python)
         if self._asked.pip or self._asked.requirements:
-            self._run(self._pip_words(python), "pip")
+            self._run(self._pip_command(python), "pip")
         content = {"made": time.time(), **self._asked.content()}
         part = self._folder / f".{_READY}"
         part.write_text(json.dumps(content), encoding="utf-8")
@@ -144,11 +132,12 @@ class Environment:
         """Let the environment see what this interpreter sees, behind its own."""
         asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
         own = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, check=False).stdout.strip()
-        paths = [path for path in (*site.getsitepackages(), *_user_site()) if Path(path).is_dir()]
+        user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        paths = [path for path in (*site.getsitepackages(), *user) if Path(path).is_dir()]
         lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
         (Path(own) / _PATH_FILE).write_text(lines, encoding="utf-8")
 
-    def _pip_words(self, python: str) -> list[str]:
+    def _pip_command(self, python: str) -> list[str]:
         """Write down what is asked for, as command lines can be read by others, and return pip's command line."""
         files = []
         if self._asked.pip:
@@ -157,29 +146,35 @@ class Environment:
         if self._asked.requirements:
             files.append(self._folder / ("pylock.toml" if is_lock(self._asked.requirements) else "requirements.txt"))
             files[-1].write_text(self._asked.requirements, encoding="utf-8")
-        pip = [sys.executable, "-m", "pip", "--python", python, "--no-input", "--disable-pip-version-check", "install",
-               "--progress-bar", "raw", "--no-warn-script-location"]  # fmt: skip
+        options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "raw", "--no-warn-script-location"]
+        pip = [sys.executable, "-m", "pip", "--python", python, "install", *options]
         if not _has_pip():
             if not (uv := _program("uv")):
-                raise Failure(f"{sys.executable} has no pip, and uv is not on the PATH.",
-                              f"Install pip: {sys.executable} -m ensurepip", NAME)  # fmt: skip
+                text = f"{sys.executable} has no pip, and uv is not on the PATH."
+                raise Failure(text, f"Install pip: {sys.executable} -m ensurepip", NAME)
             pip = [uv, "pip", "install", "--python", python]
         return [*pip, *(word for file in files for word in ("-r", str(file)))]
 
     def _run(self, words: Sequence[str], what: str) -> None:
         """Run an installer and follow what it says. Raises Failure."""
-        environment = {**os.environ, **(self._asked.variables or {})}
+        environment = {**os.environ, **self._asked.variables}
         try:
-            process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
+            process = subprocess.Popen(
+                words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
         except OSError as error:
             raise Failure(f"Cannot start {words[0]} ({error.strerror}).", source=NAME) from None
         with process:
             assert process.stdout is not None
             last = self._follow(process.stdout)
         if code := process.returncode:
-            raise Failure(f"{what} ended with {code}: {_own_words(last)}", "Correct the packages of the job.",
-                          NAME)  # fmt: skip
+            raise Failure(f"{what} ended with {code}: {_errors_of(last)}", "Correct the packages of the job.", NAME)
 
     def _follow(self, output: IO[str]) -> list[str]:
         """Count what comes, and return the last lines."""
@@ -205,26 +200,18 @@ class Environment:
                 f"Cannot use the Python of the job's environment: {last}", f"Remove the folder {self._folder}.", NAME
             )
         if missing := found.stdout.split():
-            raise Failure(f"{missing[0]} is neither in the job's packages nor installed for {sys.executable}.",
-                          f"Add {missing[0]} to pip_packages, or install it: {sys.executable} -m pip install "
-                          f"{missing[0]}", NAME)  # fmt: skip
-
-
-def _folder(cache: Cache, asked: Wanted) -> Path:
-    return cache.base / "environments" / asked.digest()
+            raise Failure(
+                f"{missing[0]} is neither in the job's packages nor installed for {sys.executable}.",
+                f"Add {missing[0]} to pip_packages, or install it: {sys.executable} -m pip install {missing[0]}",
+                NAME,
+            )
 
 
 def _python(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
-def _user_site() -> list[str]:
-    return [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-
-
 def _has_pip() -> bool:
-    import importlib.util
-
     return importlib.util.find_spec("pip") is not None
 
 
@@ -240,17 +227,20 @@ def _program(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))
 
 
-def _conda_words(folder: Path, packages: Sequence[str]) -> list[str]:
+def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
     own = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
     program = next((found for name in _CONDAS if (found := _program(name))), own)
     if not program:
-        raise Failure("conda_packages needs conda, mamba or micromamba on the PATH.",
-                      "Install one of them on the node, or move the packages to pip_packages.", NAME)  # fmt: skip
+        raise Failure(
+            "conda_packages needs conda, mamba or micromamba on the PATH.",
+            "Install one of them on the node, or move the packages to pip_packages.",
+            NAME,
+        )
     python = f"python={sys.version_info.major}.{sys.version_info.minor}"
     return [program, "create", "--yes", "--prefix", str(folder), python, *packages]
 
 
-def _own_words(lines: Sequence[str]) -> str:
+def _errors_of(lines: Sequence[str]) -> str:
     """Return what an installer says of its failure, without passwords."""
     said = [line for line in lines if line.strip()]
     errors = [number for number, line in enumerate(said) if _OWN_ERROR.match(line)]

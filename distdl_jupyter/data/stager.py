@@ -113,9 +113,11 @@ def parse_order(document: Any) -> Order:
     """Return the order in JSON data. Raises Failure where it is invalid."""
     try:
         check_job(document["job"])
-        sources = [Source(**{**source, "items": [Item(*item) for item in source.get("items", ())]})
-                   for source in document["sources"]]  # fmt: skip
-        wanted = packages.wanted(document["packages"]) if document.get("packages") else None
+        sources = [
+            Source(**{**source, "items": [Item(*item) for item in source.get("items", ())]})
+            for source in document["sources"]
+        ]
+        wanted = packages.Wanted(**document["packages"]) if document.get("packages") else None
         return Order(**{**document, "sources": sources, "packages": wanted})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Failure(f"The staging order is invalid ({type(error).__name__}: {error}).") from None
@@ -228,41 +230,6 @@ class StdioChannel:
             os._exit(_ALONE)
 
 
-@dataclass
-class Count:
-    """Bytes and files of one source: how many are here, of how many, and how many bytes the disk had."""
-
-    total: int
-    of: int
-    done: int = 0
-    cached: int = 0
-    files: int = 0
-
-
-class Progress:
-    """The counts of all sources, added to by all threads."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, Count] = {}
-        self._sent: dict[str, dict[str, Any]] = {}
-        self._lock = threading.Lock()
-
-    def add(self, source: str, done: int, *, cached: int = 0, files: int = 0) -> None:
-        """Add to the counts of a source."""
-        with self._lock:
-            count = self.counts[source]
-            count.done, count.cached, count.files = count.done + done, count.cached + cached, count.files + files
-
-    def changes(self) -> list[dict[str, Any]]:
-        """Return a message for each source that has changed since the last call."""
-        with self._lock:
-            messages = {name: {"type": "progress", "source": name, **vars(count)}
-                        for name, count in self.counts.items()}  # fmt: skip
-        changed = [message for name, message in messages.items() if self._sent.get(name) != message]
-        self._sent = messages
-        return changed
-
-
 # the run --------------------------------------------------------------------------------------------
 
 
@@ -283,7 +250,10 @@ class Stager:
         self._order = order
         self._channel = channel
         self._cache = Cache(order.base)
-        self._progress = Progress()
+        #: By source: bytes and files that are here, of how many, and how many bytes the disk had.
+        self._counts: dict[str, dict[str, int]] = {}
+        self._reported: dict[str, dict[str, int]] = {}
+        self._counting = threading.Lock()
         self._noted: set[tuple[str, str]] = set()
         self._clearing = threading.Lock()
         #: Threads that fetch files wait for those that read their ranges.
@@ -293,8 +263,11 @@ class Stager:
     def run(self) -> None:
         """Copy everything here and send where it is."""
         started = time.monotonic()
-        paths = {source.variable: data_cache.check_path(source.name, source.path, source.fingerprint)
-                 for source in self._order.sources if source.kind == "path"}  # fmt: skip
+        paths = {
+            source.variable: data_cache.check_path(source.name, source.path, source.fingerprint)
+            for source in self._order.sources
+            if source.kind == "path"
+        }
         stored = [source for source in self._order.sources if source.kind != "path"]
         try:
             if stored:
@@ -308,23 +281,30 @@ class Stager:
         if self._order.packages:
             python = packages.Environment(self._order.packages, self._order.base, self._show_packages).make()
         self._send_progress()
-        counts = self._progress.counts.values()
-        cached = sum(count.cached for count in counts)
-        self._channel.send({"type": "staged", "paths": paths, "python": python, "cached": cached,
-                            "bytes": sum(count.done for count in counts) - cached,
-                            "seconds": round(time.monotonic() - started, 3)}, last=True)  # fmt: skip
+        done, cached = (sum(count[name] for count in self._counts.values()) for name in ("done", "cached"))
+        seconds = round(time.monotonic() - started, 3)
+        self._channel.send(
+            {
+                "type": "staged",
+                "paths": paths,
+                "python": python,
+                "bytes": done - cached,
+                "cached": cached,
+                "seconds": seconds,
+            },
+            last=True,
+        )
 
     def _fetch_all(self, sources: list[Source]) -> dict[str, str]:
         self._cache.prepare()
         self._tree = Tree(self._cache, self._order.job, self._order.node)
         files = [file for source in sources for file in self._files_of(source)]
         missing = [file for file in files if not self._link_cached(file)]
-        over = self._cache.make_room(
-            sum({file.final: file.item.size for file in missing}.values()), self._order.limit_bytes
-        )
-        if over and self._order.limit_bytes is not None:
-            self._note("", "cache-limit", f"The data is {readable(over)} larger than the cache limit. "
-                       "The excess is deleted when the job ends.")  # fmt: skip
+        limit = self._order.limit_bytes
+        over = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), limit)
+        if over and limit is not None:
+            text = f"The data is {readable(over)} larger than the cache limit. The excess is deleted when the job ends."
+            self._note("", "cache-limit", text)
         pending: set[Future[None]] = {self._files.submit(self._fetch, file) for file in missing}
         while pending:
             done, pending = wait(pending, timeout=_REPORT, return_when="FIRST_EXCEPTION")
@@ -341,11 +321,20 @@ class Stager:
             raise Failure(failure.text, failure.remedy, source.name) from None
         for folder in ("", *folders):
             self._tree.folder(source.name, folder)
-        self._progress.counts[source.name] = Count(sum(item.size for item in files.values()), len(files))
-        access = stores.access(source.name, source.kind, source.address, ca=self._order.ca, settings=source.settings,
-                               ask=partial(self._channel.ask, source.name))  # fmt: skip
-        return [File(source, access, item, place, self._cache.path(source.address, item.name, item.version))
-                for place, item in files.items()]  # fmt: skip
+        total = sum(item.size for item in files.values())
+        self._counts[source.name] = {"done": 0, "total": total, "cached": 0, "files": 0, "of": len(files)}
+        access = stores.access(
+            source.name,
+            source.kind,
+            source.address,
+            ca=self._order.ca,
+            settings=source.settings,
+            ask=partial(self._channel.ask, source.name),
+        )
+        return [
+            File(source, access, item, place, self._cache.path(source.address, item.name, item.version))
+            for place, item in files.items()
+        ]
 
     def _link_cached(self, file: File) -> bool:
         """Link to a file that the cache has; return whether it had."""
@@ -355,14 +344,14 @@ class Stager:
             self._tree.add(file.source.name, file.place, file.final, file.final)
         except FileNotFoundError:
             return False  # removed by another program between the two calls
-        self._progress.add(file.source.name, file.item.size, cached=file.item.size, files=1)
+        self._count(file.source.name, done=file.item.size, cached=file.item.size, files=1)
         return True
 
     def _fetch(self, file: File) -> None:
         """Fetch a file, unless another program or source does."""
         name = file.source.name
-        part = Part(file.final, lambda: self._note(
-            name, "elsewhere", "The same data is already being downloaded and will be reused."))  # fmt: skip
+        text = "The same data is already being downloaded and will be reused."
+        part = Part(file.final, lambda: self._note(name, "elsewhere", text))
         if self._link_cached(file):
             part.close()
             return
@@ -372,7 +361,7 @@ class Stager:
         except BaseException:
             part.remove()
             raise
-        self._progress.add(name, 0, files=1)
+        self._count(name, files=1)
 
     def _fill(self, file: File, part: Part) -> None:
         """Fetch the content of a file, again where its checksum is wrong."""
@@ -384,10 +373,10 @@ class Stager:
             list(self._ranges.map(lambda start: self._read(file, part, start, start + step), starts))
             if not item.md5 or base64.b64encode(part.md5()).decode() == item.md5:
                 return
-            self._progress.add(name, -item.size)
+            self._count(name, done=-item.size)
             self._note(name, "damaged", f"{item.name!r} arrived damaged and is downloaded again.")
-        raise Failure(f"{item.name!r} of {name} arrived with a wrong checksum several times.",
-                      "Upload the file again, or correct its Content-MD5.", name)  # fmt: skip
+        text = f"{item.name!r} of {name} arrived with a wrong checksum several times."
+        raise Failure(text, "Upload the file again, or correct its Content-MD5.", name)
 
     def _read(self, file: File, part: Part, start: int, end: int) -> None:
         """Write the bytes of a range to the disk; obstore continues after cuts, throttling and timeouts."""
@@ -400,22 +389,23 @@ class Stager:
             options: Any = stores.condition(file.source.kind, item.version)
             if end - start < item.size:
                 options["range"] = (start, end)
+            answer = obstore.get(store, item.name, options=options)
+            if (stores.version(answer.meta), answer.meta["size"]) != (item.version, item.size):
+                raise stores.StoreError(412, "")  # another version than the one that was listed
             at = start
             try:
-                answer = obstore.get(store, item.name, options=options)
-                _require_same(answer.meta, item)
                 for chunk in answer.stream(min_chunk_size=_CHUNK):
                     self._write(part, at, memoryview(chunk))
                     at += len(chunk)
-                    self._progress.add(name, len(chunk))
+                    self._count(name, done=len(chunk))
             except BaseException:
-                self._progress.add(name, start - at)
+                self._count(name, done=start - at)
                 raise
 
         try:
             file.access.use(read)
         except stores.StoreError as error:
-            raise stores.refusal(name, file.source.address, item.name, error.answer) from None
+            raise stores.refusal(name, file.source.address, item.name, error) from None
 
     def _write(self, part: Part, at: int, content: memoryview) -> None:
         """Write bytes; where the disk is full, remove what no job uses and write them once more."""
@@ -428,13 +418,23 @@ class Stager:
                 self._cache.clear_unused()
             part.write(at, content)
 
+    def _count(self, source: str, **added: int) -> None:
+        """Add to the counts of a source. Any thread."""
+        with self._counting:
+            for name, number in added.items():
+                self._counts[source][name] += number
+
     def _show_packages(self, done: int, total: int, files: int) -> None:
-        self._progress.counts[packages.NAME] = Count(total, 1, done, files=files)
+        self._counts[packages.NAME] = {"done": done, "total": total, "cached": 0, "files": files, "of": 1}
         self._send_progress()
 
     def _send_progress(self) -> None:
-        for message in self._progress.changes():
-            self._channel.send(message)
+        with self._counting:
+            counts = {name: dict(count) for name, count in self._counts.items()}
+        for name, count in counts.items():
+            if self._reported.get(name) != count:
+                self._channel.send({"type": "progress", "source": name, **count})
+        self._reported = counts
 
     def _note(self, source: str, code: str, text: str) -> None:
         """Send a note once for each source."""
@@ -448,14 +448,8 @@ class Stager:
             return Failure(f"Your disk quota for {self._cache.base} is exhausted.", MORE_ROOM)
         if error.errno in _FULL:
             return Failure(f"The disk of {self._cache.base} is full.", f"{MORE_ROOM} Downloaded files are kept.")
-        return Failure(f"Cannot store data in {self._cache.base} ({error.strerror or error}).",
-                       "Use another folder for staged data.")  # fmt: skip
-
-
-def _require_same(meta: Any, item: Item) -> None:
-    """Raise StoreError for another version of an object than the one that was listed."""
-    if (stores.version(meta), meta["size"]) != (item.version, item.size):
-        raise stores.StoreError(stores.CHANGED)
+        text = f"Cannot store data in {self._cache.base} ({error.strerror or error})."
+        return Failure(text, "Use another folder for staged data.")
 
 
 # the program ----------------------------------------------------------------------------------------

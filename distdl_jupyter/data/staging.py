@@ -11,19 +11,21 @@ import re
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.data import packages, sources
+from distdl_jupyter.data import packages, sources, stores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from azure.storage.blob import BlobServiceClient
 
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.data.sources import Account, Manifest
+    from distdl_jupyter.data.sources import Manifest
     from distdl_jupyter.data.stager import Item
 
 #: Files that a node fetches at the same time.
@@ -33,24 +35,15 @@ LIMIT = "DISTDL_DATA_CACHE_BYTES"
 #: Beginnings of the names of variables by which installers of packages are set.
 _INSTALLERS = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
 _NONE: Mapping[str, str] = {}
-#: Seconds between two words about a source on a node.
+#: Seconds between two events about a source on a node.
 _QUIET = 0.5
-#: Files of less than so many bytes, when there are so many of them, cost more in requests than in bytes.
-_SMALL, _MANY = 256 * 1024, 10_000
-
-
-class Write(Protocol):
-    """Writes an event."""
-
-    def __call__(self, type_: str, /, **fields: Any) -> None:
-        """Take a type and its fields."""
 
 
 class _Listed(NamedTuple):
     """``account`` is None for a store that is not Blob."""
 
     manifest: Manifest
-    account: Account | None = None
+    account: BlobServiceClient | None = None
     directory: bool = False
 
 
@@ -62,9 +55,14 @@ class JobStaging:
     """
 
     def __init__(
-        self, spec: JobSpec, write: Write, *, variables: Mapping[str, str] = _NONE, modules: Sequence[str] = (),
+        self,
+        spec: JobSpec,
+        write: Callable[..., None],
+        *,
+        variables: Mapping[str, str] = _NONE,
+        modules: Sequence[str] = (),
         life: timedelta = sources.LIFE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._spec = spec
         self._variables = variables
         self._modules = modules
@@ -77,39 +75,20 @@ class JobStaging:
         self._signing = threading.Lock()
         self._written_at: dict[tuple[int, str], float] = {}
 
-    def prepare(self) -> dict[str, str]:
-        """List every source and try its signature; return texts of warnings, with their codes. Any thread.
-
-        Raises DataUnavailable, NotSignedIn.
-        """
-        warnings: dict[str, str] = {}
+    def prepare(self) -> None:
+        """List every source and try its signature. Any thread. Raises DataUnavailable, NotSignedIn."""
         _limit()  # before anything is listed
         for source in self._sources.values():
-            if source.stored:
-                warnings.update(self._list(source))
+            if source.scheme == "blob":
+                account = sources.account(source.account)
+                manifest = sources.list_blobs(account, source)
+                directory = bool(source.prefix) and not manifest.single and sources.has_directories(account)
+                self._listed[source.name] = _Listed(manifest, account, directory)
+                self._sign(source)
+            elif source.stored:
+                self._listed[source.name] = _Listed(sources.list_store(source))
             else:
                 self._prints[source.name] = sources.expected(source)
-        return warnings
-
-    def _list(self, source: DataSource) -> Iterator[tuple[str, str]]:
-        """List a source; yield the text and the code of each warning."""
-        if source.scheme == "blob":
-            account = sources.account(source.account)
-            found = sources.list_blobs(account, source)
-            directory = bool(source.prefix) and not found.single and sources.has_directories(account)
-            self._listed[source.name] = _Listed(found, account, directory)
-            self._sign(source)
-            if account.warning:
-                yield account.warning, "storage-account"
-        else:
-            found = sources.list_store(source)
-            self._listed[source.name] = _Listed(found)
-        if len(found.items) > _MANY and found.bytes < _SMALL * len(found.items):
-            text = (
-                f"{source.name} has {plural(len(found.items), 'file')} of {size(found.bytes / len(found.items))} on "
-                "average. Pack them into a few hundred archives (tar, TFRecord) for faster transfer and reading."
-            )
-            yield text, "small-files"
 
     @property
     def summary(self) -> str:
@@ -117,9 +96,8 @@ class JobStaging:
         parts = []
         for source in self._sources.values():
             listed = self._listed.get(source.name)
-            what = f"{plural(len(listed.manifest.items), 'file')}, {size(listed.manifest.bytes)}" if listed else place(
-                source)  # fmt: skip
-            parts.append(f"{source.name}: {what}")
+            counts = f"{plural(len(listed.manifest.items), 'file')}, {size(listed.manifest.bytes)}" if listed else ""
+            parts.append(f"{source.name}: {counts or place(source)}")
         return "; ".join(parts)
 
     @property
@@ -137,7 +115,7 @@ class JobStaging:
             "base": base,
             "limit_bytes": _limit(),
             "workers": WORKERS,
-            "ca": sources.trusted() if self._listed else "",
+            "ca": stores.certificates() if self._listed else "",
             "sources": [self._order_of(source, node) for source in self._sources.values()],
             "packages": self._packages(),
         }
@@ -152,14 +130,20 @@ class JobStaging:
         named = {"name": source.name, "variable": source.variable}
         if not source.stored:
             return {**named, "kind": "path", "path": source.path, "fingerprint": self._prints.get(source.name)}
-        found, account, _ = self._listed[source.name]
-        items: tuple[Item, ...] = found.items
+        manifest, account, _ = self._listed[source.name]
+        items: tuple[Item, ...] = manifest.items
         if source.shard:
             items = sources.shard(items, node, self._spec.node_count)
-        prefix = source.prefix if found.single or not source.prefix else f"{source.prefix}/"
-        where = f"{account.endpoint}/{source.container}" if account else sources.address(source)
-        return {**named, "kind": source.scheme, "address": where, "prefix": prefix,
-                "settings": sources.settings(source), "items": [list(item) for item in items]}  # fmt: skip
+        prefix = source.prefix if manifest.single or not source.prefix else f"{source.prefix}/"
+        blob = f"{account.url.rstrip('/')}/{source.container}" if account else ""
+        return {
+            **named,
+            "kind": source.scheme,
+            "address": blob or sources.address(source),
+            "prefix": prefix,
+            "settings": sources.settings(source),
+            "items": [list(item) for item in items],
+        }
 
     def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Take one message of a node's stager; only the answer to ``renew`` may be asked for in another thread."""
@@ -185,12 +169,12 @@ class JobStaging:
 
     def _sign(self, source: DataSource) -> str:
         """Return a signature that was made lately; each node asks, and each key costs a request."""
-        found, account, directory = self._listed[source.name]
+        manifest, account, directory = self._listed[source.name]
         assert account is not None, "signatures are of Blob"
         with self._signing:
             made, sas = self._signed.get(source.name, (0.0, ""))
             if not sas or time.monotonic() - made > self._life.total_seconds() / 4:
-                sas = sources.signature(account, source, blob=found.single, directory=directory, life=self._life)
+                sas = sources.signature(account, source, blob=manifest.single, directory=directory, life=self._life)
                 self._signed[source.name] = (time.monotonic(), sas)
             return sas
 
@@ -210,21 +194,22 @@ class JobStaging:
         fetched, cached, seconds = (float(message.get(name) or 0) for name in ("bytes", "cached", "seconds"))
         parts = [f"{size(fetched)} fetched"] + ([f"{size(cached)} from the cache"] if cached else [])
         if message.get("python"):
-            self._write(
-                "log", rank=None, stream="sys", text=f"Packages on {host}: {message['python']}, {seconds:.1f} s"
-            )
+            self._log(f"Packages on {host}: {message['python']}, {seconds:.1f} s")
         if self._listed:
-            self._write("log", rank=None, stream="sys", text=f"Data on {host}: {', '.join(parts)}, {seconds:.1f} s")
+            self._log(f"Data on {host}: {', '.join(parts)}, {seconds:.1f} s")
+
+    def _log(self, text: str) -> None:
+        self._write("log", rank=None, stream="sys", text=text)
 
 
 def _limit() -> int | None:
     """Return how many bytes the cache of a node may hold, None for the default. Raises DataUnavailable."""
-    given = os.environ.get(LIMIT, "").strip()
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", given)
-    if given and not found:
+    value = os.environ.get(LIMIT, "").strip()
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", value)
+    if value and not match:
         raise DataUnavailable(
-            f"{LIMIT} is {given!r}, but must be a number of bytes.",
+            f"{LIMIT} is {value!r}, but must be a number of bytes.",
             code="data-cache-limit-invalid",
             hint="Set it to 50000000000 or 50 GB, or unset it.",
         )
-    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")) if found else None
+    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " ")) if match else None

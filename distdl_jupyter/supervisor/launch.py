@@ -251,8 +251,7 @@ class Launch:
         call = BackgroundCall(staging.prepare)
         while not call.done(_POLL_SECONDS):
             check()
-        for text, code in call.result().items():
-            recorder.note("warning", text, code)
+        call.result()
         recorder.log(f"Data: {staging.summary}")
         return staging
 

@@ -395,8 +395,6 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     except (DistDLError, OSError) as error:
         recorder.note("warning", f"The outputs were not sent: {error} {here}", "outputs")
         return
-    if sent.warning:
-        recorder.note("warning", sent.warning, "outputs-warning")
     there = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
     recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {place}{there}")
     recorder.phase("collect", f"{plural(sent.files, 'file')} to {place}")

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 import distdl_jupyter
-from distdl_jupyter.core.data import sources
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import new_id
-from distdl_jupyter.data import staging
-from distdl_jupyter.data.staging import JobStaging
 from tests.conftest import wait_for
 
 
@@ -57,14 +52,6 @@ def assert_no_secret(*folders):
                 content = path.read_bytes()
                 assert b"sig=" not in content, path
                 assert b"skoid=" not in content, path
-
-
-def test_many_small_files_are_a_warning_with_its_own_code(home, cifar, monkeypatch):
-    monkeypatch.setattr(staging, "_MANY", 5)
-    spec = JobSpec(id=new_id(), name="n", data=sources({"train": cifar.place("cifar")}))
-    [(text, code)] = JobStaging(spec, print).prepare().items()
-    assert code == "small-files"
-    assert text.startswith("train has 6 files of 100 kB on average. ")
 
 
 @pytest.mark.full

@@ -166,7 +166,7 @@ def test_a_host_that_does_not_answer_is_named(host, why):
     access = stores.access("train", "blob", address, ask=lambda timeout: {"sas": "sv=1&sig=secret"}, retries=1)
     with pytest.raises(stores.StoreError) as error:
         access.use(lambda store: obstore.get(store, "x"))
-    text = stores.refusal("train", address, "x", error.value.answer).text
+    text = stores.refusal("train", address, "x", error.value).text
     assert text == f"The download of 'x' from {host} is incomplete ({why})."
 
 

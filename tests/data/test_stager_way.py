@@ -113,7 +113,7 @@ def test_many_workers_ask_for_one_signature():
     assert len(asked) == 1
     # of those who were refused with the same one, only the first has another one made
     for _ in range(8):
-        access.replace(1, stores.Answer(403, "AuthenticationFailed"))
+        access.replace(1, stores.StoreError(403, "AuthenticationFailed"))
     assert (len(asked), access.number) == (2, 2)
 
 
