@@ -1,8 +1,8 @@
 """Sign-in to Azure through azure-identity: DefaultAzureCredential, a device code, or the browser of this machine.
 
 The settings name the method; nothing is used before the user has chosen it. azure-identity keeps the tokens of device
-code and browser in its persistent cache. Its ``AuthenticationRecord`` (names and ids, no token) is stored beside the
-settings in ``distdl_azure_account.json``, so that every process of the user is signed in.
+code and browser in its persistent cache. Its ``AuthenticationRecord`` (names and ids, no token) is one of the settings,
+so that every process of the user is signed in.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import re
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest, masked
 from distdl_jupyter.azure.settings import CLOUDS, AzureSettings, Cloud
-from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, NotSignedIn
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ REMAINS = (
 SUBSCRIPTIONS_VERSION = "2022-12-01"
 #: Seconds that a sign-in waits for its code, and for which a token must be valid to be used again.
 _PROMPT_SECONDS, _MARGIN = 60.0, 300.0
-#: The settings that a stored sign-in belongs to.
-_BOUND = ("credential", "tenant_id", "client_id", "cloud")
 #: Code -> (what azure-identity or Entra ID writes, what is wrong, what to do); the first match counts. The numbers are
 #: Entra ID's: learn.microsoft.com/entra/identity-platform/reference-error-codes
 KNOWN = {
@@ -55,15 +53,10 @@ KNOWN = {
         "The sign-in has expired.",
         "Sign in again.",
     ),
-    "azure-sign-in-declined": (
-        r"AADSTS(70018|65004)\b|authorization_declined|access_denied",
-        "The sign-in was declined.",
+    "azure-sign-in-incomplete": (
+        r"AADSTS(70018|65004|70019|70020)\b|authorization_declined|access_denied|expired_token|code_expired|Timed out",
+        "The sign-in was declined or not completed in time.",
         "Sign in again with an account that may use Azure.",
-    ),
-    "azure-sign-in-too-late": (
-        r"AADSTS700(19|20)\b|expired_token|code_expired|Timed out",
-        "The sign-in was not completed in time.",
-        "Sign in again.",
     ),
     "azure-tenant-unknown": (
         r"AADSTS(50059|90002|900021|900023)\b|Invalid tenant|get authority configuration",
@@ -146,7 +139,7 @@ class Credential:
             try:
                 # Tokens with continuous access evaluation have a cache of their own, in which nobody is signed in.
                 token = _library_credential(*key).get_token(*scopes, **{**options, "enable_cae": False})
-            except (AzureError, ValueError) as error:
+            except (AzureError, ValueError, KeyError) as error:
                 raise explain(error) from None
             _tokens[key, scopes] = token
         return token
@@ -161,27 +154,26 @@ def credential() -> Credential:
     return Credential()
 
 
-def _key() -> tuple[AzureSettings, Cloud, str, Any]:
+def _key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
     """Return what azure-identity's credential depends on. Raises NotSignedIn."""
     own = settings.read()
-    if not own.credential:
+    if not own.credential or (own.credential != "default" and not own.record):
         raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
-    record = "" if own.credential == "default" else _record(own)
     variables = {name: value for name, value in os.environ.items() if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))}
-    return own, own.endpoints, record, tuple(sorted(variables.items()))
+    return own, own.endpoints, tuple(sorted(variables.items()))
 
 
 @functools.lru_cache(maxsize=4)
-def _library_credential(own: AzureSettings, cloud: Cloud, record: str, _variables: object) -> Any:
+def _library_credential(own: AzureSettings, cloud: Cloud, _variables: object) -> Any:
     """Return azure-identity's credential, which asks nobody."""
     from azure.identity import AuthenticationRecord, DefaultAzureCredential, DeviceCodeCredential
 
-    if not record:
+    if own.credential == "default":
         client = {"managed_identity_client_id": own.client_id} if own.client_id else {}
         # az needs more than the usual 10 seconds on a busy machine.
         return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_discovery(cloud))
     return DeviceCodeCredential(
-        authentication_record=AuthenticationRecord.deserialize(record),
+        authentication_record=AuthenticationRecord.deserialize(own.record),
         disable_automatic_authentication=True,
         cache_persistence_options=_cache(own),
         tenant_id=own.tenant_id or None,
@@ -198,33 +190,6 @@ def _cache(own: AzureSettings) -> Any:
     from azure.identity import TokenCachePersistenceOptions
 
     return TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=own.token_cache != "keyring")  # noqa: S105
-
-
-def _record_file() -> Path:
-    return settings.file().with_name("distdl_azure_account.json")
-
-
-def _record(own: AzureSettings) -> str:
-    """Return the AuthenticationRecord of a sign-in with these settings. Raises NotSignedIn."""
-    try:
-        stored = json.loads(_record_file().read_text(encoding="utf-8"))
-        record, bound = str(stored["record"]), {name: stored[name] for name in _BOUND}
-        json.loads(record)["username"]
-    except FileNotFoundError:
-        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW) from None
-    except (OSError, ValueError, TypeError, KeyError):
-        raise NotSignedIn(
-            f"The stored sign-in in {_record_file()} cannot be read.", code="azure-account-unreadable", hint=HOW
-        ) from None
-    if bound != _bound(own):
-        raise NotSignedIn(
-            "The settings for Azure were changed after the sign-in.", code="azure-settings-changed", hint=HOW
-        )
-    return record
-
-
-def _bound(own: AzureSettings) -> dict[str, Any]:
-    return {name: getattr(own, name) for name in _BOUND}
 
 
 class _Attempt:
@@ -258,8 +223,7 @@ class _Attempt:
             self.credential = InteractiveBrowserCredential(**options)
         record = self.credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
         if _attempts and _attempts[-1] is self:  # not cancelled
-            atomic_write.write(_record_file(), {**_bound(own), "record": record.serialize()})
-            settings.change(**dataclasses.asdict(own))
+            settings.change(**{**msgspec.structs.asdict(own), "record": record.serialize()})
             _attempts.clear()
 
     def _show(self, address: str, code: str, until: Any) -> None:
@@ -288,7 +252,7 @@ def sign_in(kind: str = "", **changes: Any) -> Status:
         )
     _stop()
     if own.credential == "default":
-        settings.change(**dataclasses.asdict(own))
+        settings.change(**msgspec.structs.asdict(own))
         forget()
     else:
         _attempts.append(attempt := _Attempt(own))
@@ -352,7 +316,6 @@ def sign_out() -> Status:
     """Delete the stored account, for all processes. ``REMAINS`` says what remains."""
     _stop()
     settings.change(credential="")
-    _record_file().unlink(missing_ok=True)
     forget()
     return status()
 
@@ -361,14 +324,6 @@ def forget() -> None:
     """Drop the credentials and tokens of this process."""
     _library_credential.cache_clear()
     _tokens.clear()
-
-
-def key_warning() -> str:
-    """Return the warning about a storage account's key in the environment, "" without one. Never the key."""
-    keys = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_CONNECTION_STRING")
-    name = next((key for key in keys if os.environ.get(key)), "")
-    text = "in the environment gives access to a whole storage account. It is used only while you are not signed in. "
-    return f"{name} {text}Sign in, then remove it." if name else ""
 
 
 def subscriptions() -> list[AzureSubscription]:

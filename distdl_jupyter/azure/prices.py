@@ -10,14 +10,14 @@ Windows is in ``productName``, "Spot" and "Low Priority" are in ``skuName`` or `
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest
@@ -92,16 +92,16 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
     prices = hourly_prices(items, region, currency, time.strftime("%Y-%m-%d"))
     others = {key: price for key, price in _load(region, currency).items() if size and key != name.lower()}
     with contextlib.suppress(OSError):
-        atomic_write.write(_file(region, currency), {**others, **{key: asdict(one) for key, one in prices.items()}})
+        atomic_write.write(_file(region, currency), msgspec.to_builtins({**others, **prices}))
     return prices
 
 
 def cached(size: str, region: str = "", currency: str = "") -> Price | None:
     """Return the price of a size as it was last fetched, None without one or without a region. Sends no request."""
-    with contextlib.suppress(DistDLError, TypeError):
-        if price := _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower()):
-            return Price(**price)
-    return None
+    try:
+        return _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower())
+    except DistDLError:
+        return None
 
 
 def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
@@ -182,15 +182,8 @@ def _file(region: str, currency: str) -> Path:
     return cache_directory() / "azure" / f"prices-{cloud}-{region}-{currency}.json"
 
 
-def _load(region: str, currency: str) -> Mapping[str, Any]:
-    path = _file(region, currency)
+def _load(region: str, currency: str) -> dict[str, Price]:
     try:
-        return _parse(path, path.stat().st_mtime_ns)
+        return msgspec.json.decode(_file(region, currency).read_bytes(), type=dict[str, Price])
     except (OSError, ValueError):
         return {}
-
-
-@functools.lru_cache(maxsize=8)
-def _parse(path: Path, _changed: int) -> Mapping[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}

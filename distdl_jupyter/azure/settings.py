@@ -8,37 +8,35 @@ Azure Stack Hub or a stand-in.
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.spec import looks_secret
 
 TokenCache = Literal["", "keyring"]
 CredentialKind = Literal["default", "device_code", "browser"]
+_Https = Annotated[str, msgspec.Meta(pattern=r"^https://.*[^/]$")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cloud:
+class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses of one cloud, without a slash at their end. ``blob`` contains ``{account}``."""
 
     name: str
     #: Entra ID, which issues tokens.
-    authority: str
-    resource_manager: str
-    blob: str
+    authority: _Https
+    resource_manager: _Https
+    blob: _Https
     #: The audience of tokens for Azure Machine Learning's own services.
-    ml_audience: str
-    portal: str
-    storage_audience: str = "https://storage.azure.com"
+    ml_audience: _Https
+    portal: _Https
+    storage_audience: _Https = "https://storage.azure.com"
     #: The Retail Prices API, "" where there is none.
-    prices: str = ""
+    prices: _Https | Literal[""] = ""
 
     def blob_endpoint(self, account: str) -> str:
         """Return the address of a storage account's blobs."""
@@ -49,52 +47,44 @@ class Cloud:
         return f"{audience}/.default"
 
 
-_TABLE = json.loads(resources.files(__package__).joinpath("clouds.json").read_text(encoding="utf-8"))
-CLOUDS = {row["name"]: Cloud(**row) for row in _TABLE}
+_TABLE = resources.files(__package__).joinpath("clouds.json").read_bytes()
+CLOUDS = {cloud.name: cloud for cloud in msgspec.json.decode(_TABLE, type=list[Cloud])}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AzureSettings:
-    """Settings by the names of ``%dist_config azure``; "" leaves a choice to Azure's own default."""
+#: The settings that a sign-in depends on.
+_SIGN_IN = ("credential", "tenant_id", "client_id", "cloud")
 
-    credential: CredentialKind | Literal[""] = field(
-        default="",
-        metadata={
-            "help": "How to sign in: default (azure-identity's DefaultAzureCredential: environment variables, managed "
-            "identity, az login and others; AZURE_TOKEN_CREDENTIALS selects one), device_code or browser."
-        },
-    )
-    tenant_id: str = field(
-        default="",
-        metadata={"help": "Tenant (directory) of a sign-in by device code or browser. default uses AZURE_TENANT_ID."},
-    )
-    client_id: str = field(
-        default="",
-        metadata={"help": "Client id of an app registration, or with default of a user-assigned managed identity."},
-    )
-    subscription_id: str = field(default="", metadata={"help": "Subscription that is preselected."})
-    region: str = field(default="", metadata={"help": "Region for prices, such as westeurope."})
-    currency: str = field(default="USD", metadata={"help": "Currency of prices, such as USD or EUR."})
-    cloud: str = field(
-        default="AzureCloud",
-        metadata={"help": f"One of {', '.join(CLOUDS)}, or the path of a JSON file with the addresses of a cloud."},
-    )
-    token_cache: TokenCache = field(
-        default="",
-        metadata={
-            "help": "Where azure-identity stores a sign-in by device code or browser. By default, this is the keyring "
-            "of this machine, or a file that only you can read if there is none. The value keyring does not allow the "
-            "file."
-        },
-    )
+
+class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings by the names of ``%dist_config azure``; "" leaves a choice to Azure's own default.
+
+    ``credential`` is the sign-in method: default is azure-identity's DefaultAzureCredential (environment variables,
+    managed identity, az login and others; AZURE_TOKEN_CREDENTIALS selects one). ``tenant_id`` is the tenant of a
+    sign-in by device code or browser (default uses AZURE_TENANT_ID), ``client_id`` an app registration, or with default
+    a user-assigned managed identity. ``subscription_id`` is preselected. ``region`` and ``currency`` are those of
+    prices. ``cloud`` is the name of a cloud or the path of a JSON file with its addresses. azure-identity stores a
+    sign-in in the keyring of this machine, or in a file that only the user can read; the value keyring of
+    ``token_cache`` does not allow the file. ``record`` is azure-identity's AuthenticationRecord of such a sign-in
+    (names and ids, no token).
+    """
+
+    credential: CredentialKind | Literal[""] = ""
+    tenant_id: str = ""
+    client_id: str = ""
+    subscription_id: str = ""
+    region: str = ""
+    currency: str = "USD"
+    cloud: str = "AzureCloud"
+    token_cache: TokenCache = ""
+    record: str = ""
 
     @property
     def endpoints(self) -> Cloud:
         """The addresses of the cloud. Raises InvalidSpec."""
-        return CLOUDS.get(self.cloud) or _cloud_in_file(self.cloud)
+        return CLOUDS.get(self.cloud) or _read_cloud(self.cloud)
 
 
-def _cloud_in_file(name: str) -> Cloud:
+def _read_cloud(name: str) -> Cloud:
     path = Path(name).expanduser()
     if not path.is_absolute():
         raise InvalidSpec(
@@ -104,21 +94,14 @@ def _cloud_in_file(name: str) -> Cloud:
             hint=f"Use one of: {', '.join(CLOUDS)}; or the absolute path of a JSON file with its addresses.",
         )
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        names = {field.name for field in dataclasses.fields(Cloud)}
-        cloud = Cloud(**{key: str(value).rstrip("/") for key, value in document.items() if key in names})
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return msgspec.json.decode(path.read_bytes(), type=Cloud)
+    except (OSError, ValueError) as error:
         raise InvalidSpec(
             f"The cloud described in {path} cannot be read ({error}).",
             code="azure-cloud-file-unreadable",
             field="cloud",
+            hint="Each address must start with https:// and have no slash at its end.",
         ) from None
-    for key, value in dataclasses.asdict(cloud).items():
-        if key != "name" and value and not value.startswith("https://"):
-            raise InvalidSpec(
-                f"{key} of the cloud in {path} is not an https address.", code="azure-cloud-address", field="cloud"
-            )
-    return cloud
 
 
 def file() -> Path:
@@ -131,12 +114,10 @@ def file() -> Path:
 def read() -> AzureSettings:
     """Return the settings, or defaults without a file. Raises DistDLError if the file is invalid."""
     try:
-        content = json.loads(file().read_text(encoding="utf-8"))
-        names = {field.name for field in dataclasses.fields(AzureSettings)}
-        return AzureSettings(**{name: value for name, value in content.items() if name in names})
+        return msgspec.json.decode(file().read_bytes(), type=AzureSettings)
     except FileNotFoundError:
         return AzureSettings()
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise DistDLError(
             f"The settings for Azure in {file()} cannot be read ({type(error).__name__}).",
             code="azure-settings-unreadable",
@@ -145,43 +126,36 @@ def read() -> AzureSettings:
 
 
 def changed(**changes: Any) -> AzureSettings:
-    """Return the settings with some changes, not stored; an empty value means the default. Raises InvalidSpec."""
-    settings = dataclasses.replace(read(), **{name: _checked(name, value) for name, value in changes.items()})
+    """Return the settings with some changes, not stored; an empty value means the default. Raises InvalidSpec.
+
+    A sign-in ends when settings that it depends on change.
+    """
+    for name in changes:
+        if name not in AzureSettings.__struct_fields__:
+            raise InvalidSpec(
+                unknown(name, AzureSettings.__struct_fields__, "setting", "for Azure"),
+                code="azure-setting-unknown",
+                field=name,
+                hint="Keys and other secrets are not stored in the settings: sign in instead.",
+            )
+    before = read()
+    values = msgspec.to_builtins(before) | {name: str(value or "") for name, value in changes.items()}
+    try:
+        settings = msgspec.convert({name: value for name, value in values.items() if value}, AzureSettings)
+    except msgspec.ValidationError as error:
+        name = str(error).rpartition("$.")[2].rstrip("`")
+        allowed = {"credential": "default, device_code or browser", "token_cache": "keyring or empty"}[name]
+        raise InvalidSpec(
+            f"Unknown {name} {changes.get(name)!r}. It must be {allowed}.", code="azure-setting-invalid", field=name
+        ) from None
     _ = settings.endpoints
+    if "record" not in changes and any(getattr(before, name) != getattr(settings, name) for name in _SIGN_IN):
+        return msgspec.structs.replace(settings, record="")
     return settings
 
 
 def change(**changes: Any) -> AzureSettings:
     """Store some changes and return the settings. Raises InvalidSpec."""
     settings = changed(**changes)
-    atomic_write.write(file(), dataclasses.asdict(settings))
+    atomic_write.write(file(), msgspec.to_builtins(settings))
     return settings
-
-
-def _checked(name: str, value: Any) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(AzureSettings)}
-    if name not in fields and looks_secret(name):
-        raise InvalidSpec(
-            f"{name} looks like a secret, and secrets are not stored in the settings.",
-            code="azure-setting-secret",
-            field=name,
-            hint="Sign in, or set it in the environment of Jupyter.",
-        )
-    if name not in fields:
-        raise InvalidSpec(unknown(name, list(fields), "setting", "for Azure"), code="azure-setting-unknown", field=name)
-    if value in (None, ""):
-        return fields[name].default
-    if name == "credential" and value not in get_args(CredentialKind):
-        raise InvalidSpec(
-            unknown(str(value), list(get_args(CredentialKind)), "sign-in method"),
-            code="azure-credential-unknown",
-            field=name,
-        )
-    if name == "token_cache" and value != "keyring":
-        raise InvalidSpec(
-            f"Unknown value {value!r} for token_cache.",
-            code="token-cache-invalid",
-            field="token_cache",
-            hint="Use keyring, or leave it empty to allow a file on machines without a keyring.",
-        )
-    return str(value)

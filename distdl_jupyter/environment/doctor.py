@@ -319,12 +319,11 @@ def _azure() -> list[Row]:
         credential = settings.read().credential
     except DistDLError as error:
         return [Row("Azure", "fail", error.message, error.hint)]
-    warning = identity.key_warning()
-    if not (credential or warning or os.environ.get("AZURE_CLIENT_ID")):
+    if not (credential or os.environ.get("AZURE_CLIENT_ID")):
         return []
     status = identity.status()
     if status.account is not None:
-        return [Row("Azure", "warn" if warning else "ok", f"{status.account.name} ({status.kind})", warning)]
+        return [Row("Azure", "ok", f"{status.account.name} ({status.kind})")]
     problem = status.problem.message if status.problem else "not signed in"
     remedy = (status.problem.hint if status.problem else "") or "Run `distdl azure sign-in`."
-    return [Row("Azure", "warn", problem, f"{remedy} {warning}".strip())]
+    return [Row("Azure", "warn", problem, remedy)]

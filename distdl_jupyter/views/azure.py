@@ -46,7 +46,7 @@ class AzureChoices:
 
 @dataclass(frozen=True, slots=True)
 class AzureSignIn:
-    """The sign-in for a page. ``warning`` is about a key in the environment, ``note`` about a sign-out."""
+    """The sign-in for a page. ``note`` is about a sign-out."""
 
     state: Literal["signed_out", "waiting", "signed_in", "failed"]
     kind: str
@@ -54,7 +54,6 @@ class AzureSignIn:
     prompt: AzurePrompt | None
     problem: AzureProblem | None
     note: str
-    warning: str
     settings: AzureChoices
 
 
@@ -77,7 +76,6 @@ def sign_in_view(now: Status | None = None, note: str = "") -> AzureSignIn:
         prompt=AzurePrompt(prompt.user_code, prompt.address, max(0.0, prompt.until - time.time())) if prompt else None,
         problem=AzureProblem(problem.message, problem.hint, problem.code) if problem else None,
         note=note,
-        warning=identity.key_warning(),
         settings=_choices(settings.read()),
     )
 
@@ -97,7 +95,6 @@ def sign_in_lines(view: AzureSignIn) -> list[str]:
     if view.account:
         rows += [f"  {name} {value}" for name, value in _facts(view) if value]
     rows += [f"  {name} {value}" for name, value in _prices() if value]
-    rows += [view.warning] if view.warning else []
     if view.state in ("signed_out", "failed"):
         rows += ["Sign-in methods:", *(f"  {kind:<11} {text}" for kind, text in METHODS.items())]
     return rows

@@ -12,7 +12,6 @@ import pytest
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, NotSignedIn
 from distdl_jupyter.environment import doctor
-from distdl_jupyter.views import azure as pages
 from tests import processes
 from tests.standin.login import CLIENT, DEVELOPER_CLIENT, SECRET, TENANT, USER
 from tests.standin.server import Answer, refusal
@@ -149,14 +148,6 @@ def test_an_unknown_method_is_refused(azure):
         with pytest.raises(InvalidSpec) as caught:
             identity.sign_in(kind)
         assert caught.value.field == "credential"
-
-
-def test_a_key_in_the_environment_causes_a_warning_and_is_never_shown(azure, monkeypatch):
-    monkeypatch.setenv("AZURE_STORAGE_KEY", "a-key-of-a-whole-account")
-    page = pages.sign_in_view()
-    assert "AZURE_STORAGE_KEY in the environment gives access to a whole storage account" in page.warning
-    assert "a-key-of" not in repr(page)
-    assert [row.name for row in doctor._azure()] == ["Azure"]
 
 
 def test_the_doctor_checks_a_chosen_sign_in(signed_in, monkeypatch):

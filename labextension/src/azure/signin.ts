@@ -107,7 +107,7 @@ export class SignIn {
     const before = this.#status;
     this.#status = status;
     fill(this.#head, JSON.stringify([status.state, status.account]), () => head(status));
-    fill(this.#lines, JSON.stringify([status.problem, status.note, status.warning]), () => lines(status));
+    fill(this.#lines, JSON.stringify([status.problem, status.note]), () => lines(status));
     this.#draw(status);
     if (before && whoIs(before) !== whoIs(status)) setText(this.#live, whoIs(status));
     if (status.problem && before?.problem?.message !== status.problem.message) setText(this.#live, unquoted([status.problem.message, status.problem.hint].join(' ')));
@@ -154,10 +154,9 @@ function head(status: AzureSignIn): Child[] {
   return [mark, h('span', { class: 'dd-b dd-ell' }, whoIs(status))];
 }
 
-function lines({ problem, note, warning }: AzureSignIn): Child[] {
+function lines({ problem, note }: AzureSignIn): Child[] {
   const found: [string, string, Child[]][] = [];
   if (problem) found.push(['error', 'failed', explained(problem.message, problem.hint, problem.code)]);
   if (note) found.push(['info', 'info', quoted(note)]);
-  if (warning) found.push(['warning', 'warn', quoted(warning)]);
   return found.map(([level, name, words]) => h('div', { class: 'dd-azure-line dd-row dd-s12', 'data-level': level }, icon(name), h('span', { class: 'dd-grow' }, ...words)));
 }
