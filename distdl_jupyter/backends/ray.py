@@ -1,8 +1,7 @@
 """Ray: the nodes of a job are one Ray cluster, and rank 0 runs the code as its driver.
 
 One rank runs on each node: rank 0 starts the head, the others join and lend their machine until the driver has ended
-(``worker.watch.ray_cluster``). ``ray.init()`` without arguments finds the cluster. Azure ML means the same by its
-distribution "Ray", where it starts the cluster itself.
+(``worker.watch.ray_cluster``). ``ray.init()`` without arguments finds the cluster.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class RayBackend(Backend):
                 hint="Set process_count_per_node to 1, and set the resources of each task: "
                 "@ray.remote(num_cpus=..., num_gpus=...)",
             )
-        return Plan(tuple(_environment(placement, place) for place in placement.ranks), distribution="ray")
+        return Plan(tuple(_environment(placement, place) for place in placement.ranks))
 
 
 def _environment(placement: Placement, place: RankSlot) -> dict[str, str]:

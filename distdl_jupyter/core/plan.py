@@ -120,7 +120,7 @@ class Launcher:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-Distribution = Literal["mpi", "torch", "tensorflow", "ray"]
+Distribution = Literal["mpi", "torch", "tensorflow"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,12 @@
 import contextlib
 import http.client
 import os
-import socket
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.azureml.node import rendezvous
 from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
 from distdl_jupyter.worker.watch import rendezvous_secret
@@ -108,18 +106,3 @@ def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_pa
             assert secret.encode() not in Path(f"/proc/{one}/cmdline").read_bytes()
     go.touch()
     job.result(TIMEOUT)
-
-
-def test_the_meeting_of_nodes_tells_nothing_to_who_does_not_know_the_nonce():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    host = rendezvous.Host(port, "the-nonce", 1)
-    host.announce(rendezvous.Rendezvous("127.0.0.1", "127.0.0.0/8", (1, 2)))
-    for said in (b"guessed\n", b"\n", b"GET / HTTP/1.1\n", b"the-nonc\n", b"x" * 500):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
-            stranger.sendall(said)
-            stranger.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionResetError):
-                assert stranger.recv(1000) == b""
-    assert rendezvous.join("127.0.0.1", port, "the-nonce", bool, 10.0).ports == (1, 2)

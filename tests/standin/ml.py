@@ -2,10 +2,9 @@
 
 A job runs as Azure ML runs it: the code is fetched from where it was uploaded, laid out once for each node, and its
 command is started ``instanceCount`` x ``processCountPerInstance`` times on this machine: by ``mpirun`` for Mpi, with
-``MASTER_ADDR``, ``RANK`` and their companions for PyTorch, with ``TF_CONFIG`` for TensorFlow, and once, on the head
-of a Ray cluster of all nodes, for Ray. What each process prints
+``MASTER_ADDR``, ``RANK`` and their companions for PyTorch, with ``TF_CONFIG`` for TensorFlow. What each process prints
 goes to a log file of its own, which is served while it grows; ``outputs`` goes to the artifact store at the end. The
-image is this machine's own environment: what an image lacks or brings is not shown here.
+image is this machine's own environment: what an image lacks or contains is not shown here.
 """
 
 from __future__ import annotations
@@ -424,9 +423,6 @@ class MachineLearning:
                     ":OVERSUBSCRIBE", "bash", str(script)]  # fmt: skip
             job.processes = [_started(argv, {**base, "AZ_BATCH_MASTER_NODE": "127.0.0.1:6000"}, job.folder)]
             return
-        if kind == "Ray":
-            job.processes = [_started(["bash", str(script)], {**base, **self._ray(job, nodes, base)}, job.folder)]
-            return
         port = free_port()
         workers = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
         for rank in range(nodes * per_node):
@@ -440,22 +436,6 @@ class MachineLearning:
                 own = {}
             argv = ["bash", str(script)]
             job.processes.append(_started(argv, {**base, **own, "STANDIN_RANK": str(rank)}, job.folder))
-
-    def _ray(self, job: Job, nodes: int, base: dict[str, str]) -> dict[str, str]:
-        """Start Ray on all nodes, which takes a while, and return what the command's process has of it."""
-        # No image of a node has Jupyter's check of IRIs, which takes each of Ray's processes seconds to import.
-        left_out = job.folder / "left-out"
-        left_out.mkdir(exist_ok=True)
-        (left_out / "rfc3987_syntax.py").write_text("raise ImportError\n")
-        own = {"RAY_TMPDIR": base["TMPDIR"], "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(left_out)}
-        port = free_port()
-        head = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", "--include-dashboard=false"]
-        for arguments in (head, *[[f"--address=127.0.0.1:{port}"]] * (nodes - 1)):
-            argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=1", *arguments]
-            for _ in range(3):  # a busy machine may be too slow for it
-                if _started(argv, {**base, **own}, job.folder).wait(timeout=200) == 0:
-                    break
-        return {**own, "STANDIN_RANK": "0"}
 
     def _command(self, job: Job) -> str:
         command = job.properties["command"]

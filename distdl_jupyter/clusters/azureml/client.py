@@ -1,8 +1,8 @@
-"""A workspace of Azure ML as it is asked: azure-ai-ml to submit, plain requests for all that is asked again and again.
+"""Requests to a workspace of Azure ML: azure-ai-ml to submit, plain requests to follow a job.
 
 azure-ai-ml takes about two seconds to import and is imported when a job is submitted, in its supervisor, or when a
-compute cluster is requested. Its telemetry is off. What follows a job (details of its run, its logs, its end) goes
-through ``azure.rest``: the SDK reads the log of the first process only, and whole at each look.
+compute cluster is requested. Its telemetry is off. It reads the log of the first process only, and the whole file at
+each request, so a run's details, logs and cancellation go through ``azure.rest``.
 
 Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself.
 """
@@ -84,65 +84,58 @@ def subscription_of(options: Any) -> str:
 
 
 class Workspace:
-    """One workspace, asked as whoever is signed in. Nothing is asked before the first method is called."""
+    """One workspace, with the account that is signed in. No request is sent before the first method is called."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._manager: Rest | None = None
-        self._runs: Rest | None = None
         self._hosts: dict[str, Rest] = {}
 
-    @property
+    @functools.cached_property
     def manager(self) -> Rest:
         """The resource manager. Raises NotSignedIn."""
-        if self._manager is None:
-            self._manager = identity.rest()
-        return self._manager
+        return identity.rest()
 
-    @property
-    def runs(self) -> Rest:
+    @functools.cached_property
+    def _history(self) -> Rest:
         """The workspace's run history, at the address that its discovery document names."""
-        if self._runs is None:
-            found = self.manager.get(self.address.path, API_WORKSPACE)
-            discovery = str(found["properties"]["discoveryUrl"])
-            api = str(self.plain(discovery).get(discovery)["api"])
-            cloud = identity.endpoints()
-            self._runs = Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
-        return self._runs
+        discovery = str(self.info()["properties"]["discoveryUrl"])
+        api = str(self.without_token(discovery).get(discovery)["api"])
+        cloud = identity.endpoints()
+        return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
 
-    def plain(self, url: str) -> Rest:
-        """Return the host of an address that carries its own right to be read, as logs do; it gets no token."""
+    def without_token(self, url: str) -> Rest:
+        """Return the host of an address that contains its own signature, as those of logs do."""
         split = urlsplit(url)
         host = f"{split.scheme}://{split.netloc}"
         if host not in self._hosts:
             self._hosts[host] = Rest(host, None, retries=1)
         return self._hosts[host]
 
+    def _get(self, path: str, api_version: str) -> dict[str, Any]:
+        return dict(self.manager.get(self.address.path + path, api_version))
+
     def info(self) -> dict[str, Any]:
-        """Return what the resource manager says of the workspace. Raises AzureRefused."""
-        found: dict[str, Any] = self.manager.get(self.address.path, API_WORKSPACE)
-        return found
+        """Return the workspace's record. Raises AzureRefused."""
+        return self._get("", API_WORKSPACE)
 
     def job(self, name: str) -> dict[str, Any]:
         """Return a job's record. Raises AzureRefused."""
-        found: dict[str, Any] = self.manager.get(f"{self.address.path}/jobs/{quote(name)}", API_JOB)
-        return found
+        return self._get(f"/jobs/{quote(name)}", API_JOB)
 
     def details(self, name: str) -> dict[str, Any]:
         """Return a run's status, error and log files ({name: address with a signature})."""
-        path = f"{self.runs.address}/history/v1.0{self.address.path}/runs/{quote(name)}/details"
-        found: dict[str, Any] = self.runs.get(path, "v1.0")
-        return found
+        history = self._history
+        path = f"{history.address}/history/v1.0{self.address.path}/runs/{quote(name)}/details"
+        return dict(history.get(path, "v1.0"))
 
     def cancel(self, name: str) -> None:
-        """Ask for a job's end."""
+        """Request a job's end."""
         self.manager.post(f"{self.address.path}/jobs/{quote(name)}/cancel", API_CANCEL)
 
     def has_environment(self, name: str, version: str) -> bool:
-        """Say whether the workspace has this version of an image. Raises AzureRefused for anything but "not found"."""
-        path = f"{self.address.path}/environments/{quote(name)}/versions/{quote(version)}"
+        """Return whether the workspace has this version of an image. Raises AzureRefused for anything but 404."""
         try:
-            self.manager.get(path, API_ENVIRONMENT)
+            self._get(f"/environments/{quote(name)}/versions/{quote(version)}", API_ENVIRONMENT)
         except AzureRefused as error:
             if error.status != 404:
                 raise
@@ -151,28 +144,22 @@ class Workspace:
 
     def datastore(self, name: str) -> dict[str, Any]:
         """Return the properties of a datastore."""
-        found: dict[str, Any] = self.manager.get(f"{self.address.path}/datastores/{quote(name)}", API_DATASTORE)
-        return dict(found["properties"])
+        return dict(self._get(f"/datastores/{quote(name)}", API_DATASTORE)["properties"])
 
     def secrets(self, name: str) -> dict[str, Any]:
         """Return the short-lived signature of a datastore that uses no identities."""
         path = f"{self.address.path}/datastores/{quote(name)}/listSecrets"
-        found: dict[str, Any] = self.manager.post(path, API_DATASTORE, {"expirableSecret": True})
-        return found
+        return dict(self.manager.post(path, API_DATASTORE, {"expirableSecret": True}))
 
 
 @contextlib.contextmanager
 def submitting(address: Address) -> Iterator[Any]:
-    """Yield azure-ai-ml's client for a workspace, telemetry off. Raises LaunchFailed, NotSignedIn.
+    """Yield azure-ai-ml's client for a workspace, valid inside only. Raises LaunchFailed, NotSignedIn.
 
-    The client is good inside only. There git finds no repository: the SDK would put the remote address and the branch
-    of the current folder into the job's record, which everybody in the workspace can read.
+    Git finds no repository inside: azure-ai-ml would put the remote address and the branch of the current folder into
+    the job's record, which everybody in the workspace can read.
     """
-    with (
-        _environ, warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()),
-        _environment({"GIT_DIR": os.devnull, **dict.fromkeys(_GIT)}),
-    ):  # fmt: skip
-        warnings.simplefilter("ignore")  # of azure-ai-ml about its own parts, as what it prints
+    with _quiet({"GIT_DIR": os.devnull, **dict.fromkeys(_GIT)}), contextlib.redirect_stderr(io.StringIO()):
         yield _client(address)
 
 
@@ -183,8 +170,7 @@ def compute_operations(address: Address) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _compute_operations(address: Address, _cloud: Cloud) -> Any:
-    with _environ, warnings.catch_warnings(), _environment({}):
-        warnings.simplefilter("ignore")  # of azure-ai-ml about its own parts
+    with _quiet({}):
         return _client(address).compute
 
 
@@ -198,13 +184,18 @@ def _client(address: Address) -> Any:
             hint="Run: pip install 'distdl-jupyter[azure]'.",
         ) from error
     return MLClient(
-        identity.credential(), address.subscription_id, address.resource_group, address.workspace,
-        **_cloud(), enable_telemetry=False, show_progress=False,
-    )  # fmt: skip
+        identity.credential(),
+        address.subscription_id,
+        address.resource_group,
+        address.workspace,
+        **_cloud_options(),
+        enable_telemetry=False,
+        show_progress=False,
+    )
 
 
-def _cloud() -> dict[str, Any]:
-    """Return the cloud as azure-ai-ml takes it: by name where it knows it, else by name and addresses."""
+def _cloud_options() -> dict[str, Any]:
+    """Return the cloud for azure-ai-ml: by name where it knows it, else by name and addresses."""
     cloud = identity.endpoints()
     if CLOUDS.get(cloud.name) == cloud:
         return {"cloud": cloud.name}
@@ -216,21 +207,22 @@ def _cloud() -> dict[str, Any]:
         "storage_endpoint": urlsplit(cloud.blob_endpoint("x")).netloc.removeprefix("x.blob."),
         "registry_discovery_endpoint": f"{cloud.ml_audience}/",
     }
-    # The SDK keeps what it was told under a name for as long as the process lives.
-    name = f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}"
-    return {"cloud": name, "cloud_metadata": metadata}
+    # azure-ai-ml caches the addresses of a name for as long as the process lives.
+    return {"cloud": f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}", "cloud_metadata": metadata}
 
 
 @contextlib.contextmanager
-def _environment(wanted: Mapping[str, str | None]) -> Iterator[None]:
-    """Have these variables inside (None: not), and afterwards the old ones, that of the SDK's cloud included."""
-    names = (*wanted, "AZUREML_CURRENT_CLOUD")
-    before = {name: os.environ.get(name) for name in names}
-    _set(wanted)
-    try:
-        yield
-    finally:
-        _set(before)
+def _quiet(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables (None: unset), restore them and the SDK's own afterwards, and ignore its warnings."""
+    names = (*variables, "AZUREML_CURRENT_CLOUD")
+    with _environ, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = {name: os.environ.get(name) for name in names}
+        _set(variables)
+        try:
+            yield
+        finally:
+            _set(before)
 
 
 def _set(variables: Mapping[str, str | None]) -> None:

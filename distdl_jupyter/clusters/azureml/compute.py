@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import VmSize, catalogue, identity, prices, successor_of
-from distdl_jupyter.clusters.azureml import refusals
+from distdl_jupyter.clusters.azureml import errors
 from distdl_jupyter.clusters.azureml.client import Address, compute_operations, subscription_of
 from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState, Notice
 from distdl_jupyter.clusters.machines import Choice, Machines
@@ -33,8 +33,6 @@ WATCH_SECONDS = 8.0
 FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
 _WORKSPACES_API = "2024-10-01"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]")
-_SUBNET = re.compile(r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft\.Network/virtualNetworks/[^/]+/"
-                     r"subnets/[^/]+", re.IGNORECASE)  # fmt: skip
 _STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
 #: Azure's state of a node -> ours, with a detail. A node costs money from its preparation until it has left.
 _NODES: Mapping[str, tuple[NodeState, str]] = {
@@ -49,10 +47,7 @@ _NODES: Mapping[str, tuple[NodeState, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ComputeSpec:
-    """The compute cluster to create. Without a job it has no node; jobs read data with the identity that Azure manages.
-
-    There is no SSH login; in a subnet nodes have no public address.
-    """
+    """The compute cluster to create, without SSH login; jobs read data with the identity that Azure manages."""
 
     vm_size: str = field(metadata={"help": "VM size of each node, such as Standard_NC4as_T4_v3", "first": True})
     max_nodes: int = field(default=1, metadata={"help": "maximum number of nodes", "first": True})
@@ -60,7 +55,6 @@ class ComputeSpec:
         default=0, metadata={"help": "nodes that keep running without a job and always cost money", "first": True}
     )
     idle_seconds: int = field(default=600, metadata={"help": "seconds without a job after which a node stops"})
-    subnet: str = field(default="", metadata={"help": "ID of a subnet for the nodes, in the workspace's region"})
 
     def __post_init__(self) -> None:
         for name, minimum in (("max_nodes", 1), ("min_nodes", 0), ("idle_seconds", 60)):
@@ -77,13 +71,6 @@ class ComputeSpec:
                 code="azureml-min-above-max-nodes",
                 field="min_nodes",
                 hint="Lower min_nodes, or raise max_nodes.",
-            )
-        if self.subnet and not _SUBNET.fullmatch(self.subnet):
-            raise InvalidSpec(
-                f"subnet is {self.subnet!r}, but must be the ID of a subnet.",
-                code="azureml-subnet-invalid",
-                field="subnet",
-                hint="Copy the ID from the Azure portal: /subscriptions/.../virtualNetworks/NETWORK/subnets/SUBNET",
             )
 
     @property
@@ -102,7 +89,7 @@ class ComputeSpec:
 
     def entity(self, name: str) -> Any:
         """Return azure-ai-ml's description of it. Raises InvalidSpec."""
-        from azure.ai.ml.entities import AmlCompute, IdentityConfiguration, NetworkSettings
+        from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
         return AmlCompute(
             name=name,
@@ -112,8 +99,6 @@ class ComputeSpec:
             max_instances=self.max_nodes,
             idle_time_before_scale_down=self.idle_seconds,
             identity=IdentityConfiguration(type="system_assigned"),
-            network_settings=NetworkSettings(subnet=self.subnet) if self.subnet else None,
-            enable_node_public_ip=not self.subnet,
             ssh_public_access_enabled=False,
         )
 
@@ -147,7 +132,7 @@ def _cached(options: Any, call: str, *, fresh: bool = False) -> Any | None:
     if not fresh and time.monotonic() - when < CACHE_SECONDS:
         return value
     try:
-        with refusals.translated(options):
+        with errors.translated(options):
             found = getattr(compute_operations(key[0]), call)(options.compute)
             value = list(found) if call == "list_nodes" else found
     except AzureRefused as error:
@@ -168,7 +153,7 @@ def forget() -> None:
 def _change(options: Any, call: str, argument: Any) -> None:
     """Request a change and return when Azure has accepted it. Raises DistDLError, also for an early failure."""
     forget()
-    with refusals.translated(options):
+    with errors.translated(options):
         poller = getattr(compute_operations(Address.of(options)), call)(argument)
         poller.wait(WATCH_SECONDS)
         if poller.done():
@@ -192,18 +177,25 @@ class ComputeClusters(Cluster, ABC):
         """Return the subscriptions, workspaces and compute clusters that the account may see, and the catalogue."""
         place = SimpleNamespace(**{name: str(options.get(name) or "") for name in FIELDS})
         if field == "subscription_id":
-            usable = [one for one in identity.subscriptions() if one.state in ("", "Enabled", "Warned", "PastDue")]
-            return [Choice(one.id, one.name) for one in usable]
+            usable = [row for row in identity.subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
+            return [Choice(row.id, row.name) for row in usable]
         if field == "vm_size":
             return [Choice(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
         if field == "compute":
-            with refusals.translated(place):
+            with errors.translated(place):
                 listed = compute_operations(Address.of(place)).list(compute_type="AmlCompute")
-                return [Choice(one.name, one.name, _size_and_nodes(one)) for one in listed]
-        found = _workspaces(place) if field in ("workspace", "resource_group") else []
+                return [Choice(row.name, row.name, _size_and_nodes(row)) for row in listed]
+        if field not in ("workspace", "resource_group"):
+            return []
+        with errors.translated(place):
+            path = f"/subscriptions/{subscription_of(place)}/providers/Microsoft.MachineLearningServices/workspaces"
+            rows = list(identity.rest().pages(path, _WORKSPACES_API))
+        workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
-            return [Choice(group) for group in sorted({group for group, _, _ in found})]
-        return [Choice(name, name, f"{group}, {where}", {"resource_group": group}) for group, name, where in found]
+            return [Choice(group) for group in sorted({group for group, _, _ in workspaces})]
+        return [
+            Choice(name, name, f"{group}, {region}", {"resource_group": group}) for group, name, region in workspaces
+        ]
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return the nodes that are up, come up or go. Raises DistDLError."""
@@ -308,14 +300,6 @@ class ComputeClusters(Cluster, ABC):
         return [Notice("warning", f"{text}. Set min_nodes=0 to stop idle nodes.", "nodes-stay-up")]
 
 
-def _workspaces(place: Any) -> list[tuple[str, str, str]]:
-    """Return resource group, name and region of each workspace of the subscription."""
-    with refusals.translated(place):
-        path = f"/subscriptions/{subscription_of(place)}/providers/Microsoft.MachineLearningServices/workspaces"
-        found = list(identity.rest().pages(path, _WORKSPACES_API))
-    return sorted((str(one["id"]).split("/")[4], str(one["name"]), str(one.get("location", ""))) for one in found)
-
-
 def _existing(options: Any) -> Any:
     if not options.compute:
         raise ClusterRefused(
@@ -357,7 +341,7 @@ def _problem(compute: Any) -> str:
     if not compute.provisioning_errors:
         return f"The last change of {compute.name} failed in Azure." if compute.provisioning_state == "Failed" else ""
     code = str(compute.provisioning_errors)
-    return f"Azure could not prepare {compute.name} ({code}). {refusals.explained(code, code)[1]}".strip()
+    return f"Azure could not prepare {compute.name} ({code}). {errors.remedy(code)}".strip()
 
 
 def _size_and_nodes(compute: Any) -> str:

@@ -1,6 +1,7 @@
-"""A job as Azure ML is asked for it: command, distribution, image, data. Everything here uses azure-ai-ml's entities.
+"""A job for Azure ML: command, distribution, image, data, and the code that is uploaded.
 
-Azure ML starts the ranks itself, with a launcher of its own where they speak MPI: nobody brings one along.
+Azure ML starts the ranks itself, through its own ``mpirun`` for Horovod. Only what was captured is uploaded, nothing
+else of the user's folder. Secret values are in no uploaded file, and Azure's record of the job has no variables.
 """
 
 from __future__ import annotations
@@ -9,29 +10,38 @@ import hashlib
 import json
 import math
 import shlex
+import shutil
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import identity
-from distdl_jupyter.azure.rest import masked
+from distdl_jupyter.clusters import environment as variables
+from distdl_jupyter.clusters import identity as rank_identity
+from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.azureml.bootstrap import HERE
 from distdl_jupyter.clusters.azureml.options import GENERATED
 from distdl_jupyter.core import data
-from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.packages import FIELDS, is_lock, states_packages
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace
     from distdl_jupyter.clusters.azureml.options import AzureMLOptions
+    from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.core.data import DataSource
-    from distdl_jupyter.core.plan import Distribution
+    from distdl_jupyter.core.plan import Distribution, Placement, Plan
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
 
 #: The name under which the generated image is kept in the workspace; its version is the Dockerfile's digest.
 IMAGE = "distdl-horovod-pytorch"
+#: Placeholder in a placement for addresses and ports: ranks meet by the variables that Azure sets.
+BY_AZURE = "@azure@"
 #: Seconds beyond the job's own limit after which Azure ML ends it where no supervisor does.
 _SPARE = 1800
 _OUTPUTS = "outputs"
+_MODES = {"download": "download", "mount": "ro_mount"}
 
 
 def run_name(job_id: str) -> str:
@@ -40,12 +50,25 @@ def run_name(job_id: str) -> str:
 
 
 def check(spec: JobSpec) -> None:
-    """Raise InvalidSpec for what Azure ML cannot carry."""
+    """Raise InvalidSpec for what Azure ML does not support."""
+    if spec.distributed_backend == "ray":
+        raise InvalidSpec(
+            "Jobs with Ray are not supported on Azure ML.",
+            code="azureml-backend",
+            field="distributed_backend",
+            hint="Use a cluster of type ray, ssh or slurm, or another backend.",
+        )
+    if spec.distributed_backend == "tensorflow" and spec.process_count_per_node > 1:
+        raise InvalidSpec(
+            "TensorFlow runs one process per node on Azure ML.",
+            code="azureml-one-process-per-node",
+            field="process_count_per_node",
+            hint="Set process_count_per_node to 1.",
+        )
     if spec.secret_variables:
         raise InvalidSpec(
             f"{spec.secret_variables[0]} looks like a secret, but everybody in the workspace can read the variables "
-            "and code "
-            "of Azure ML jobs.",
+            "and code of Azure ML jobs.",
             code="azureml-secret-variable",
             field="environment_variables",
             hint="Store the secret in a Key Vault, and let ranks read it with the managed identity of the compute "
@@ -56,7 +79,7 @@ def check(spec: JobSpec) -> None:
     image = spec.cluster_options.get("environment", "")
     field = next((name for name in FIELDS if getattr(spec, name)), "")
     if field == "requirements" and states_packages(spec.source.code):
-        field = ""  # what a script states an image may have, too
+        field = ""  # an image may contain what a script declares, too
     if field and image not in ("", GENERATED):
         raise InvalidSpec(
             f"Packages cannot be added to the existing image {image}.",
@@ -85,8 +108,21 @@ def _check_source(source: DataSource) -> None:
 
 def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any, distribution: Distribution) -> Any:
     """Return the job for ``MLClient.jobs``."""
+    from azure.ai.ml import Input, Output
     from azure.ai.ml import command as command_job
 
+    line = [shlex.quote(options.python), "launch.py"]
+    inputs, outputs = {}, {}
+    for source in spec.data:
+        line += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
+        path = _address(source.account, source.container, source.prefix)
+        inputs[source.name] = Input(type="uri_folder", path=path, mode=_MODES[source.mode])
+    if spec.outputs:
+        line += ["--outputs", f"${{{{outputs.{_OUTPUTS}}}}}"]
+        # The job's own delivery uses the same address: what the nodes uploaded is not sent a second time.
+        target = data.blob_place(spec.outputs, "outputs")
+        path = _address(target.account, target.container, f"{target.prefix}/{spec.id}/outputs")
+        outputs[_OUTPUTS] = Output(type="uri_folder", path=path, mode="upload")
     job = command_job(
         name=run_name(spec.id),
         display_name=spec.name,
@@ -94,10 +130,10 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
         description="Submitted by distdl_jupyter.",
         tags={"distdl_job": spec.id},
         code=str(code),
-        command=_line(spec, options),
+        command=" ".join(line),
         environment=environment,
-        inputs=_inputs(spec),
-        outputs=_outputs(spec),
+        inputs=inputs,
+        outputs=outputs,
         compute=options.compute or None,
         instance_count=spec.node_count,
         instance_type=None if options.compute else options.vm_size,
@@ -111,59 +147,14 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     return job
 
 
-def _line(spec: JobSpec, options: AzureMLOptions) -> str:
-    words = [shlex.quote(options.python), "launch.py"]
-    for source in spec.data:
-        words += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
-    if spec.outputs:
-        words += ["--outputs", f"${{{{outputs.{_OUTPUTS}}}}}"]
-    return " ".join(words)
-
-
 def azure_distribution(spec: JobSpec, distribution: Distribution) -> Any:
-    """Return how Azure ML starts the ranks. Raises InvalidSpec."""
+    """Return how Azure ML starts the ranks."""
     from azure.ai.ml import MpiDistribution, PyTorchDistribution, TensorFlowDistribution
 
-    per_node = spec.process_count_per_node
-    if distribution == "mpi":
-        return MpiDistribution(process_count_per_instance=per_node)
-    if distribution == "torch":
-        return PyTorchDistribution(process_count_per_instance=per_node)
-    if per_node > 1:
-        raise InvalidSpec(
-            f"{spec.distributed_backend} runs one process per node on Azure ML.",
-            code="azureml-one-process-per-node",
-            field="process_count_per_node",
-            hint="Set process_count_per_node to 1.",
-        )
     if distribution == "tensorflow":
         return TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
-    return _ray()
-
-
-def _ray() -> Any:
-    from azure.ai.ml import RayDistribution
-
-    return RayDistribution(include_dashboard=False)
-
-
-def _inputs(spec: JobSpec) -> dict[str, Any]:
-    from azure.ai.ml import Input
-
-    modes = {"download": "download", "mount": "ro_mount"}
-    return {one.name: Input(type="uri_folder", path=_address(one.account, one.container, one.prefix),
-                            mode=modes[one.mode]) for one in spec.data}  # fmt: skip
-
-
-def _outputs(spec: JobSpec) -> dict[str, Any]:
-    from azure.ai.ml import Output
-
-    if not spec.outputs:
-        return {}
-    # Where the job's own delivery puts them too: what has arrived there from the nodes is not sent a second time.
-    place = data.blob_place(spec.outputs, "outputs")
-    where = _address(place.account, place.container, f"{place.prefix}/{spec.id}/outputs")
-    return {_OUTPUTS: Output(type="uri_folder", path=where, mode="upload")}
+    by_name = {"mpi": MpiDistribution, "torch": PyTorchDistribution}
+    return by_name[distribution](process_count_per_instance=spec.process_count_per_node)
 
 
 def _address(account: str, container: str, prefix: str) -> str:
@@ -171,37 +162,99 @@ def _address(account: str, container: str, prefix: str) -> str:
     return base + (f"{prefix.strip('/')}/" if prefix.strip("/") else "")
 
 
+# the code -----------------------------------------------------------------------------------------
+
+
+def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Path:
+    """Write the folder that is uploaded and return it. Raises LaunchFailed."""
+    folder = context.folder
+    target = folder.path / "azureml" / "code"
+    try:
+        remove_code(folder)
+        target.mkdir(parents=True, mode=0o700)
+        (target / "package.zip").write_bytes(package.built().content)
+        (target / "launch.py").write_bytes((resources.files(__package__) / "bootstrap.py").read_bytes())
+        (target / "plan.json").write_text(json.dumps(_plan(spec, placement, plan, context)), encoding="utf-8")
+        _write_payload(folder, target)
+    except OSError as error:
+        raise LaunchFailed(
+            f"Cannot collect the job's files in {target}: {error.strerror}.",
+            code="azureml-files-not-gathered",
+            hint="Free disk space, or check the permissions of that folder.",
+        ) from error
+    return target
+
+
+def remove_code(folder: JobFolder) -> None:
+    """Remove the folder that was uploaded."""
+    shutil.rmtree(folder.path / "azureml", ignore_errors=True)
+
+
+def _write_payload(folder: JobFolder, target: Path) -> None:
+    payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
+    if payload.get("script"):
+        script = Path(payload["script"])
+        (target / "script").mkdir()
+        shutil.copy2(script, target / "script" / script.name)
+        payload["script"] = f"{HERE}/script/{script.name}"
+    payload["working_directory"] = f"{HERE}/work"
+    (target / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
+    if folder.payload.exists():
+        shutil.copy2(folder.payload, target / folder.payload.name)
+    if folder.code.is_dir():
+        shutil.copytree(folder.code, target / folder.code.name)
+
+
+def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
+    """Return what a process on a node must know, as plain data."""
+    hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
+    own = {name: value for name, value in context.own.items() if name not in hidden}
+    return {
+        "ranks": spec.process_count,
+        "per_node": spec.process_count_per_node,
+        "common": {**variables.for_ranks(context.inherited), **own},
+        "environments": [
+            _rank_variables(plan, place.rank) | rank_identity.variables(placement, place) for place in placement.ranks
+        ],
+        "data": {source.name: source.variable for source in spec.data},
+    }
+
+
+def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
+    """Return a rank's variables without those that say how ranks meet, which Azure sets."""
+    found = {name: value for name, value in plan.environments[rank].items() if BY_AZURE not in value}
+    if plan.distribution == "mpi":  # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used
+        found |= {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
+    return found
+
+
 # the image ----------------------------------------------------------------------------------------
 
 
 def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
-    """Return the job's image as the SDK takes it; one that was generated before is named, not uploaded again.
+    """Return the job's image for azure-ai-ml; one that was generated before is named, not uploaded again.
 
-    ``folder`` is where the image's own files may be laid, with the packages that the job asks for.
+    ``folder`` is where the image's own files may be written, with the packages that the job asks for.
     """
-    from azure.ai.ml.entities import Environment
-
-    wanted = options.environment or GENERATED
-    if wanted == GENERATED:
-        return _generated(workspace, spec, folder)
-    if "/" in wanted and not wanted.startswith("azureml:"):
-        return Environment(image=wanted)
-    return wanted
-
-
-def _generated(workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
     from azure.ai.ml.entities import BuildContext, Environment
 
+    name = options.environment or GENERATED
+    if name != GENERATED:
+        return Environment(image=name) if "/" in name and not name.startswith("azureml:") else name
     lines, files = _packages(spec)
     text = (resources.files(__package__) / "image" / "Dockerfile").read_text(encoding="utf-8") + lines
     version = hashlib.sha256(json.dumps([text, files]).encode()).hexdigest()[:12]
     if workspace.has_environment(IMAGE, version):
         return f"{IMAGE}:{version}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    for name, content in {"Dockerfile": text, **files}.items():
-        (folder / name).write_text(content, encoding="utf-8")
-    return Environment(name=IMAGE, version=version, build=BuildContext(path=str(folder), dockerfile_path="Dockerfile"),
-                       description="Open MPI, PyTorch and Horovod, by distdl_jupyter.")  # fmt: skip
+    for file, content in {"Dockerfile": text, **files}.items():
+        (folder / file).write_text(content, encoding="utf-8")
+    return Environment(
+        name=IMAGE,
+        version=version,
+        build=BuildContext(path=str(folder), dockerfile_path="Dockerfile"),
+        description="Open MPI, PyTorch and Horovod, by distdl_jupyter.",
+    )
 
 
 def _packages(spec: JobSpec) -> tuple[str, dict[str, str]]:
@@ -217,32 +270,3 @@ def _packages(spec: JobSpec) -> tuple[str, dict[str, str]]:
     for name in sorted(files.keys() - {"conda.txt"}):
         lines += f"COPY {name} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{name}\n"
     return lines, files
-
-
-# what is refused ----------------------------------------------------------------------------------
-
-_REMEDIES = (
-    ("unknown compute", "Set the option compute to a compute target of the workspace."),
-    ("environment", "Set the option environment to an image, or to an environment of the workspace."),
-    ("workspaces/", "Check the options subscription_id, resource_group and workspace."),
-    ("resource group", "Check the options subscription_id, resource_group and workspace."),
-    ("subscription", "Check the options subscription_id, resource_group and workspace."),
-    ("authorizationfailed", "Ask for the role AzureML Data Scientist in the workspace."),
-    ("does not have authorization", "Ask for the role AzureML Data Scientist in the workspace."),
-    ("permission", "Ask for the roles AzureML Data Scientist and Storage Blob Data Contributor."),
-    ("too many requests", "Azure limits the number of requests. Submit the job again in a few minutes."),
-)
-_BY_STATUS = {403: "Ask for the role AzureML Data Scientist in the workspace.",
-              429: "Azure limits the number of requests. Submit the job again in a few minutes."}  # fmt: skip
-
-
-def refused(error: Exception) -> LaunchFailed:
-    """Return what kept Azure ML from taking a job, in one sentence with a remedy; no signature is in it."""
-    if isinstance(error, AzureRefused):
-        return LaunchFailed(f"Azure ML rejected the job: {error.message}", code=error.code, hint=error.hint)
-    status = getattr(error, "status_code", None)
-    message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
-    said = masked(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".")
-    remedy = next((words for sign, words in _REMEDIES if sign in said.lower()), "")
-    return LaunchFailed(f"Azure ML rejected the job: {said or type(error).__name__}.", code="azureml-job-rejected",
-                        hint=_BY_STATUS.get(status or 0) or remedy)  # fmt: skip

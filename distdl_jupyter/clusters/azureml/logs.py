@@ -1,11 +1,11 @@
-"""The log files of a run as streams: what every rank says, and what Azure ML says before anybody can.
+"""The log files of a run as streams: what every rank writes, and what Azure ML writes before a rank starts.
 
-Each file is read on from where it was, by ranges. A rank's file holds its two streams (``node.log_mux``), and says
-which rank it is; the file's own name is not relied on. Positions of a rank's stream are bytes of that stream, so a
-second supervisor reads the files again from their beginning and passes on what is behind them.
+Each file is read by ranges, from where the last request ended. Azure keeps one file for each process; marks in it name
+the rank and separate its two streams (``bootstrap``). Positions of a rank's stream are bytes of that stream, so a
+second supervisor reads the files from their beginning and skips what was recorded.
 
-What no rank said (the image's build, the nodes' preparation, a shell's complaint) goes line by line into one stream,
-which is kept in the job's folder: its bytes come from several files, and only that order makes it one.
+Text outside of a rank's output (the build of the image, the preparation of the nodes, a shell's error) goes line by
+line into one stream. It is kept in the job's folder, because only the order in which it was read makes it one stream.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.azureml.node.log_mux import Splitter
+from distdl_jupyter.clusters.azureml import bootstrap
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import redact
 from distdl_jupyter.core.errors import AzureRefused
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.clusters.azureml.client import Workspace
 
-#: Bytes of one request.
-_PIECE = 4 * 1024 * 1024
-#: Files that are asked for at once.
-_AT_ONCE = 8
-_OF_RANKS = "user_logs/"
-#: Files of the nodes' preparation in which nothing is of use to whoever waits.
-_DULL = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
-#: The requested range begins behind the end: nothing is new.
-_NOTHING = 416
+#: Bytes of one request, and files that are requested at once.
+_PIECE, _CONCURRENCY = 4 * 1024 * 1024, 8
+_OF_PROCESSES = "user_logs/"
+#: Files of the nodes' preparation that help nobody.
+_IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
+#: Status of a request for a range behind the end of the file.
+_RANGE_NOT_SATISFIABLE = 416
 
 
 class Pipe:
@@ -49,218 +47,192 @@ class Pipe:
         self.stream = Stream(read, rank, name, position)
         self._skip = position
 
-    def pass_on(self, content: bytes) -> None:
-        """Write what was not heard before, waiting for the reader where it must. Raises BrokenPipeError."""
+    def write(self, content: bytes) -> None:
+        """Write what was not recorded before; wait for the reader when the pipe is full. Raises BrokenPipeError."""
         skipped = min(self._skip, len(content))
         self._skip -= skipped
-        view = memoryview(content)[skipped:]
-        while view:
-            view = view[os.write(self._write, view) :]
-
-    def discard_rest(self) -> None:
-        """Close the reading end: a writer that waits for a reader wakes up then."""
-        os.close(self.stream.fd)
+        content = content[skipped:]
+        while content:
+            content = content[os.write(self._write, content) :]
 
     def close(self) -> None:
         """Close the writing end."""
         os.close(self._write)
 
 
-class Journal:
-    """The stream of what no rank said, kept as JSON lines: which file, how far, what text."""
+class LogFile:
+    """One log file of a run: its current address, and how much of it was read."""
 
-    def __init__(self, path: Path, pipe: Pipe) -> None:
-        self._path = path
-        self._pipe = pipe
+    def __init__(self, name: str, nonce: str, logs: Logs) -> None:
+        self.name = name
+        self.url = ""
+        self.position = 0
+        self._begin = bootstrap.mark(nonce, "")[:-1]
+        self._logs = logs
+        self._rest = b""
+        self._rank: int | None = None
+        self._stream = ""
+        self._line = b""
+        #: How many bytes outside of a rank's output were read, and how many of them an earlier supervisor kept.
+        self._unowned, self._kept = 0, logs.positions.get(name, 0)
+
+    def feed(self, content: bytes, *, last: bool = False) -> None:
+        """Pass on what is new; ``last`` passes on a line without an end, too."""
+        self.position += len(content)
+        content = self._rest + content
+        while (begin := content.find(self._begin)) >= 0 and (end := content.find(b"\x1f", begin)) >= 0:
+            self._text(content[:begin])
+            self._mark(content[begin + len(self._begin) : end].decode(errors="replace"))
+            content = content[end + 1 :]
+        cut = begin if begin >= 0 else _partial_mark(content, self._begin)
+        self._rest = content[cut:]
+        self._text(content[:cut])
+        if last and self._line:
+            self._keep(self._line, self._unowned)
+            self._line = b""
+
+    def _mark(self, word: str) -> None:
+        kind, _, value = word.partition(" ")
+        if kind == "rank":
+            self._rank, self._stream = self._logs.begin(int(value)), "out"
+        elif kind == "end" and self._rank is not None:
+            self._logs.ends[self._rank] = json.loads(value)
+            self._stream = ""
+        elif kind in ("out", "err"):
+            self._stream = kind
+
+    def _text(self, text: bytes) -> None:
+        if self._stream and self._rank is not None:
+            self._logs.write(self._rank, self._stream, text)
+        elif not self._stream:
+            self._unowned += len(text)
+            lines, newline, self._line = (self._line + text).rpartition(b"\n")
+            if newline:
+                self._keep(lines + newline, self._unowned - len(self._line))
+
+    def _keep(self, lines: bytes, end: int) -> None:
+        """Keep whole lines that end at ``end``, without those that an earlier supervisor kept."""
+        new = lines[max(0, len(lines) - (end - self._kept)) :] if end > self._kept else b""
+        if new:
+            self._logs.keep(self.name, end, new if new.endswith(b"\n") else new + b"\n")
+
+
+def _partial_mark(content: bytes, begin: bytes) -> int:
+    """Return where a mark may begin whose rest is not there yet; the length of ``content`` where none does."""
+    cut = content.rfind(begin[:1], max(0, len(content) - len(begin)))
+    return cut if cut >= 0 and begin.startswith(content[cut:]) else len(content)
+
+
+class Logs:
+    """All files of a run. ``advance`` is called by one thread; ``ends`` and ``begun`` are read by another."""
+
+    def __init__(
+        self, workspace: Workspace, nonce: str, ranks: int, kept: Path, read: Mapping[tuple[int, str], int]
+    ) -> None:
+        self._workspace = workspace
+        self._nonce = nonce
+        self._path = kept
+        self._own = Pipe(None, "out", read.get((-1, "sys"), 0))
+        self._pipes = {
+            (rank, name): Pipe(rank, name, read.get((rank, name), 0))
+            for rank in range(ranks)
+            for name in ("out", "err")
+        }
+        self._files: dict[str, LogFile] = {}
+        self._pool = ThreadPoolExecutor(_CONCURRENCY, "distdl-azureml-log")
         self._last = ""
-        #: How many bytes of each file stand in it.
+        #: How many bytes of each file's text outside of a rank's output are in the job's folder.
         self.positions: dict[str, int] = {}
+        #: How ranks ended: exit code, signal and evidence.
+        self.ends: dict[int, dict[str, Any]] = {}
+        #: Ranks that have begun.
+        self.begun: set[int] = set()
+        #: Whether an address was refused and new ones are needed.
+        self.stale = False
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The text outside of ranks' output, then each rank's two streams."""
+        return tuple(pipe.stream for pipe in (self._own, *self._pipes.values()))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has reported its end."""
+        return 2 * len(self.ends) == len(self._pipes)
 
     def replay(self) -> None:
-        """Pass on what an earlier supervisor kept and did not write down."""
+        """Pass on the text that an earlier supervisor kept in the job's folder and did not record."""
         with contextlib.suppress(OSError), self._path.open(encoding="utf-8") as file:
             for line in file:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     entry = json.loads(line)
-                    self.positions[entry["file"]] = int(entry["to"])
-                    self._last = entry["file"]
-                    self._pipe.pass_on(str(entry["text"]).encode())
+                    self.positions[entry["file"]], self._last = int(entry["to"]), entry["file"]
+                    self._own.write(str(entry["text"]).encode())
 
-    def add(self, name: str, to: int, content: bytes) -> None:
-        """Keep whole lines of a file that is now known up to ``to``, and pass them on."""
+    def keep(self, name: str, to: int, content: bytes) -> None:
+        """Keep lines outside of a rank's output, whose file is read up to ``to``, and pass them on."""
         text = redact.text(content.decode(errors="replace"))
         if name != self._last:
             text = f"[{name}]\n{text}"
         self._last, self.positions[name] = name, to
         with open(self._path, "a", encoding="utf-8", opener=owned.private) as file:
             file.write(json.dumps({"file": name, "to": to, "text": text}) + "\n")
-        self._pipe.pass_on(text.encode())
+        self._own.write(text.encode())
 
-
-class File:
-    """One log file: its address now, and how far it was read."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.url = ""
-        self.position = 0
-
-
-class Quiet(File):
-    """A file that no rank writes."""
-
-    def __init__(self, name: str, journal: Journal) -> None:
-        super().__init__(name)
-        self._journal = journal
-        self.position = journal.positions.get(name, 0)
-        self._rest = b""
-
-    def take(self, content: bytes, *, last: bool = False) -> None:
-        """Take what is new; whole lines go on, with ``last`` all."""
-        self.position += len(content)
-        whole, newline, self._rest = (self._rest + content).rpartition(b"\n")
-        if last and self._rest:
-            whole, newline, self._rest = whole + newline + self._rest, b"\n", b""
-        if newline:
-            self._journal.add(self.name, self.position - len(self._rest), whole + newline)
-
-
-class Spoken(File):
-    """A file that one rank writes."""
-
-    def __init__(self, name: str, nonce: str, logs: Logs) -> None:
-        super().__init__(name)
-        self._splitter = Splitter(nonce)
-        self._logs = logs
-        self._rank: int | None = None
-        self._before = Quiet(name, logs.journal)
-        self._before.position, self._known = 0, self._before.position
-
-    def take(self, content: bytes, *, last: bool = False) -> None:
-        """Take what is new."""
-        self.position += len(content)
-        for piece in self._splitter.feed(content):
-            if piece.word:
-                self._word(piece.word)
-            elif piece.stream and self._rank is not None:
-                self._logs.pass_on(self._rank, piece.stream, piece.content)
-            else:
-                self._nobodys(piece.content)
-        if last:
-            self._before.take(b"", last=True)
-
-    def _word(self, word: str) -> None:
-        kind, _, value = word.partition(" ")
-        if kind == "rank":
-            self._rank = self._logs.speaks(int(value))
-        elif kind == "end" and self._rank is not None:
-            self._logs.ends[self._rank] = json.loads(value)
-
-    def _nobodys(self, content: bytes) -> None:
-        skipped = min(self._known, len(content))
-        self._known -= skipped
-        self._before.position += skipped
-        if content[skipped:]:
-            self._before.take(content[skipped:])
-
-
-class Logs:
-    """All files of a run. ``advance`` is called by one thread; ``ends`` and ``spoken`` are read by another."""
-
-    def __init__(self, workspace: Workspace, nonce: str, ranks: int, kept: Path,
-                 read: Mapping[tuple[int, str], int]) -> None:  # fmt: skip
-        self._workspace = workspace
-        self._nonce = nonce
-        self._ranks = ranks
-        own = Pipe(None, "out", read.get((-1, "sys"), 0))
-        self._pipes = {(rank, name): Pipe(rank, name, read.get((rank, name), 0))
-                       for rank in range(ranks) for name in ("out", "err")}  # fmt: skip
-        self._all = (own, *self._pipes.values())
-        self.journal = Journal(kept, own)
-        self._files: dict[str, Quiet | Spoken] = {}
-        self._pool: ThreadPoolExecutor | None = None
-        #: How ranks have ended, as their nodes told it.
-        self.ends: dict[int, dict[str, Any]] = {}
-        #: The ranks that have begun.
-        self.spoken: set[int] = set()
-        #: Whether an address was refused and new ones are needed.
-        self.stale = False
-
-    @property
-    def streams(self) -> tuple[Stream, ...]:
-        """What no rank said, then each rank's two streams."""
-        return tuple(pipe.stream for pipe in self._all)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every rank has told its end."""
-        return len(self.ends) == self._ranks
-
-    def speaks(self, rank: int) -> int | None:
-        """Take note that a rank has begun; None for one that the job does not have."""
+    def begin(self, rank: int) -> int | None:
+        """Note that a rank has begun; return None for one that the job does not have."""
         if (rank, "out") not in self._pipes:
             return None
-        self.spoken.add(rank)
+        self.begun.add(rank)
         return rank
 
-    def pass_on(self, rank: int, stream: str, content: bytes) -> None:
-        """Let the supervisor read what a rank said."""
-        self._pipes[rank, stream].pass_on(content)
+    def write(self, rank: int, stream: str, content: bytes) -> None:
+        """Pass on what a rank wrote."""
+        self._pipes[rank, stream].write(content)
 
-    def learn(self, addresses: Mapping[str, str]) -> None:
-        """Take in which files there are, and where they are read now."""
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Take the addresses of the run's files, which are valid for some time."""
         self.stale = False
         for name, url in addresses.items():
-            if name not in self._files:
-                if _DULL.search(name):
-                    continue
-                ours = name.startswith(_OF_RANKS)
-                self._files[name] = Spoken(name, self._nonce, self) if ours else Quiet(name, self.journal)
-            self._files[name].url = url
+            if not _IGNORED.search(name):
+                self._files.setdefault(name, LogFile(name, self._nonce, self)).url = url
 
     def advance(self, *, last: bool = False) -> bool:
-        """Read on in every file once; True when something was new. ``last`` passes on lines without an end too.
+        """Request what is new in every file once; True when something was. ``last`` ends unfinished lines.
 
-        Raises DistDLError when Azure does not answer.
+        Raises DistDLError when Azure does not respond.
         """
-        files = [file for file in self._files.values() if isinstance(file, Spoken) or not self.spoken]
-        came = False
-        for file, content in zip(files, self._fetched(files), strict=True):
-            came = came or bool(content)
-            file.take(content, last=last)
-        return came
+        files = [file for file in self._files.values() if file.name.startswith(_OF_PROCESSES) or not self.begun]
+        contents: Iterable[bytes] = self._pool.map(self._fetch, files) if len(files) > 1 else map(self._fetch, files)
+        is_new = False
+        for file, content in zip(files, contents, strict=True):
+            is_new = is_new or bool(content)
+            file.feed(content, last=last)
+        return is_new
 
-    def _fetched(self, files: list[Quiet | Spoken]) -> Iterator[bytes]:
-        if len(files) < 2:
-            return map(self._fetch, files)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_AT_ONCE, "distdl-azureml-log")
-        return self._pool.map(self._fetch, files)
-
-    def _fetch(self, file: File) -> bytes:
-        """Return what stands behind the file's position, at most ``_PIECE`` bytes."""
-        wanted = {"x-ms-range": f"bytes={file.position}-{file.position + _PIECE - 1}"}
-        wanted["Range"] = wanted["x-ms-range"]
+    def _fetch(self, file: LogFile) -> bytes:
+        """Return what is behind the file's position, at most ``_PIECE`` bytes."""
+        range_ = f"bytes={file.position}-{file.position + _PIECE - 1}"
+        headers = {"x-ms-range": range_, "Range": range_}
         try:
-            response = self._workspace.plain(file.url).send("GET", file.url, headers=wanted)
+            response = self._workspace.without_token(file.url).send("GET", file.url, headers=headers)
         except AzureRefused as error:
             if error.status in (401, 403, 404):
                 self.stale = True  # its signature has expired
-            elif error.status != _NOTHING:
+            elif error.status != _RANGE_NOT_SATISFIABLE:
                 raise
             return b""
         content: bytes = response.content
-        # A server that knows no ranges gives the whole file.
+        # A server without ranges sends the whole file.
         return content[file.position :] if response.status_code == 200 else content
 
-    def discard_rest(self) -> None:
-        """Close the reading ends."""
-        for pipe in self._all:
-            pipe.discard_rest()
+    def close_readers(self) -> None:
+        """Close the reading ends; a writer that waits for a reader gets BrokenPipeError."""
+        for stream in self.streams:
+            os.close(stream.fd)
 
     def close(self) -> None:
         """Close the writing ends, when no thread advances any more."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        for pipe in self._all:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pipe in (self._own, *self._pipes.values()):
             pipe.close()

@@ -1,8 +1,7 @@
-"""What ranks have left in a run's artifacts, brought home: values to ``results``, files to ``outputs``.
+"""What ranks left in a run's artifacts: values are downloaded to ``results``, files to ``outputs``.
 
-The job's record says where its artifacts lie: a datastore and a prefix in it. They are read from Blob as whoever is
-signed in; where that account has no role on the storage, with the short-lived signature that the workspace gives out.
-A file that broke off goes on where it was, unless its ETag has changed.
+The job's record names the datastore and the prefix of its artifacts. They are read from Blob with the user's account;
+where that account has no role on the storage, with the short-lived signature that the workspace gives out.
 """
 
 from __future__ import annotations
@@ -14,38 +13,34 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.azure import identity
 from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.clusters import returned
-from distdl_jupyter.clusters.azureml.node.rank import RESULTS
+from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from distdl_jupyter.clusters.azureml.client import Workspace
     from distdl_jupyter.core.store import JobFolder
 
 _URI = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
-_PIECE = 8 * 1024 * 1024
-_TRIES = 4
 
 
 def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> list[str]:
-    """Bring a run's outputs into the job's folder; return why values stayed there.
+    """Download a run's outputs to the job's folder; return why values were not copied.
 
-    Raises LaunchFailed naming what could not be brought.
+    Raises LaunchFailed naming what could not be downloaded.
     """
     from azure.core.exceptions import AzureError
 
-    found = _URI.fullmatch(_default_output(workspace, name))
-    if found is None:
+    outputs = workspace.job(name)["properties"].get("outputs") or {}
+    match = _URI.fullmatch(str((outputs.get("default") or {}).get("uri") or ""))
+    if match is None:
         return []
-    datastore, prefix = found[1], f"{found[2].strip('/')}/outputs/"
     try:
-        return _bring(workspace, datastore, prefix, folder, range(ranks))
+        return _download_all(workspace, match[1], f"{match[2].strip('/')}/outputs/", folder, range(ranks))
     except AzureError as error:
-        said = masked(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
+        text = masked(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
         raise LaunchFailed(
-            f"Cannot download the outputs of the ranks: {said}.",
+            f"Cannot download the outputs of the ranks: {text}.",
             code="azureml-outputs-not-downloaded",
             hint="Ask for the role Storage Blob Data Reader on the workspace's storage account. The files are in the "
             "outputs of the job in Azure ML.",
@@ -58,25 +53,20 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
         ) from error
 
 
-def _default_output(workspace: Workspace, name: str) -> str:
-    outputs = workspace.job(name)["properties"].get("outputs") or {}
-    return str((outputs.get("default") or {}).get("uri") or "")
-
-
-def _bring(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
-    stayed = []
+def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
+    skipped = []
     with _container(workspace, datastore) as container:
         for blob in container.list_blobs(name_starts_with=prefix):
-            target = _target(blob.name[len(prefix) :], folder)
+            target = target_path(blob.name[len(prefix) :], folder)
             if target is None or (blob.metadata or {}).get("hdi_isfolder"):
                 continue
             value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
-            why = returned.refusal(value, blob.size, ranks) if value is not None else ""
-            if not why:
-                _fetch(container.get_blob_client(blob.name), blob.size, blob.etag, target)
+            reason = returned.refusal(value, blob.size, ranks) if value is not None else ""
+            if not reason:
+                _download(container.get_blob_client(blob.name), blob.size, target)
             elif not target.name.startswith("."):
-                stayed.append(f"{why}. The file was not copied; it is in the artifacts of the run.")
-    return stayed
+                skipped.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+    return skipped
 
 
 def _container(workspace: Workspace, name: str) -> Any:
@@ -91,7 +81,7 @@ def _container(workspace: Workspace, name: str) -> Any:
 def _signature(workspace: Workspace, name: str, store: dict[str, Any]) -> str:
     """Return the signature with which the workspace lets its users read a datastore, "" where it uses identities.
 
-    An account key is never taken: whoever holds one may do everything.
+    An account key is never used, because it allows everything.
     """
     if (store.get("credentials") or {}).get("credentialsType", "None") == "None":
         return ""
@@ -101,8 +91,8 @@ def _signature(workspace: Workspace, name: str, store: dict[str, Any]) -> str:
         return ""
 
 
-def _target(name: str, folder: JobFolder) -> Path | None:
-    """Return where a file goes, None for a name that leads out of the job's folder."""
+def target_path(name: str, folder: JobFolder) -> Path | None:
+    """Return where a file is stored, None for a name that leads out of the job's folder."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
         return None
@@ -111,31 +101,12 @@ def _target(name: str, folder: JobFolder) -> Path | None:
     return folder.outputs / path
 
 
-def _fetch(blob: Any, size: int, etag: str, target: Path) -> None:
-    """Download a blob by ranges; what is there of it already is not fetched again. Raises AzureError, OSError."""
-    part = target.with_name(f".{target.name}.{re.sub(r'[^0-9A-Za-z]', '', etag)}.part")
+def _download(blob: Any, size: int, target: Path) -> None:
+    """Download a blob that is not there yet. The library repeats requests that fail. Raises AzureError, OSError."""
+    if target.exists() and target.stat().st_size == size:
+        return
+    part = target.with_name(f".{target.name}.part")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(part, "ab", opener=owned.private) as file:
-        file.writelines(_pieces(blob, file.tell(), size, etag))
+    with open(part, "wb", opener=owned.private) as file:
+        blob.download_blob(max_concurrency=4).readinto(file)
     part.replace(target)
-
-
-def _pieces(blob: Any, start: int, size: int, etag: str) -> Iterator[bytes]:
-    from azure.core import MatchConditions
-    from azure.core.exceptions import IncompleteReadError, ServiceRequestError, ServiceResponseError
-
-    tries = _TRIES
-    while start < size:
-        length = min(_PIECE, size - start)
-        try:
-            stream = blob.download_blob(offset=start, length=length, etag=etag,
-                                        match_condition=MatchConditions.IfNotModified)  # fmt: skip
-            piece = stream.readall()
-        except (IncompleteReadError, ServiceRequestError, ServiceResponseError):
-            tries -= 1
-            if not tries:
-                raise
-            continue
-        start += len(piece)
-        tries = _TRIES
-        yield piece

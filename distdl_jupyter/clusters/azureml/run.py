@@ -1,18 +1,23 @@
-"""A job on Azure ML: output from the run's logs, ends from what its nodes wrote there, else from Azure's state.
+"""A job on Azure ML: its state, the output and the ends of its ranks, which its processes write into Azure's logs.
 
-Everything here can be taken up again by another supervisor: the workspace's names and the job's are all it takes.
+A thread asks Azure, which can be silent for minutes; a sign-in can expire while a job runs for days. The job continues
+meanwhile, and what was missed is read when Azure responds again. Another supervisor can continue with the names of
+workspace and job alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.azureml import code, outputs, states
+from distdl_jupyter.clusters.azureml import errors, job, outputs
 from distdl_jupyter.clusters.azureml.logs import Logs
-from distdl_jupyter.clusters.azureml.watch import Watch
 from distdl_jupyter.clusters.base import Context, Exit, Notice, Run, Start, Stream
+from distdl_jupyter.clusters.silence import Silence
 from distdl_jupyter.core import limits
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.errors import AzureRefused, DistDLError, NotSignedIn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,17 +25,172 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace
     from distdl_jupyter.core.spec import JobSpec
 
-#: What is kept in the job's folder of the words that no rank said.
+#: The file in the job's folder with the log text outside of ranks' output.
 KEPT = "azureml-log.jsonl"
+#: Seconds between two requests for logs: while something is new, and at most.
+_QUICK, _SLOW = 0.3, 2.0
+#: Seconds between two requests for a run's state and files: soon after a change, and later.
+_SOON, _LATER = 1.0, 5.0
+_HURRY = 60.0
+#: Seconds without a response after which the user is told.
+_SILENCE = 10.0
+#: Seconds after a job's end in which its last lines may still arrive, and where no rank has begun.
+_SETTLE, _SHORT = 10.0, 3.0
+#: Seconds after the start in which Azure may not know the run yet.
+_YOUNG = 60.0
+#: Seconds between two requests for the end.
+_REPEAT = 10.0
+_UNAUTHORIZED = 401
+
+ENDED = frozenset({"Completed", "Failed", "Canceled"})
+#: azure-ai-ml's ``RunStatus`` before the ranks run, in words.
+_WAITING = {
+    "": "was submitted",
+    "NotStarted": "was submitted",
+    "Queued": "waiting for free nodes",
+    "Preparing": "preparing the image; the first build takes a few minutes",
+    "Provisioning": "starting the nodes",
+    "Starting": "preparing the nodes",
+    "Paused": "is paused",
+}
+#: What a running job becomes when its nodes are taken away.
+_REQUEUED = _WAITING.keys() - {"", "Paused"}
+
+
+def waiting(status: str) -> str:
+    """Return why a job has not begun, with Azure's word, "" for one that has."""
+    text = _WAITING.get(status)
+    return "" if text is None else text + (f" ({status})" if status else "")
+
+
+class Watch(threading.Thread):
+    """Follows one run until it has ended and everything was read, or ``stop`` is called."""
+
+    def __init__(self, workspace: Workspace, name: str, logs: Logs) -> None:
+        super().__init__(name="distdl-azureml", daemon=True)
+        self._workspace = workspace
+        self._name = name
+        self._logs = logs
+        self.status = ""
+        #: Azure's message of a failure.
+        self.error = ""
+        #: Whether Azure does not know the run any more.
+        self.forgotten = False
+        #: Whether the job has ended and all its output was passed on.
+        self.done = False
+        self.silence = Silence(_SILENCE)
+        self._began = time.monotonic()
+        self._asked = 0.0
+        self._hurry_until = self._began + _HURRY
+        self._ended_at: float | None = None
+        self._cancel_requested = False
+        self._canceled_at = 0.0
+        self._pause = _QUICK
+        self._wake = threading.Event()
+        self._stop_requested = False
+
+    def run(self) -> None:
+        """Request, read, pause."""
+        with contextlib.suppress(BrokenPipeError):  # the supervisor has closed its end
+            self._logs.replay()
+            while not self._stop_requested and not self.done:
+                self._wake.clear()
+                self._poll()
+                if not self.done:
+                    self._wake.wait(self._pause)
+
+    @property
+    def ended(self) -> bool:
+        """Whether Azure has ended the job."""
+        return self.status in ENDED or self.forgotten
+
+    def cancel(self) -> None:
+        """Request the job's end until Azure has ended it."""
+        self._cancel_requested = True
+        self._hurry_until = time.monotonic() + _HURRY
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread; wait some seconds for a request in progress."""
+        self._stop_requested = True
+        self._wake.set()
+        self.join(10.0)
+
+    def _poll(self) -> None:
+        asked_at = time.monotonic()
+        try:
+            if self._cancel_requested and not self.ended and asked_at - self._canceled_at >= _REPEAT:
+                cancel(self._workspace, self._name)
+                self._canceled_at, self._asked = asked_at, 0.0
+            pause = _SOON if asked_at < self._hurry_until or not self._logs.begun else _LATER
+            if not self.ended and (self._logs.stale or asked_at - self._asked >= pause):
+                self._read_state()
+            self._read_logs()
+        except NotSignedIn as error:
+            self._missed(asked_at, f"{error.message} {error.hint}".strip(), is_signed_out=True)
+        except DistDLError as error:
+            is_signed_out = getattr(error, "status", None) == _UNAUTHORIZED
+            self._missed(asked_at, error.message, is_signed_out=is_signed_out)
+        else:
+            self.silence.answered(Notice("info", "Azure ML is reachable again.", "azure-answers"))
+
+    def _read_state(self) -> None:
+        try:
+            details = self._workspace.details(self._name)
+        except AzureRefused as error:
+            if error.status != 404:
+                raise
+            self._asked = time.monotonic()
+            self.forgotten = self._asked - self._began > _YOUNG
+            return
+        self._asked = time.monotonic()
+        self._logs.set_addresses(details.get("logFiles") or {})
+        self.error = errors.message_of(details) or self.error
+        status = str(details.get("status") or "")
+        if self.status == "Running" and status in _REQUEUED:
+            text = (
+                "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest "
+                "checkpoint if the code loads one."
+            )
+            self.silence.put(Notice("warning", text, "preempted"))
+        if status != self.status:
+            self._hurry_until = self._asked + _HURRY
+        self.status = status
+
+    def _read_logs(self) -> None:
+        is_new = self._logs.advance(last=self.ended)
+        self._pause = _QUICK if is_new or self.ended else min(_SLOW, self._pause * 1.3)
+        if not self.ended:
+            return
+        now = time.monotonic()
+        self._ended_at = self._ended_at or now
+        settle = _SETTLE if self._logs.begun or self.status == "Completed" else _SHORT
+        self.done = now - self._ended_at > settle or (self._logs.complete and not is_new)
+        if not self.done and not self.forgotten and now - self._asked >= _SOON:
+            self._asked = now
+            self._logs.set_addresses(self._workspace.details(self._name).get("logFiles") or {})
+
+    def _missed(self, asked_at: float, reason: str, *, is_signed_out: bool) -> None:
+        self._pause = _SLOW
+        text = f"Azure ML is unreachable. The job continues. {reason}"
+        notice = Notice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
+        self.silence.missed(asked_at, notice, at_once=is_signed_out)
 
 
 class AzureMLRun(Run):
-    """One submitted job. ``read`` says how much of each (rank, stream) was heard before."""
+    """One submitted job. ``read`` says how much of each (rank, stream) was recorded before."""
 
     def __init__(
-        self, spec: JobSpec, workspace: Workspace, name: str, context: Context, *, studio: str = "",
-        read: Mapping[tuple[int, str], int] | None = None, notices: Sequence[Notice] = (),
-    ) -> None:  # fmt: skip
+        self,
+        spec: JobSpec,
+        workspace: Workspace,
+        name: str,
+        context: Context,
+        *,
+        studio: str = "",
+        read: Mapping[tuple[int, str], int] | None = None,
+        notices: Sequence[Notice] = (),
+    ) -> None:
         self._workspace = workspace
         self._name = name
         self._folder = context.folder
@@ -48,47 +208,39 @@ class AzureMLRun(Run):
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """What Azure ML says itself, then each rank's output."""
+        """Azure ML's own output, then each rank's."""
         return self._logs.streams
 
     def started(self) -> list[Start]:
-        """Return nothing: ranks tell their pids themselves."""
+        """Return nothing: ranks report their pids themselves."""
         return []
 
     def waiting(self) -> str:
         """Return why the job has not begun, with Azure's word."""
-        if self._logs.spoken or self._watch.ended:
-            return ""
-        why = states.waiting(self._watch.status)
-        return f"Azure ML job {self._name}: {why}" if why else ""
+        reason = "" if self._logs.begun or self._watch.ended else waiting(self._watch.status)
+        return f"Azure ML job {self._name}: {reason}" if reason else ""
 
     def notices(self) -> list[Notice]:
         """Return what the user should know of the job."""
-        found, self._notices = self._notices + self._watch.notices(), []
-        return found
-
-    # ends -------------------------------------------------------------------------------------
+        notices, self._notices = self._notices + self._watch.silence.notices(), []
+        return notices
 
     def poll(self) -> list[Exit]:
         """Return the ranks that have ended and whose output was passed on."""
-        killed = self._sent[:1] == ["KILL"]
-        ranks = [] if killed else sorted(self._open & self._logs.ends.keys())
+        ends = {} if self._sent[:1] == ["KILL"] else self._logs.ends
+        ranks = sorted(self._open & ends.keys())
         if len(ranks) == len(self._open) and not self._watch.ended:
-            ranks = ranks[:-1]  # the last one ends with the job: Azure still has to put away what they left
-        found = [self._reported_exit(rank) for rank in ranks]
-        self._failed = self._failed or any(exit_.code != 0 for exit_ in found)
-        self._open -= {exit_.rank for exit_ in found}
-        if self._watch.done and not found:
-            found = [self._without_word(rank) for rank in sorted(self._open)]
+            ranks = ranks[:-1]  # the last one ends with the job: Azure still has to store what they left
+        exits = [Exit(rank, ends[rank]["code"], ends[rank]["signal"], str(ends[rank]["evidence"])) for rank in ranks]
+        self._failed = self._failed or any(exit_.code != 0 for exit_ in exits)
+        self._open -= set(ranks)
+        if self._watch.done and not exits:
+            exits = [self._exit_by_status(rank) for rank in sorted(self._open)]
             self._open.clear()
-        return found
+        return exits
 
-    def _reported_exit(self, rank: int) -> Exit:
-        end = self._logs.ends[rank]
-        return Exit(rank, end.get("code"), end.get("signal"), str(end.get("evidence") or ""))
-
-    def _without_word(self, rank: int) -> Exit:
-        """Return the end of a rank of which only Azure knows."""
+    def _exit_by_status(self, rank: int) -> Exit:
+        """Return the end of a rank that reported none."""
         if self._sent:
             return Exit(rank, None, "KILL" if "KILL" in self._sent else "TERM")
         if self._watch.forgotten:
@@ -99,48 +251,46 @@ class AzureMLRun(Run):
             return Exit(rank, None, "TERM", "stopped")
         if self._watch.status == "Canceled" and not self._watch.error:
             return Exit(rank, None, "TERM", "The job was canceled in Azure ML.")
-        return Exit(rank, None, None, states.failure(self._watch.error))
-
-    # signals ----------------------------------------------------------------------------------
+        return Exit(rank, None, None, errors.failure(self._watch.error))
 
     def alive(self) -> Sequence[object]:
         """Return the job itself as long as Azure has not ended it."""
         return [] if self._watch.ended else [f"Azure ML job {self._name}"]
 
     def signal(self, name: str) -> None:
-        """Cancel the job, which is all that Azure ML can do; its ranks take that for an interrupt at first."""
+        """Cancel the job, which is all that Azure ML supports; its ranks get that as an interrupt."""
         self._sent.append(name)
         self._watch.cancel()
 
     def no_stacks(self) -> str:
-        """Return why: nothing but its end can be told to a job there."""
+        """Return why: a running job there accepts no requests."""
         return "Azure ML does not support stack traces of running ranks."
 
     def handle(self) -> dict[str, Any]:
-        """Return the names by which the job is found again."""
+        """Return the names of workspace and job."""
         return {"workspace": self._workspace.address.to_json(), "run": self._name, "studio": self._studio}
 
     def collect(self) -> None:
-        """Bring values and outputs home."""
-        stayed = outputs.collect(self._workspace, self._name, self._folder, self._ranks)
-        self._notices += [Notice("warning", text, "azureml-files-not-copied") for text in stayed]
+        """Download values and outputs."""
+        skipped = outputs.collect(self._workspace, self._name, self._folder, self._ranks)
+        self._notices += [Notice("warning", text, "azureml-files-not-copied") for text in skipped]
 
     def close(self) -> None:
-        """Stop watching."""
-        self._logs.discard_rest()
+        """Stop the thread."""
+        self._logs.close_readers()
         self._watch.stop()
         self._logs.close()
-        code.remove(self._folder)
+        job.remove_code(self._folder)
 
 
 def cancel(workspace: Workspace, name: str) -> bool:
-    """Ask for the end of a job that nobody watches; False when it has ended or never was. Raises DistDLError."""
+    """Request the end of a job; False when it has ended or does not exist. Raises DistDLError."""
     try:
-        if str(workspace.job(name)["properties"].get("status")) in states.ENDED:
+        if str(workspace.job(name)["properties"].get("status")) in ENDED:
             return False
         workspace.cancel(name)
-    except DistDLError as error:
-        if getattr(error, "status", None) in (400, 404, 409):
-            return False
-        raise
+    except AzureRefused as error:
+        if error.status not in (400, 404, 409):
+            raise
+        return False
     return True

@@ -29,8 +29,6 @@ from distdl_jupyter.worker import channel, owned
 from distdl_jupyter.worker.identity import identify
 from distdl_jupyter.worker.watch.hooks import guarded
 
-#: What the variable says where a platform has made the cluster, and of its nodes on which no process of ours runs.
-PLATFORM, ELSEWHERE = "platform", "elsewhere"
 #: Seconds in which all nodes must be in: the last one may be the last that a scheduler gets ready.
 JOIN_TIMEOUT = 300.0
 _STEP = 0.5
@@ -98,12 +96,8 @@ def in_cluster(variable: str) -> Iterator[bool]:
 
     ``variable`` is the backend's variable. Raises RayNotStarted, ConnectionError.
     """
-    if variable in (PLATFORM, ELSEWHERE):
-        _report_ready(int(os.environ["DISTDL_WORLD_SIZE"]))
-        yield variable == ELSEWHERE
-    else:
-        with (_lead if os.environ["DISTDL_RANK"] == "0" else _lend)(Node.of(json.loads(variable))):
-            yield os.environ["DISTDL_RANK"] != "0"
+    with (_lead if os.environ["DISTDL_RANK"] == "0" else _lend)(Node.of(json.loads(variable))):
+        yield os.environ["DISTDL_RANK"] != "0"
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import compute, watch
+from distdl_jupyter.clusters.azureml import compute, run
 from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
 from tests.standin.computes import Compute, Computes
 from tests.standin.ml import COMPUTE, GROUP, WORKSPACE, MachineLearning
@@ -24,9 +24,9 @@ _BODY = {
 
 @pytest.fixture
 def ml(signed_in, azurite, tmp_path, monkeypatch):  # noqa: F811
-    """A workspace whose jobs run here; who watches them in this process asks often."""
-    monkeypatch.setattr(watch, "_SOON", 0.2)
-    monkeypatch.setattr(watch, "_SHORT", 1.0)
+    """A workspace whose jobs run here, with short pauses between requests."""
+    monkeypatch.setattr(run, "_SOON", 0.2)
+    monkeypatch.setattr(run, "_SHORT", 1.0)
     signed_in.blob_at(azurite.template)
     compute.forget()
     Prices(signed_in.server)

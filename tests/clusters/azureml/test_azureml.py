@@ -12,6 +12,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
+from tests.frameworks import TENSORFLOW
 from tests.written import all_written
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -77,8 +78,9 @@ def lines(job, rank=0):
 
 
 @pytest.mark.readme("Azure ML")
-def test_horovod_trains_under_azures_own_mpirun_and_everything_comes_back(ml):
-    job = submit(ml, HOROVOD, backend="horovod-mpi").wait(240)
+@pytest.mark.parametrize("backend", ["horovod-mpi", pytest.param("horovod-gloo", marks=pytest.mark.full)])
+def test_horovod_trains_under_azures_own_mpirun_and_everything_comes_back(ml, backend):
+    job = submit(ml, HOROVOD, backend=backend).wait(240)
     results = job.results()
     assert [one["rank"] for one in results] == [0, 1]
     assert {one["size"] for one in results} == {2}
@@ -102,6 +104,22 @@ def test_torch_trains_as_azures_pytorch_distribution(ml):
     job = submit(ml, TORCH).wait(240)
     assert [one["total"] for one in job.results()] == [3.0, 3.0]
     assert next(iter(ml.jobs.values())).properties["distribution"]["distributionType"] == "PyTorch"
+
+
+@pytest.mark.full
+def test_tensorflow_trains_as_workers_of_azure(ml):
+    results = submit(ml, TENSORFLOW, backend="tensorflow").wait(240).results()
+    asked = next(iter(ml.jobs.values())).properties["distribution"]
+    assert asked == {"distributionType": "TensorFlow", "parameterServerCount": 0, "workerCount": 2}
+    assert [(result["rank"], result["total"]) for result in results] == [(0, 3.0), (1, 3.0)]
+
+
+@pytest.mark.full
+def test_a_job_is_not_submitted_if_the_generated_image_lacks_its_framework(ml):
+    job = submit(ml, TENSORFLOW, backend="tensorflow", options={"environment": "generated"}).wait(60)
+    assert job.state is State.FAILED
+    assert "tensorflow is not in the generated image" in job.view().reason
+    assert ml.jobs == {}
 
 
 @pytest.mark.full

@@ -9,15 +9,13 @@ from distdl_jupyter.clusters.azureml import compute
 from distdl_jupyter.clusters.azureml.compute import ComputeClusters, ComputeSpec
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.clusters.local import LocalCluster
-from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, NotSignedIn
+from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, InvalidSpec, NotSignedIn
 from tests.standin.computes import SUBSCRIPTION, Computes
 from tests.standin.prices import Prices
 from tests.standin.server import refusal
 
 OPTIONS = AzureMLOptions(subscription_id=SUBSCRIPTION, resource_group="vision", workspace="ws1", compute="gpu")
 T4 = ComputeSpec("Standard_NC4as_T4_v3", max_nodes=4)
-SUBNET = ("/subscriptions/11111111-2222-3333-4444-555555555555/resourceGroups/net/providers/Microsoft.Network/"
-          "virtualNetworks/lab/subnets/nodes")  # fmt: skip
 
 
 class Only(ComputeClusters, LocalCluster):
@@ -187,7 +185,6 @@ def wanted(**more):
         ({"max_nodes": 0}, "max_nodes", "max_nodes is 0, but must be an integer of at least 1."),
         ({"min_nodes": 3, "max_nodes": 2}, "min_nodes", "min_nodes is 3, but max_nodes is 2."),
         ({"idle_seconds": 5}, "idle_seconds", "idle_seconds is 5, but must be an integer of at least 60."),
-        ({"subnet": "lab/nodes"}, "subnet", "subnet is 'lab/nodes', but must be the ID of a subnet."),
     ],
 )
 def test_what_is_wanted_is_checked_where_it_is_said(given, field, says):
@@ -240,7 +237,7 @@ def test_a_failure_that_comes_later_is_told_with_the_machines(service, monkeypat
         (refusal(403, "AuthorizationFailed", "The client does not have authorization to perform action."), AzureRefused,
          "Ask the owner for the role AzureML Compute Operator, or sign in with another account."),
         (refusal(409, "ScopeLocked", "The scope cannot perform write operation because it is locked."), ClusterRefused,
-         "Ask for the lock on the resource group to be removed, because it prevents changes of compute clusters."),
+         "Ask for the lock on the resource group to be removed, because it prevents changes."),
         (refusal(400, "SkuNotAvailable", "The requested size is not available in location 'westeurope'."),
          ClusterRefused, "Azure has no capacity for this size in the region now. Try again later"),
         (refusal(400, "ClusterMinNodesExceedCoreQuota", "The specified subscription has a total vCPU quota of 4."),
@@ -260,21 +257,6 @@ def test_a_size_that_the_region_has_not_leads_to_the_list(service):
     with pytest.raises(ClusterRefused, match="is not supported in westeurope") as caught:
         CLUSTER.create(OPTIONS, wanted(vm_size="Standard_NC96ads_A100_v4"))
     assert caught.value.hint.startswith("Choose a size that the region offers")
-
-
-def test_nodes_in_a_subnet_have_no_public_address(service):
-    service.subnets.add(SUBNET)
-    CLUSTER.create(OPTIONS, wanted(subnet=SUBNET, idle_seconds=90))
-    put = next(one for one in service.server.requests if one.method == "PUT").json
-    inner = put["properties"]["properties"]
-    assert (inner["subnet"], inner["enableNodePublicIp"]) == ({"id": SUBNET}, False)
-    assert inner["scaleSettings"]["nodeIdleTimeBeforeScaleDown"] == "PT1M30S"
-
-
-def test_a_missing_subnet_is_refused(service):
-    with pytest.raises(DistDLError) as caught:
-        CLUSTER.create(OPTIONS, wanted(subnet=SUBNET))
-    assert caught.value.hint.startswith("Set subnet to the full ID of a subnet")
 
 
 def test_scaling_asks_for_what_is_possible(service):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.plan import Service
 from distdl_jupyter.testing import ClusterContract
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
@@ -18,6 +20,14 @@ class TestTwoNodes(ClusterContract):
         type(self).options = ml.options
         ml.grace = 4.0
         self.ml = ml
+
+    def test_a_service_that_never_is_ready_ends_the_start_with_its_words(self):
+        """No service can be started there: Azure's own distribution lets the ranks meet."""
+        service = Service("a service", ("-c", "print('cannot begin')"), "ready now")
+        with pytest.raises(LaunchFailed) as failed:
+            self.sample("print(1)", services=(service,)).start()
+        assert failed.value.code == "azureml-service"
+        assert not self.ml.jobs
 
     def test_a_module_that_a_far_node_lacks_is_an_error_that_says_how_to_install_it(self):
         """What an image of the user's own holds is not known before a job runs there, and that is said."""

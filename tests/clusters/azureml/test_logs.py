@@ -1,21 +1,31 @@
-"""The log files of a run are read on by ranges; what no rank said is kept, and whole lines go on."""
+"""The log files of a run are read by ranges and split into the streams of ranks; other text is kept line by line."""
 
 import os
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from distdl_jupyter.clusters.azureml.logs import Logs
+from distdl_jupyter.clusters.azureml.bootstrap import mark
+from distdl_jupyter.clusters.azureml.logs import LogFile, Logs
 from distdl_jupyter.core.errors import AzureRefused
+
+NONCE = "0123456789abcdef"
+_BEGIN = b"\x1e" + NONCE.encode()
+_TEXT = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from([b"line\n", b"\x1e", b"\x1f", _BEGIN[:9], _BEGIN + b' {"type":"metric"}\n']),
+).filter(lambda text: mark(NONCE, "")[:-1] not in text)
 
 
 class Workspace:
-    """Files by their addresses, sent from the byte that is asked for."""
+    """Files by their addresses, sent from the byte that is requested."""
 
     def __init__(self):
         self.files = {}
 
-    def plain(self, _url):
+    def without_token(self, _url):
         return self
 
     def send(self, _method, url, headers):
@@ -35,51 +45,88 @@ def workspace():
 
 @pytest.fixture
 def logs(workspace, tmp_path):
-    logs = Logs(workspace, "nonce", 1, tmp_path / "kept.jsonl", {})
+    logs = Logs(workspace, NONCE, 1, tmp_path / "kept.jsonl", {})
     yield logs
     logs.close()
-    logs.discard_rest()
+    logs.close_readers()
 
 
-def said(logs):
-    """Return what no rank said, so far."""
+def unowned(logs):
+    """Return the text outside of ranks' output so far."""
     try:
         return os.read(logs.streams[0].fd, 65_536).decode()
     except BlockingIOError:
         return ""
 
 
-def test_whole_lines_go_on_and_the_rest_at_the_end(workspace, logs):
-    logs.learn({"azureml-logs/20_image_build_log.txt": "a"})
+class Collected:
+    """Takes what a file passes on."""
+
+    def __init__(self, positions):
+        self.streams, self.kept, self.ends, self.positions = {"out": b"", "err": b""}, b"", {}, positions
+
+    def begin(self, rank):
+        return rank
+
+    def write(self, _rank, stream, content):
+        self.streams[stream] += content
+
+    def keep(self, _name, _to, content):
+        self.kept += content
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["out", "err"]), _TEXT)), st.data())
+def test_the_streams_of_a_rank_are_separated_wherever_the_file_is_cut(written, data):
+    log, current = b"a shell's error\n" + mark(NONCE, "rank 3"), "out"
+    for stream, text in written:
+        log += (b"" if stream == current else mark(NONCE, stream)) + text
+        current = stream
+    log += mark(NONCE, 'end {"code": 0}') + b"after"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=8)))
+    kept = data.draw(st.integers(0, len(b"a shell's error\n")))
+    collected = Collected({"f": kept})
+    file = LogFile("f", NONCE, collected)
+    for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
+        file.feed(log[start:end])
+    file.feed(b"", last=True)
+    for stream in ("out", "err"):
+        assert collected.streams[stream] == b"".join(text for name, text in written if name == stream)
+    assert collected.kept == b"a shell's error\nafter\n"[kept:]
+    assert collected.ends == {3: {"code": 0}}
+
+
+def test_whole_lines_are_passed_on_and_the_rest_at_the_end(workspace, logs):
+    logs.set_addresses({"azureml-logs/20_image_build_log.txt": "a"})
     workspace.files["a"] = b"step 1\nste"
     assert logs.advance()
-    assert said(logs) == "[azureml-logs/20_image_build_log.txt]\nstep 1\n"
+    assert unowned(logs) == "[azureml-logs/20_image_build_log.txt]\nstep 1\n"
     assert not logs.advance()
     workspace.files["a"] += b"p 2"
     assert logs.advance()
-    assert said(logs) == ""
+    assert unowned(logs) == ""
     assert not logs.advance(last=True)
-    assert said(logs) == "step 2\n"
+    assert unowned(logs) == "step 2\n"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_an_address_that_is_refused_is_asked_for_anew_and_read_on(workspace, logs, status):
-    logs.learn({"a.txt": "old"})
-    assert not logs.stale
+def test_a_refused_address_is_requested_again(workspace, logs, status):
+    logs.set_addresses({"a.txt": "old"})
     workspace.files["old"] = b"one\n"
     logs.advance()
+    assert not logs.stale
     workspace.files["old"] = status
     assert not logs.advance()
     assert logs.stale
-    logs.learn({"a.txt": "new"})
-    assert not logs.stale
+    logs.set_addresses({"a.txt": "new"})
     workspace.files["new"] = b"one\ntwo\n"
     assert logs.advance()
-    assert said(logs) == "[a.txt]\none\ntwo\n"
+    assert not logs.stale
+    assert unowned(logs) == "[a.txt]\none\ntwo\n"
 
 
-def test_what_azure_refuses_otherwise_is_raised(workspace, logs):
-    logs.learn({"a.txt": "a"})
+def test_other_refusals_are_raised(workspace, logs):
+    logs.set_addresses({"a.txt": "a"})
     workspace.files["a"] = 500
     with pytest.raises(AzureRefused):
         logs.advance()

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import watch
+from distdl_jupyter.clusters.azureml import run
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.testing import WaitingContract
 from distdl_jupyter.testing.subject import Subject
@@ -100,7 +100,7 @@ def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
 
 @pytest.mark.full
 def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
-    monkeypatch.setattr(watch, "_SILENCE", 0.1)
+    monkeypatch.setattr(run, "_SILENCE", 0.1)
     with Lab(ml).counting(60) as listener:
         for _ in range(2):
             ml.faults.append(("GET", "/logs/", Answer("<Error/>", 503)))
@@ -126,7 +126,7 @@ def test_a_sign_in_that_ends_while_a_job_runs_loses_nothing_of_it(ml, signed_in)
 
 
 def test_a_job_that_is_canceled_in_azure_says_so(ml, monkeypatch):
-    monkeypatch.setattr(watch, "_SETTLE", 1.0)
+    monkeypatch.setattr(run, "_SETTLE", 1.0)
     with Lab(ml).counting(600) as listener:
         job = next(iter(ml.jobs.values()))
         job.canceled = True

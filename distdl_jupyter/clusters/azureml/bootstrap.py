@@ -1,0 +1,227 @@
+"""Start one rank of a job on Azure Machine Learning, which runs this program once for each process of the job.
+
+``python launch.py [--data NAME=FOLDER] [--outputs FOLDER]`` runs in the folder with the job's code. The first process
+on a node unpacks this package, because the image need not contain it. Azure's distribution sets the variables by which
+the ranks meet: those of Open MPI (Mpi), of torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
+
+Azure keeps one log for each process. The worker's output and error output both go there, with marks between them: the
+rank's number, each change of the stream, and how the rank ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: Placeholders in the plan for what only the node knows: the interface on the route to rank 0, a rank's share of cores.
+INTERFACE, CORES = "@interface@", "@cores@"
+#: Placeholder in the payload for the folder with the job's code.
+HERE = "@job@"
+#: Where the values of ranks go, below ``outputs``, which Azure ML keeps.
+RESULTS = "distdl/results"
+#: Seconds without output after which the pipes of an ended rank are left, and seconds for that at most.
+_QUIET, _LIMIT = 0.3, 10.0
+
+
+def mark(nonce: str, word: str) -> bytes:
+    """Return a mark between what a rank writes; the nonce tells it from the text of a program."""
+    return f"\x1e{nonce}>{word}\x1f".encode()
+
+
+def identify(environment: Mapping[str, str]) -> tuple[int, int, str]:
+    """Return rank, number of processes and local rank ("": unknown) as Azure's distribution set them."""
+    for prefix, size in (("OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_SIZE"), ("", "WORLD_SIZE")):
+        if f"{prefix}RANK" in environment:
+            local_rank = environment.get(f"{prefix}LOCAL_RANK", "")
+            return int(environment[f"{prefix}RANK"]), int(environment[size]), local_rank
+    if "TF_CONFIG" in environment:
+        config = json.loads(environment["TF_CONFIG"])
+        return int(config["task"]["index"]), len(config["cluster"]["worker"]), ""
+    return 0, 1, ""
+
+
+def main() -> int:
+    """Run this process's rank and return its exit code."""
+    if sys.version_info < (3, 11):  # noqa: UP036  the image may contain an older one
+        sys.exit("The image has Python {}.{}. Set the option environment or python for 3.11.".format(*sys.version_info))
+    arguments = _arguments()
+    folder = Path.cwd()
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    rank, processes, local_rank = identify(os.environ)
+    if processes != plan["ranks"]:
+        sys.exit(f"Azure ML started {processes} processes, but the job has {plan['ranks']} ranks.")
+    _prepare(folder)
+    sys.path.insert(0, str(folder / "lib"))
+    environment = _environment(folder, plan, rank, local_rank)
+    environment |= {plan["data"][name]: path for name, path in (item.split("=", 1) for item in arguments.data)}
+    nonce = plan["common"]["DISTDL_NONCE"]
+    _write(mark(nonce, f"rank {rank}"))
+    code, end = _run(environment, nonce)
+    if arguments.outputs:
+        keep(folder / "outputs", Path(arguments.outputs))
+    _write(mark(nonce, f"end {json.dumps(end)}"))
+    return code
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--outputs", default="", metavar="FOLDER")
+    return parser.parse_args()
+
+
+def _prepare(folder: Path) -> None:
+    """Unpack the package and lay out the job's folder, once on each node."""
+    library, partial = folder / "lib", folder / "lib.partial"
+    with (folder / "prepare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.exists():
+            return
+        (folder / "outputs" / RESULTS).mkdir(parents=True, exist_ok=True)
+        (folder / "work").mkdir(exist_ok=True)
+        for link, target in (("results", f"outputs/{RESULTS}"), ("work/outputs", "../outputs")):
+            with contextlib.suppress(FileExistsError):
+                (folder / link).symlink_to(target)
+        payload = folder / "payload.json"
+        text = payload.read_text(encoding="utf-8").replace(f'"{HERE}/', f'"{folder}/')
+        payload.write_text(text, encoding="utf-8")
+        with zipfile.ZipFile(folder / "package.zip") as archive:
+            archive.extractall(partial)
+        partial.rename(library)
+
+
+def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
+    """Return the environment of the worker: Azure's, that of the job, and that of the rank."""
+    cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
+    interface = _interface(os.environ.get("MASTER_ADDR", ""))
+    own = {
+        name: value.replace(CORES, cores).replace(INTERFACE, interface)
+        for name, value in plan["environments"][rank].items()
+        if interface or INTERFACE not in value
+    }
+    if local_rank:
+        own |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
+    if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        own["CUDA_VISIBLE_DEVICES"] = devices
+    paths = (str(folder / "lib"), os.environ.get("PYTHONPATH", ""))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        **plan["common"],
+        **own,
+        "DISTDL_JOB_DIR": str(folder),
+        "DISTDL_HOST": os.uname().nodename,
+    }
+
+
+def _interface(address: str) -> str:
+    """Return the network interface on the route to an address, "" where there is none."""
+    from distdl_jupyter.node.interfaces import interfaces
+
+    if not address:
+        return ""
+    try:
+        # Connecting a datagram socket sends nothing: it only asks the kernel for the route.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    return next((str(item["name"]) for item in interfaces() if item["address"] == own), "")
+
+
+def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:
+    """Run the worker to its end; return the exit code for Azure and what is reported of the end."""
+    from distdl_jupyter.node import oom, processes
+
+    before, stops = oom.counters(), 0
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "distdl_jupyter.worker"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+
+    def interrupt(*_: object) -> None:
+        """Interrupt the rank when Azure cancels the job, so that training code can save its work."""
+        nonlocal stops
+        stops += 1
+        child.send_signal(signal.SIGINT)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, interrupt)
+    _copy(child, nonce)
+    code = child.wait()
+    name = processes.signal_name(-code) if code < 0 else None
+    evidence = oom.evidence(before) if name == "KILL" and not stops else ""
+    end: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
+    return code if code >= 0 else 128 - code, end
+
+
+def _copy(child: subprocess.Popen[bytes], nonce: str) -> None:
+    """Copy both streams of a rank to the log of this process. What the rank leaves running may hold them open."""
+    streams, current, until = selectors.DefaultSelector(), "out", None
+    for name, pipe in (("out", child.stdout), ("err", child.stderr)):
+        assert pipe is not None
+        streams.register(pipe, selectors.EVENT_READ, name)
+    while streams.get_map():
+        ready = streams.select(_QUIET)
+        if child.poll() is not None:
+            until = until or time.monotonic() + _LIMIT
+            if not ready or time.monotonic() > until:
+                return
+        for key, _ in ready:
+            content = os.read(key.fd, 65_536)
+            if not content:
+                streams.unregister(key.fileobj)
+                continue
+            _write(content if key.data == current else mark(nonce, key.data) + content)
+            current = key.data
+
+
+def _write(content: bytes) -> None:
+    """Write all of it to the log of this process."""
+    while content:
+        content = content[os.write(1, content) :]
+
+
+def keep(outputs: Path, target: Path) -> None:
+    """Copy what ranks wrote to ``outputs`` to the folder that Azure ML uploads at the end."""
+
+    def copy(source: str, destination: str) -> None:
+        """Copy a file that another rank of the node did not copy already."""
+        path, new = Path(destination), Path(source).stat()
+        if not path.exists() or (path.stat().st_size, path.stat().st_mtime) != (new.st_size, new.st_mtime):
+            hidden = path.with_name(f".{path.name}.{os.getpid()}")
+            shutil.copy2(source, hidden)
+            hidden.replace(path)
+
+    results = Path(RESULTS).parts[0]
+    shutil.copytree(
+        outputs,
+        target,
+        ignore=lambda folder, _: {results} if Path(folder) == outputs else set(),
+        copy_function=copy,
+        ignore_dangling_symlinks=True,
+        dirs_exist_ok=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""What Azure ML starts on its nodes: which rank a process is, and what a rank leaves."""
+
+import json
+
+import pytest
+
+from distdl_jupyter.clusters.azureml.bootstrap import identify, keep
+
+TF_CONFIG = {"cluster": {"worker": ["10.0.0.4:2222", "10.0.0.5:2222"]}, "task": {"type": "worker", "index": 1}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1, "")),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "3",
+                "OMPI_COMM_WORLD_SIZE": "4",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                "RANK": "9",
+            },
+            (3, 4, "1"),
+        ),
+        ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, (2, 4, "0")),
+        ({"TF_CONFIG": json.dumps(TF_CONFIG)}, (1, 2, "")),
+    ],
+)
+def test_each_distribution_of_azure_tells_a_process_its_rank(environment, expected):
+    assert identify(environment) == expected
+
+
+def test_outputs_are_copied_once_without_the_values_of_ranks(tmp_path):
+    outputs, target = tmp_path / "outputs", tmp_path / "target"
+    (outputs / "distdl/results").mkdir(parents=True)
+    (outputs / "distdl/results/rank-0.pkl").write_text("value")
+    (outputs / "deep/distdl").mkdir(parents=True)
+    (outputs / "deep/distdl/model.pt").write_text("weights")
+    keep(outputs, target)
+    copied = target / "deep/distdl/model.pt"
+    assert [path for path in target.rglob("*") if path.is_file()] == [copied]
+    inode = copied.stat().st_ino
+    keep(outputs, target)
+    assert copied.stat().st_ino == inode
+    (outputs / "deep/distdl/model.pt").write_text("better weights")
+    keep(outputs, target)
+    assert copied.read_text() == "better weights"
