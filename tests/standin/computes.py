@@ -17,10 +17,11 @@ from tests.standin.server import Answer, Request, Server, refusal
 API = "2024-10-01"
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 ML = "/providers/Microsoft.MachineLearningServices"
-_WORKSPACE = rf"/subscriptions/(?P<sub>[^/]+)/resourceGroups/(?P<group>[^/]+){ML}/workspaces/(?P<ws>[^/]+)"
-_COMPUTE = rf"{_WORKSPACE}/computes/(?P<name>[^/]+)"
-_SETTABLE = {"osType", "vmSize", "vmPriority", "scaleSettings", "subnet", "remoteLoginPortPublicAccess",
-             "enableNodePublicIp"}  # fmt: skip
+#: Resource groups and names of the workspaces, with their regions.
+WORKSPACES = {("vision", "ws1"): "westeurope", ("vision", "ws2"): "eastus", ("speech", "talk"): "westeurope"}
+WORKSPACE = rf"/subscriptions/(?P<sub>[^/]+)/resourceGroups/(?P<group>[^/]+){ML}/workspaces/(?P<ws>[^/]+)"
+_COMPUTE = rf"{WORKSPACE}/computes/(?P<name>[^/]+)"
+_SETTABLE = {"osType", "vmSize", "vmPriority", "scaleSettings", "remoteLoginPortPublicAccess", "enableNodePublicIp"}
 
 
 @dataclass
@@ -43,9 +44,6 @@ class Computes:
     def __init__(self, server: Server, login: Any, *, seconds: float = 0.0) -> None:
         self.server, self.login, self.seconds = server, login, seconds
         self.subscriptions = {SUBSCRIPTION: "Research"}
-        self.workspaces: dict[tuple[str, str], str] = {("vision", "ws1"): "westeurope", ("vision", "ws2"): "eastus",
-                                                       ("speech", "talk"): "westeurope"}  # fmt: skip
-        self.subnets: set[str] = set()
         self.sizes = {"Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4", "Standard_DS3_v2", "Standard_ND96asr_v4"}
         self.computes: dict[tuple[str, str, str], Compute] = {}
         self.refuse: list[tuple[str, Answer]] = []
@@ -58,8 +56,8 @@ class Computes:
             ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/workspaces", self._all_workspaces),
             ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/locations/[^/]+/computeOperationsStatus/(?P<op>[^/]+)",
              self._operation),
-            ("GET", _WORKSPACE, self._workspace),
-            ("GET", rf"{_WORKSPACE}/computes", self._list),
+            ("GET", WORKSPACE, self._workspace),
+            ("GET", rf"{WORKSPACE}/computes", self._list),
             ("GET", _COMPUTE, self._get),
             ("PUT", _COMPUTE, self._put),
             ("DELETE", _COMPUTE, self._delete),
@@ -98,32 +96,23 @@ class Computes:
 
     def _all_workspaces(self, request: Request) -> Any:
         sub = request.words["sub"]
-        if sub not in self.subscriptions:
-            return refusal(404, "SubscriptionNotFound", f"The subscription '{sub}' could not be found.")
-        found = [self._workspace_body(sub, *key) for key in self.workspaces]
+        if refused := missing(request):
+            return refused
+        found = [self._workspace_body(sub, *key) for key in WORKSPACES]
         at = int(request.query.get("$skip", 0))
         # Pages of two: a reader that takes the first page for all is found out.
         more = {"nextLink": f"{self.server.address}{request.path}?api-version={API}&$skip={at + 2}"}
         return {"value": found[at : at + 2], **(more if len(found) > at + 2 else {})}
 
     def _workspace_body(self, sub: str, group: str, name: str) -> dict[str, Any]:
+        properties = {"friendlyName": name, "provisioningState": "Succeeded",
+                      "discoveryUrl": f"{self.server.address}/discovery/{uuid.uuid4()}"}  # fmt: skip
         return {"id": f"/subscriptions/{sub}/resourceGroups/{group}{ML}/workspaces/{name}", "name": name,
-                "location": self.workspaces[group, name], "type": "Microsoft.MachineLearningServices/workspaces",
-                "kind": "Default", "properties": {"friendlyName": name, "provisioningState": "Succeeded"}}  # fmt: skip
+                "location": WORKSPACES[group, name], "type": "Microsoft.MachineLearningServices/workspaces",
+                "kind": "Default", "properties": properties}  # fmt: skip
 
     def _workspace(self, request: Request) -> Any:
-        return self._missing(request) or self._workspace_body(*(request.words[one] for one in ("sub", "group", "ws")))
-
-    def _missing(self, request: Request) -> Answer | None:
-        sub, group, ws = (request.words[one] for one in ("sub", "group", "ws"))
-        if sub not in self.subscriptions:
-            return refusal(404, "SubscriptionNotFound", f"The subscription '{sub}' could not be found.")
-        if group not in {one for one, _ in self.workspaces}:
-            return refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
-        if (group, ws) not in self.workspaces:
-            return refusal(404, "ResourceNotFound", f"The Resource 'Microsoft.MachineLearningServices/workspaces/{ws}' "
-                           f"under resource group '{group}' was not found.")  # fmt: skip
-        return None
+        return missing(request) or self._workspace_body(*(request.words[name] for name in ("sub", "group", "ws")))
 
     # computes -------------------------------------------------------------------------------------
 
@@ -131,8 +120,8 @@ class Computes:
         return request.words["group"], request.words["ws"], request.words["name"]
 
     def _list(self, request: Request) -> Any:
-        if missing := self._missing(request):
-            return missing
+        if refused := missing(request):
+            return refused
         mine = (request.words["group"], request.words["ws"])
         found = [self._body(request, key) for key in self.computes if key[:2] == mine]
         instance = {"id": "x", "name": "my-laptop", "location": "westeurope",
@@ -141,7 +130,7 @@ class Computes:
         return {"value": [*found, instance]}
 
     def _get(self, request: Request) -> Any:
-        return self._missing(request) or self._gone(request) or self._body(request, self._key(request))
+        return missing(request) or self._gone(request) or self._body(request, self._key(request))
 
     def _gone(self, request: Request) -> Answer | None:
         if self._key(request) in self.computes:
@@ -150,11 +139,7 @@ class Computes:
 
     def _body(self, request: Request, key: tuple[str, str, str]) -> dict[str, Any]:
         one = self.computes[key]
-        counts = {f"{state}NodeCount": sum(node["nodeState"] == state for node in one.nodes)
-                  for state in ("idle", "running", "preparing", "unusable", "leaving", "preempted")}  # fmt: skip
-        inner = {**one.inner, "vmSize": one.inner["vmSize"].upper(), "allocationState": "Steady", "errors": [],
-                 "currentNodeCount": len(one.nodes), "targetNodeCount": len(one.nodes),
-                 "nodeStateCounts": counts}  # fmt: skip
+        inner = {**one.inner, "vmSize": one.inner["vmSize"].upper(), "allocationState": "Steady", "errors": []}
         sub = request.words["sub"]
         return {"id": f"/subscriptions/{sub}/resourceGroups/{key[0]}{ML}/workspaces/{key[1]}/computes/{key[2]}",
                 "name": key[2], "location": one.body["location"],
@@ -162,8 +147,8 @@ class Computes:
                                "provisioningErrors": one.errors or None, "properties": inner}}  # fmt: skip
 
     def _put(self, request: Request) -> Any:
-        if missing := self._missing(request):
-            return missing
+        if refused := missing(request):
+            return refused
         if wrong := self._wrong(request):
             return wrong
         one, old = Compute(request.json), self.computes.get(self._key(request))
@@ -181,7 +166,7 @@ class Computes:
     def _wrong(self, request: Request) -> Answer | None:
         body, name = request.json, request.words["name"]
         inner = body["properties"]["properties"]
-        where = self.workspaces[request.words["group"], request.words["ws"]]
+        where = WORKSPACES[request.words["group"], request.words["ws"]]
         if set(body) - {"location", "identity", "properties", "tags"} or set(inner) - _SETTABLE:
             return refusal(400, "BadRequest", f"Could not find member in {sorted(inner)}.")
         if body["properties"].get("computeType") != "AmlCompute":
@@ -196,13 +181,10 @@ class Computes:
         scale = inner["scaleSettings"]
         if set(scale) != {"minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"}:
             return refusal(400, "BadRequest", f"scaleSettings has {sorted(scale)}")
-        subnet = (inner.get("subnet") or {}).get("id")
-        if subnet and subnet not in self.subnets:
-            return refusal(400, "BadRequest", f"Subnet {subnet} could not be found.")
         return None
 
     def _delete(self, request: Request) -> Any:
-        if self._missing(request) or self._gone(request):
+        if missing(request) or self._gone(request):
             return Answer(status=204)
         if request.query.get("underlyingResourceAction") != "Delete":
             return refusal(400, "BadRequest", "underlyingResourceAction must be Delete or Detach.")
@@ -256,7 +238,7 @@ class Computes:
                                   "publicIpAddress": "", "port": 50000, "nodeState": state, "runId": None})  # fmt: skip
 
     def _nodes(self, request: Request) -> Any:
-        if gone := self._missing(request) or self._gone(request):
+        if gone := missing(request) or self._gone(request):
             return gone
         if (request.method == "GET") != ("$skip" in request.query):
             return refusal(405, "MethodNotAllowed", "listNodes takes POST; its next pages take GET.")
@@ -264,3 +246,16 @@ class Computes:
         at = int(request.query.get("$skip", 0))
         more = {"nextLink": f"{self.server.address}{request.path}?api-version={API}&$skip={at + 2}"}
         return {"nodes": nodes[at : at + 2], **(more if len(nodes) > at + 2 else {})}
+
+
+def missing(request: Request) -> Answer | None:
+    """Return the error for a subscription, resource group or workspace that does not exist."""
+    sub, group, ws = (request.words.get(name) for name in ("sub", "group", "ws"))
+    if sub not in (None, SUBSCRIPTION):
+        return refusal(404, "SubscriptionNotFound", f"The subscription '{sub}' could not be found.")
+    if group is not None and group not in {group for group, _ in WORKSPACES}:
+        return refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
+    if ws is not None and (group, ws) not in WORKSPACES:
+        return refusal(404, "ResourceNotFound", f"The Resource 'Microsoft.MachineLearningServices/workspaces/{ws}' "
+                       f"under resource group '{group}' was not found.")  # fmt: skip
+    return None

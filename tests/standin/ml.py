@@ -29,19 +29,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.processes import free_port
+from tests.standin.computes import ML, SUBSCRIPTION, missing
+from tests.standin.computes import WORKSPACE as _WS
 from tests.standin.server import Answer, Request, Server, refusal
 
-SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 GROUP, WORKSPACE, COMPUTE = "vision", "ws1", "gpu"
-ML = "/providers/Microsoft.MachineLearningServices"
-_WS = rf"/subscriptions/(?P<sub>[^/]+)/resourceGroups/(?P<group>[^/]+){ML}/workspaces/(?P<ws>[^/]+)"
 _ENDED = ("Completed", "Failed", "Canceled")
 _ARTIFACTS = "azureml"
 #: api-versions as azure-ai-ml 1.35.2 sends them, by the kind of resource.
 _VERSIONS = {
     "codes": {"2023-04-01"}, "environments": {"2023-04-01-preview"}, "cancel": {"2023-04-01-preview"},
     "jobs": {"2025-01-01-preview", "2024-01-01-preview", "2023-04-01-preview"},
-    "workspaces": {"2024-10-01-preview", "2024-10-01"}, "datastores": {"2024-10-01-preview"},
+    "datastores": {"2024-10-01-preview"},
 }  # fmt: skip
 
 
@@ -91,7 +90,6 @@ class MachineLearning:
         self._temporaries: list[str] = []
         self._signatures: dict[str, float] = {}
         for method, pattern, handler in (
-            ("GET", _WS, self._workspace),
             ("GET", r"/discovery/.*", self._discovery),
             ("GET", rf"{_WS}/codes/(?P<name>[^/]+)/versions", lambda _: {"value": []}),
             ("POST", rf"{_WS}/codes/(?P<name>[^/]+)/versions/(?P<version>[^/]+)/startPendingUpload", self._upload),
@@ -159,38 +157,21 @@ class MachineLearning:
             return refusal(400, "TokenSent", "nobody needs a token here") if bearer else None
         if not bearer.startswith("Bearer ") or (self.login is not None and not self.login.bearer(request)):
             return refusal(401, "AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
-        return self._wrong_version(request) or self._wrong_workspace(request)
+        return self._wrong_version(request) or missing(request)
 
     def _wrong_version(self, request: Request) -> Answer | None:
         version = request.query.get("api-version", "")
         if request.path.startswith("/ml-api/"):
             return None if version == "v1.0" else refusal(400, "NoVersion", "api-version=v1.0 is required")
         rest = request.path.partition("/workspaces/")[2].split("/")[1:]
-        kind = "cancel" if rest[-1:] == ["cancel"] else rest[0] if rest else "workspaces"
+        kind = "cancel" if rest[-1] == "cancel" else rest[0]
         if kind == "cancelled" or version in _VERSIONS[kind]:
             return None
         return refusal(400, "InvalidApiVersionParameter", f"The api-version {version!r} is invalid for {kind}.")
 
-    def _wrong_workspace(self, request: Request) -> Answer | None:
-        words = request.words
-        if words.get("sub", SUBSCRIPTION) != SUBSCRIPTION:
-            return refusal(404, "SubscriptionNotFound", f"The subscription '{words['sub']}' could not be found.")
-        if words.get("group", GROUP) != GROUP:
-            return refusal(404, "ResourceGroupNotFound", f"Resource group '{words['group']}' could not be found.")
-        if words.get("ws", WORKSPACE) != WORKSPACE:
-            return refusal(404, "ResourceNotFound", f"The Resource 'Microsoft.MachineLearningServices/workspaces/"
-                           f"{words['ws']}' under resource group '{GROUP}' was not found.")  # fmt: skip
-        return None
-
     def _id(self, request: Request, rest: str = "") -> str:
         sub, group, ws = (request.words[one] for one in ("sub", "group", "ws"))
         return f"/subscriptions/{sub}/resourceGroups/{group}{ML}/workspaces/{ws}{rest}"
-
-    def _workspace(self, request: Request) -> Any:
-        return {"id": self._id(request), "name": request.words["ws"], "location": "westeurope",
-                "type": "Microsoft.MachineLearningServices/workspaces",
-                "properties": {"friendlyName": request.words["ws"], "provisioningState": "Succeeded",
-                               "discoveryUrl": f"{self.server.address}/discovery/{uuid.uuid4()}"}}  # fmt: skip
 
     def _discovery(self, _: Request) -> Any:
         return {"api": f"{self.server.address}/ml-api", "history": f"{self.server.address}/ml-api"}
@@ -456,6 +437,7 @@ class MachineLearning:
             (job.folder / "uploads" / name).mkdir(parents=True, exist_ok=True)
         return {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(job.folder),
                 "LANG": "C.UTF-8", "TMPDIR": temporary, "AZUREML_RUN_ID": job.name,
+                "GLOO_SOCKET_IFNAME": "lo",  # on a node, the host name resolves to an address of its network
                 **(job.properties.get("environmentVariables") or {})}  # fmt: skip
 
     def _keep_outputs(self, job: Job) -> None:

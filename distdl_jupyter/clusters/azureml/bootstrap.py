@@ -18,7 +18,6 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,8 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Placeholders in the plan for what only the node knows: the interface on the route to rank 0, a rank's share of cores.
-INTERFACE, CORES = "@interface@", "@cores@"
+#: Placeholder in the plan for a rank's share of the node's cores.
+CORES = "@cores@"
 #: Placeholder in the payload for the folder with the job's code.
 HERE = "@job@"
 #: Where the values of ranks go, below ``outputs``, which Azure ML keeps.
@@ -107,12 +106,7 @@ def _prepare(folder: Path) -> None:
 def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
     """Return the environment of the worker: Azure's, that of the job, and that of the rank."""
     cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
-    interface = _interface(os.environ.get("MASTER_ADDR", ""))
-    own = {
-        name: value.replace(CORES, cores).replace(INTERFACE, interface)
-        for name, value in plan["environments"][rank].items()
-        if interface or INTERFACE not in value
-    }
+    own = {name: value.replace(CORES, cores) for name, value in plan["environments"][rank].items()}
     if local_rank:
         own |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
     if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -126,22 +120,6 @@ def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: s
         "DISTDL_JOB_DIR": str(folder),
         "DISTDL_HOST": os.uname().nodename,
     }
-
-
-def _interface(address: str) -> str:
-    """Return the network interface on the route to an address, "" where there is none."""
-    from distdl_jupyter.node.interfaces import interfaces
-
-    if not address:
-        return ""
-    try:
-        # Connecting a datagram socket sends nothing: it only asks the kernel for the route.
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
-            own = str(probe.getsockname()[0])
-    except OSError:
-        return ""
-    return next((str(item["name"]) for item in interfaces() if item["address"] == own), "")
 
 
 def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:

@@ -109,7 +109,7 @@ class AzureMLCluster(compute.ComputeClusters):
         for rank in range(spec.node_count * per_node):
             node, local_rank = divmod(rank, per_node)
             slots.append(RankSlot(rank, node, f"node-{node}", local_rank, local_rank % gpus if gpus else None))
-        return Placement(tuple(slots), job.BY_AZURE, (), bootstrap.INTERFACE, bootstrap.CORES, job.BY_AZURE)
+        return Placement(tuple(slots), job.BY_AZURE, (), job.BY_AZURE, bootstrap.CORES, job.BY_AZURE)
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with placeholders for addresses and ports, which Azure's distribution sets."""

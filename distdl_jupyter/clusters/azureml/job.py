@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: The name under which the generated image is kept in the workspace; its version is the Dockerfile's digest.
 IMAGE = "distdl-horovod-pytorch"
-#: Placeholder in a placement for addresses and ports: ranks meet by the variables that Azure sets.
+#: Placeholder in a placement for addresses, interfaces and ports: ranks meet by the variables that Azure sets.
 BY_AZURE = "@azure@"
 #: Seconds beyond the job's own limit after which Azure ML ends it where no supervisor does.
 _SPARE = 1800
