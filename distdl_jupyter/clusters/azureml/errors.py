@@ -95,6 +95,8 @@ def _translate(error: AzureRefused, options: Any) -> DistDLError:
         field, text = "workspace", f"The resource group {options.resource_group} has no workspace {options.workspace}."
     if field:
         return InvalidSpec(text, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=_CHECK)
+    if error.status == 404:  # a compute target that does not exist
+        return error
     if error.status == 403 and error.azure_code != "ScopeLocked":
         return AzureRefused(
             "This account does not have permission to change the compute clusters of the workspace.",
