@@ -7,6 +7,7 @@ threads, because the event loop belongs to the whole server.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import threading
 from collections.abc import Callable
@@ -226,7 +227,7 @@ class CallHandler(Handler):
     async def _answer(self, call: Call, arguments: dict[str, Any]) -> Any:
         assert call.function is not None
         function = call.function
-        if asyncio.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(function):
             return await function(**arguments)
         if "reading" in call.parameters:
             async with self.app.sources.opened(self.path_kwargs["id_"]) as live:
