@@ -21,7 +21,7 @@ from distdl_jupyter.capture.pickler import PickleReport, dump
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import explain_interrupt
 from distdl_jupyter.core.findings import UndefinedName
-from distdl_jupyter.core.source import Code, CodeText, read
+from distdl_jupyter.core.source import Code, CodeText, nested_too_deeply, read
 from distdl_jupyter.core.spec import Captured, Kind, Source
 from distdl_jupyter.core.store import JobFolder
 
@@ -167,11 +167,17 @@ def pickled(items: Iterable[tuple[str, Any]]) -> tuple[PickleReport, Any]:
 
 
 def explain_packing(capture: Callable[P, CapturedCode]) -> Callable[P, CapturedCode]:
-    """Explain an interrupt of a function that captures code."""
+    """Explain an interrupt of a function that captures code, and code that is nested too deeply for the walk.
+
+    From Python 3.14 on, Python compiles code that is nested more deeply than a walk over its tree can go.
+    """
 
     @functools.wraps(capture)
     def explained(*args: P.args, **kwargs: P.kwargs) -> CapturedCode:
         with explain_interrupt(lambda: "Interrupted while packing; no job was started."):
-            return capture(*args, **kwargs)
+            try:
+                return capture(*args, **kwargs)
+            except RecursionError:
+                raise nested_too_deeply() from None
 
     return explained

@@ -180,6 +180,16 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
     return code
 
 
+def nested_too_deeply() -> InvalidSpec:
+    """Return the error for code that is nested too deeply."""
+    return InvalidSpec(
+        "The code is nested too deeply for Python to compile.",
+        code="code-nested-too-deeply",
+        field="code",
+        hint="Split the longest expression, or the longest chain of elif, into several statements.",
+    )
+
+
 def parse(text: str) -> ast.Module:
     """Return the syntax tree of some source without the warnings that Python gives when it runs.
 
@@ -189,12 +199,7 @@ def parse(text: str) -> ast.Module:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text)
     except (RecursionError, MemoryError):
-        raise InvalidSpec(
-            "The code is nested too deeply for Python to compile.",
-            code="code-nested-too-deeply",
-            field="code",
-            hint="Split the longest expression, or the longest chain of elif, into several statements.",
-        ) from None
+        raise nested_too_deeply() from None
 
 
 def parsed(text: str) -> ast.Module | None:
