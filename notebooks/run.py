@@ -22,7 +22,7 @@ from distdl_jupyter import attach, jobs
 from distdl_jupyter.core.humanize import duration, number, percent, plural
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.environment.horovod import ConsoleProgress
-from distdl_jupyter.jobs.follow import Follower
+from distdl_jupyter.jobs.reader import JobReader
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ class Terminal:
         self.failure: str | None = None
         self.seen: list[str] = []
         self._known = known
-        self._followers: list[Follower] = []
+        self._followers: list[JobReader] = []
         self._status = ConsoleProgress(sys.stdout, every_seconds=10.0)
 
     def watch(self, running: Future[str | None]) -> None:
@@ -105,11 +105,11 @@ class Terminal:
             if job.id not in self._known:
                 self._known.add(job.id)
                 self.seen.append(job.id)
-                self._followers.append(Follower(job.folder))
+                self._followers.append(JobReader(job.folder, lines=True))
         for follower in self._followers:
             self._show(follower)
 
-    def _show(self, follower: Follower) -> None:
+    def _show(self, follower: JobReader) -> None:
         while batch := follower.read():
             self._status.end()
             for line in lines_of(batch):

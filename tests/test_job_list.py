@@ -16,8 +16,8 @@ from distdl_jupyter.core.events import EventWriter, JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.jobs.follow import finalize_abandoned
 from distdl_jupyter.jobs.job_list import Listing
+from distdl_jupyter.jobs.reader import finalize_abandoned
 from distdl_jupyter.views import ended_cache
 from distdl_jupyter.views.ended_cache import Ended
 from tests.finished import job

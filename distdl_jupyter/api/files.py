@@ -26,8 +26,7 @@ from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.humanize import clock
 from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
-from distdl_jupyter.jobs.follow import Follower
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.node import files
 from distdl_jupyter.views.job_page import log_changes
 from distdl_jupyter.views.schema import LogChanges
@@ -43,7 +42,7 @@ _TEXT = "text/plain"
 @get("/jobs/{id}/log", media=_TEXT, refuses=(404,))
 def log(
     id_: str,
-    reading: Reading,
+    reading: PageReader,
     *,
     first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0,
     before: Annotated[int, Meta(ge=0, description="number of the row after the last one")] | None = None,
@@ -57,7 +56,7 @@ def log(
     """
     if format == "text":
         name = f"{id_}{'' if rank is None else f'-rank-{rank}'}.log"
-        return Download(_log_text(Follower(reading.folder), rank), f"{_TEXT}; charset=utf-8", name)
+        return Download(_log_text(JobReader(reading.folder, lines=True), rank), f"{_TEXT}; charset=utf-8", name)
     book = reading.log
     end = book.next if before is None else before
     if rank is None:
@@ -67,7 +66,7 @@ def log(
     return log_changes(book, rows)
 
 
-def _log_text(follower: Follower, rank: int | None) -> Iterator[bytes]:
+def _log_text(follower: JobReader, rank: int | None) -> Iterator[bytes]:
     """Yield the lines that are in the log now, some megabytes at a time; each with its time and rank."""
     with_rank = follower.view.process_count > 1 and rank is None
     end = parts.size(follower.folder.log)

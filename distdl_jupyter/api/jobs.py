@@ -20,7 +20,7 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
 from distdl_jupyter.core.options import MOST_PRIORITY
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
-from distdl_jupyter.jobs.readers import CurveReader, Reading
+from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.views import card, checkpoints, compare, ended_cache, job_page
 from distdl_jupyter.views import curve as curve_view
 from distdl_jupyter.views import resources as resources_view
@@ -133,18 +133,18 @@ def row_of(shown: client.Job) -> JobRow:
     return _row(_read(shown))
 
 
-def _read(shown: client.Job) -> CurveReader:
-    reader = CurveReader(shown.folder)
+def _read(shown: client.Job) -> JobReader:
+    reader = JobReader(shown.folder, curves=True)
     reader.catch_up()
     return reader
 
 
-def _row(reader: CurveReader) -> JobRow:
+def _row(reader: JobReader) -> JobRow:
     return ended_cache.listed(reader.folder, reader.view, reader.spec).row
 
 
 @get("/jobs/{id}", refuses=(404,))
-def show(reading: Reading) -> JobDetail:
+def show(reading: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
     return job_page.job_detail(
         reading.view,
@@ -221,7 +221,7 @@ def environment_of_job(id_: str) -> JobEnvironment:
 
 
 @get("/jobs/{id}/resources", refuses=(404,))
-def resources(reading: Reading) -> Resources:
+def resources(reading: PageReader) -> Resources:
     """Return the newest resource usage of each rank and machine, current warnings, and curves."""
     return resources_view.resources(reading.resources, running=reading.view.state is State.RUNNING)
 
@@ -375,7 +375,7 @@ class Result:
 @get("/jobs/{id}/result", refuses=(404,))
 def result(id_: str) -> Result:
     """Return the value of each rank in short form, or the failure."""
-    view = CurveReader(job(id_).folder).catch_up()
+    view = JobReader(job(id_).folder, curves=True).catch_up()
     return Result(
         state=card.state_name(view),
         ok=view.state is State.COMPLETED if view.state.ended else None,
@@ -386,7 +386,7 @@ def result(id_: str) -> Result:
 
 @get("/jobs/{id}/curve", refuses=(404,))
 def curve(
-    reading: Reading,
+    reading: PageReader,
     *,
     metric: Annotated[str, Meta(description="the metric to plot; without it, the most informative one")] = "",
     mode: Literal["band", "ranks"] = "band",
@@ -430,7 +430,7 @@ class MetricsList:
 
 @get("/jobs/{id}/metrics", refuses=(404,))
 def metrics(
-    reading: Reading,
+    reading: PageReader,
     *,
     name: Annotated[str, Meta(description="a metric; without it, all metrics")] = "",
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
@@ -440,7 +440,7 @@ def metrics(
     return MetricsList(tuple(MetricSeries(known, _rank_series(reading, known, points)) for known in names))
 
 
-def _rank_series(reading: Reading, name: str, points: int) -> tuple[RankSeries, ...]:
+def _rank_series(reading: PageReader, name: str, points: int) -> tuple[RankSeries, ...]:
     return tuple(
         RankSeries(
             line.rank,

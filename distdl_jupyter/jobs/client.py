@@ -30,7 +30,7 @@ from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import moved_to, waits_no_more
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
-from distdl_jupyter.jobs.follow import POLL, Follower, SummaryReader, finalize_abandoned
+from distdl_jupyter.jobs.reader import POLL, JobReader, finalize_abandoned
 from distdl_jupyter.supervisor import control
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Job:
         return Job, (self.folder, self._end)
 
     @functools.cached_property
-    def _follower(self) -> SummaryReader:
-        return SummaryReader(self.folder)
+    def _follower(self) -> JobReader:
+        return JobReader(self.folder)
 
     @property
     def spec(self) -> JobSpec:
@@ -158,7 +158,7 @@ class Job:
         """
         from distdl_jupyter.core.logline import last_lines, lines_of
 
-        follower = Follower(self.folder)
+        follower = JobReader(self.folder, lines=True)
         if tail is not None:
             last, follower.log_cursor = last_lines(self.folder.log, tail, rank)
             yield from last
@@ -190,9 +190,8 @@ class Job:
         import plotly.graph_objects as go
 
         from distdl_jupyter.core.figure import Mode, figure
-        from distdl_jupyter.jobs.readers import CurveReader
 
-        seen = CurveReader(self.folder)
+        seen = JobReader(self.folder, curves=True)
         seen.catch_up()
         names = list(seen.view.metrics)
         chosen = metric if metric is not None else next(iter(names), None)
@@ -424,10 +423,9 @@ class Job:
         ``location`` and ``load_code``. Sharded checkpoints are listed as one. The list is displayed as a table.
         """
         from distdl_jupyter.core.checkpoints import inherited, of_job
-        from distdl_jupyter.jobs.readers import CurveReader
         from distdl_jupyter.views.checkpoints import CheckpointList
 
-        reader = CurveReader(self.folder)
+        reader = JobReader(self.folder, curves=True)
         reader.book = inherited(self.folder)
         reader.catch_up()
         return CheckpointList(of_job(self.folder, reader.book))

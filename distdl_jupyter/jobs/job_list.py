@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.jobs.follow import SummaryReader
+from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.node import permissions
 from distdl_jupyter.views.ended_cache import Ended, Listed, listed
 
@@ -31,7 +31,7 @@ class Listing:
         self._lock = threading.Lock()
         self._store = JobStore()
         self._ended = Ended(self._store.ended)
-        self._readers: dict[str, SummaryReader] = {}
+        self._readers: dict[str, JobReader] = {}
 
     def all(self) -> list[Listed]:
         """Return every job as it is now, newest first.
@@ -92,7 +92,7 @@ class Listing:
 
     def _follow(self, id_: str) -> Listed | None:
         try:
-            reader = self._readers.get(id_) or SummaryReader(self._store.folder(id_))
+            reader = self._readers.get(id_) or JobReader(self._store.folder(id_))
             reader.catch_up()
         except JobNotFound:
             return None

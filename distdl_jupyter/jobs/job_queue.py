@@ -16,7 +16,7 @@ from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, reason,
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import job_list
-from distdl_jupyter.jobs.follow import SummaryReader
+from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.node import slots
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.views import table
@@ -228,7 +228,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     """
     wanted = None if priority is None else ABOUT["priority"].check(priority, "priority")
     folder = JobStore().find(id_)
-    view = SummaryReader(folder).catch_up()
+    view = JobReader(folder).catch_up()
     if view.state is not State.QUEUED:
         raise waits_no_more(folder.id, view.state)
     if view.queue is not None and view.queue.is_fixed:

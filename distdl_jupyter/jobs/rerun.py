@@ -21,7 +21,7 @@ from distdl_jupyter.core.humanize import count, plural, short_id, size
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.jobs.follow import SummaryReader
+from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.node import permissions
 from distdl_jupyter.worker import owned
 
@@ -157,7 +157,7 @@ def _findings(folder: JobFolder, spec: JobSpec, earlier: JobSpec) -> tuple[dict[
     """Return the findings of the spec that are true of a new job, without those withdrawn while the earlier one ran."""
     if not spec.findings:  # with other options the code is not read once more
         return ()
-    shown = {note["code"] for note in SummaryReader(folder).catch_up().notes}
+    shown = {note["code"] for note in JobReader(folder).catch_up().notes}
     withdrawn = {one["code"] for one in earlier.findings if one["level"] != "info"} - shown
     return tuple(one for one in spec.findings if one["code"] not in {*withdrawn, _BEGINS_ANEW})
 
@@ -204,7 +204,7 @@ def _awaited(spec: JobSpec) -> tuple[str, ...]:
     """Return the jobs that have to complete before one that waits; those that have completed may be gone by now."""
     found = (JobStore().folder(id_) for id_ in spec.after)
     return tuple(one.id for one in found if one.path.exists()
-                 and SummaryReader(one).catch_up().state is not State.COMPLETED)  # fmt: skip
+                 and JobReader(one).catch_up().state is not State.COMPLETED)  # fmt: skip
 
 
 def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:

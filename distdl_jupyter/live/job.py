@@ -19,7 +19,7 @@ import msgspec
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
 from distdl_jupyter.views import card, curve, job_page, resources, step_times
 from distdl_jupyter.views.job_table import default_metric
@@ -62,7 +62,7 @@ class LiveJob:
         self.id = folder.id
         self._folder = folder
         self._lock = threading.Lock()
-        self._reading = Reading(folder, tail=kept)
+        self._reading = PageReader(folder, tail=kept)
         self._version = 0
         #: Whether the last look found nothing more to read.
         self._idle = False
@@ -243,7 +243,7 @@ class LiveJob:
 
     # ---- what is asked for by itself ----
 
-    def use(self, function: Callable[[Reading], Any]) -> Any:
+    def use(self, function: Callable[[PageReader], Any]) -> Any:
         """Return what a function finds in the reading, which stands still meanwhile."""
         with self._lock:
             return function(self._reading)

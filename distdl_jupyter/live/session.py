@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.jobs.readers import Reading
+    from distdl_jupyter.jobs.reader import PageReader
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Listener(Protocol):
     def send_messages(self, viewer: str, messages: list[bytes], *, settled: bool) -> None:
         """Send messages to a viewer; ``settled`` says that there will be no more."""
 
-    def on_change(self, reading: Reading) -> None:
+    def on_change(self, reading: PageReader) -> None:
         """Take over what is known now."""
 
     def on_error(self, error: Exception) -> None:
@@ -86,7 +86,7 @@ class JobSession:
         self._stopped = True
         self._wake.set()
 
-    def use(self, function: Callable[[Reading], T]) -> T:
+    def use(self, function: Callable[[PageReader], T]) -> T:
         """Return what a function finds in the reading, which stands still meanwhile."""
         assert self.live is not None
         found: T = self.live.use(function)

@@ -32,7 +32,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.core.sweep import PRUNED, STOPPED, Plan, compared
 from distdl_jupyter.jobs import client
-from distdl_jupyter.jobs.readers import CurveReader
+from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.jobs.study_rows import ended
 from distdl_jupyter.studies import sweep_study
 from distdl_jupyter.supervisor.control import ControlReader
@@ -118,7 +118,7 @@ class _Going:
     """A trial whose job has not been seen to end."""
 
     trial: optuna.Trial
-    reader: CurveReader
+    reader: JobReader
     #: The last step that was told to Optuna.
     step: int = -1
     is_pruned: bool = field(default=False)
@@ -226,7 +226,7 @@ class Driver:
         self._follow(trial, job.folder)
 
     def _follow(self, trial: optuna.Trial, folder: JobFolder, step: int = -1) -> None:
-        self._going[trial.number] = _Going(trial, CurveReader(folder), step)
+        self._going[trial.number] = _Going(trial, JobReader(folder, curves=True), step)
 
     def _look(self, number: int, going: _Going) -> None:
         try:

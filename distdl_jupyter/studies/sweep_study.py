@@ -25,7 +25,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.core.sweep import PRUNED, Plan, Study, Trial, thinned
 from distdl_jupyter.jobs import job_list, study_rows
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.jobs.readers import CurveReader
+from distdl_jupyter.jobs.reader import JobReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -151,7 +151,7 @@ def _trial(row: JobRow, plan: Plan) -> SweepTrial | None:
 @functools.lru_cache(maxsize=2048)
 def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
     """Return some points of a job's curve and its newest value, None where that is no number."""
-    reader = CurveReader(JobFolder(Path(path)))
+    reader = JobReader(JobFolder(Path(path)), curves=True)
     reader.catch_up()
     if metric not in reader.book.metrics:
         return (), None

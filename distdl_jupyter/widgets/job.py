@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.jobs.readers import Reading
+    from distdl_jupyter.jobs.reader import PageReader
     from distdl_jupyter.views.schema import JobProfile, LogChanges, Stacks
     from distdl_jupyter.widgets.widget import Calls
 
@@ -69,7 +69,7 @@ class JobPanel(PageWidget):
         """Send messages to one page's view."""
         self.send({"type": "told", "viewer": viewer, "settled": settled}, buffers=messages)
 
-    def on_change(self, reading: Reading) -> None:
+    def on_change(self, reading: PageReader) -> None:
         """Set the traits to what is known now."""
         view = reading.view
         failure = card(view, view.last_sign, has_checkpoints=reading.has_checkpoints).failure
@@ -141,7 +141,7 @@ class JobPanel(PageWidget):
         return address(*found)
 
 
-def _rows_before(reading: Reading, before: int) -> LogChanges:
+def _rows_before(reading: PageReader, before: int) -> LogChanges:
     return log_changes(reading.log, reading.window.before(before, _OLDER))
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import pictures, stacks
 from distdl_jupyter.core.errors import JobNotFound, PluginUnavailable
-from distdl_jupyter.jobs.follow import SummaryReader
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.saved import job as saved
 from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.widgets.widget import cell_id
@@ -76,7 +75,7 @@ class Shown:
 
     def _watch(self) -> None:
         with contextlib.suppress(JobNotFound):  # _settle shows that the job was removed
-            for _ in SummaryReader(self._job.folder).follow():
+            for _ in JobReader(self._job.folder).follow():
                 pass
             time.sleep(_TURN)
         with self._settling:
@@ -91,16 +90,16 @@ class Shown:
         _display(bundle, self._display_id, update=True)
         self._settled = True
 
-    def _read(self, seconds: float) -> Reading:
+    def _read(self, seconds: float) -> PageReader:
         """Read the job: the state and the newest rows however long they take, the curves of long ago in the time."""
-        seen = Reading(self._job.folder)
+        seen = PageReader(self._job.folder)
         until = time.monotonic() + seconds
         while seen.step():
             if seen.complete and time.monotonic() > until:
                 break
         return seen
 
-    def _bundle(self, seen: Reading, *, removed: bool = False) -> dict[str, Any]:
+    def _bundle(self, seen: PageReader, *, removed: bool = False) -> dict[str, Any]:
         view = seen.view
         result = view.ranks[0].result or ""
         found = stacks.read(self._job.folder) if view.stacks else None

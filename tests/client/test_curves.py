@@ -7,7 +7,7 @@ import pytest
 from distdl_jupyter import jobs, submit
 from distdl_jupyter.cli import show
 from distdl_jupyter.core import humanize
-from distdl_jupyter.jobs.readers import CurveReader
+from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.saved import words
 from distdl_jupyter.views import curve
 
@@ -48,7 +48,7 @@ def test_a_step_that_starts_over_with_each_epoch_continues_everywhere():
     assert loss.step == 149
     assert loss.trail.points[0] >= 3
     assert loss.trail.points[-1] < 1.5
-    band = CurveReader(job.folder)
+    band = JobReader(job.folder, curves=True)
     band.catch_up()
     assert (band.book.band("loss").last_step, band.book.band("loss").last) == (149, pytest.approx(loss.mean))
     assert len(notes(job, "steps-start-over")) == 1
@@ -187,7 +187,7 @@ def test_time_in_the_queue_is_not_run_time():
 
 def ends(job, metric):
     """The newest value as the picker has it, and as the curve's end and its label have it."""
-    reader = CurveReader(job.folder)
+    reader = JobReader(job.folder, curves=True)
     reader.catch_up()
     shown = curve.curve(reader.book, metric)
     end = next(trace for trace in shown.data if trace["name"] == "last")

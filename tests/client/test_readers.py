@@ -7,8 +7,7 @@ import pytest
 from distdl_jupyter.core.log import fold
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.jobs.follow import Follower, SummaryReader
-from distdl_jupyter.jobs.readers import CurveReader, Reading
+from distdl_jupyter.jobs.reader import JobReader, PageReader
 from tests.conftest import wait_for
 from tests.widgets import recorded
 from tests.written import all_written
@@ -33,7 +32,7 @@ def view_of(story):
     return view
 
 
-@pytest.mark.parametrize("reader", [Follower, SummaryReader, CurveReader, Reading])
+@pytest.mark.parametrize("reader", [lambda folder: JobReader(folder, lines=True), JobReader, PageReader])
 def test_all_readers_hold_one_view(story, reader):
     for chapter in range(3):
         story.train(100 * (chapter + 1))
@@ -50,9 +49,9 @@ def test_curves_and_log_are_whole_however_a_reader_began(story):
     book = SeriesBook()
     for event in all_of(story):
         book.apply(event)
-    one = Reading(story.folder)
+    one = PageReader(story.folder)
     one.catch_up()
-    for reader in (one, CurveReader(story.folder)):
+    for reader in (one, JobReader(story.folder, curves=True)):
         reader.catch_up()
         assert reader.book.names == book.names
         for name in book.names:
@@ -67,7 +66,7 @@ def test_a_job_that_lost_its_writer_is_lost(story):
     story.train(100)
     story.train(120)
     story.lock.release()
-    one = SummaryReader(story.folder)
+    one = JobReader(story.folder)
     wait_for(lambda: one.catch_up().state.ended)
     assert one.view.state.value == "lost"
     assert one.view == view_of(story)

@@ -16,8 +16,7 @@ from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.jobs.follow import Follower, SummaryReader
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import JobReader, PageReader
 from tests.written import all_written
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
@@ -119,7 +118,7 @@ def test_view_is_that_of_the_writer_whether_log_lines_are_folded_or_counted(long
     found = all_written(long.folder)
     assert steps_of(found) == list(range(1, long.steps + 1))
     assert fold(found).to_json() == long.view.to_json()
-    onlooker = SummaryReader(long.folder)
+    onlooker = JobReader(long.folder)
     onlooker.listen = lambda **_: False
     assert onlooker.catch_up().to_json() == long.view.to_json()
 
@@ -148,7 +147,7 @@ def test_reader_that_lags_has_each_line_once_and_counts_all(tmp_path_factory, st
 
 def test_who_follows_the_log_sees_every_line_while_parts_come_and_go(tmp_path):
     made, seen = Writing(tmp_path), []
-    follower = Follower(made.folder)
+    follower = JobReader(made.folder, lines=True)
     follower.listen = lambda **_: False
     for seed in range(6):
         made.some(seed, 10)
@@ -248,7 +247,7 @@ def test_another_writer_goes_on_in_the_last_part(long):
 def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_once(tmp_path):
     made = Writing(tmp_path)
     made.some(1)
-    reader = Reading(made.folder)
+    reader = PageReader(made.folder)
     reader.listen = lambda **_: False
     reader.catch_up()
     for seed in range(3, 7):

@@ -10,7 +10,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.jobs.readers import CurveReader
+from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.supervisor import resume
 from distdl_jupyter.supervisor.run import lost_nodes, restart_delay
 
@@ -140,7 +140,7 @@ def test_curves_are_the_same_whether_read_at_once_or_while_the_job_goes_on(tmp_p
             writer.write(event["type"], **{k: v for k, v in event.items() if k not in ("v", "t", "type")})
 
     write(attempts({0: range(10)}, {0: range(5, 8)}))
-    late = CurveReader(folder)
+    late = JobReader(folder, curves=True)
     late.catch_up()
     write([metric(0, 8, 108.0), metric(0, 9, 109.0)])
     late.catch_up()

@@ -12,7 +12,7 @@ import pytest
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.saved import job as saved
 from tests.conftest import wait_for
 from tests.faults import jobs
@@ -56,7 +56,7 @@ def run(code, timeout=120, **options):
 
 
 def rows(job):
-    reading = Reading(job.folder)
+    reading = PageReader(job.folder)
     reading.catch_up()
     return reading.log.rows
 
@@ -282,7 +282,7 @@ def test_hostile_names(server, injected):
         answer = server.ask("GET", f"/jobs/{job.id}{path}")
         assert answer.status_code == 200, (path, answer.text)
         json.loads(answer.text)
-    reading = Reading(job.folder)
+    reading = PageReader(job.folder)
     page = saved.html(reading.catch_up(), reading.book, reading.log, job.spec)
     assert "<script>window" not in page
     assert "<img src=x" not in page

@@ -12,7 +12,7 @@ from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import rerun
-from distdl_jupyter.jobs.readers import CurveReader
+from distdl_jupyter.jobs.reader import JobReader
 from tests.conftest import wait_for
 from tests.faults import jobs
 
@@ -84,7 +84,7 @@ def started(backend="torch-gloo", fail=(), steps=STEPS, **options):
 
 
 def curve(job):
-    outline = CurveReader(job.folder)
+    outline = JobReader(job.folder, curves=True)
     outline.catch_up()
     return outline.book.band("loss").rows
 

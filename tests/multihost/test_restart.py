@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.core.state import State
-from distdl_jupyter.jobs.readers import CurveReader
+from distdl_jupyter.jobs.reader import JobReader
 from tests.conftest import wait_for
 from tests.faults import jobs
 
@@ -71,7 +71,7 @@ def test_a_host_that_dies(lab_of, dies):
     (first,) = {first for _, first in job.results()}
     assert first >= 10
     assert [size for size, _ in job.results()] == [2, 2]
-    outline = CurveReader(job.folder)
+    outline = JobReader(job.folder, curves=True)
     outline.catch_up()
     assert [row.step for row in outline.book.band("loss").rows] == list(range(STEPS))
     assert (job.folder.checkpoints / "last.json").read_text() == str(STEPS)

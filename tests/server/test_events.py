@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter.core import logline, logwindow
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live import job as live
 from distdl_jupyter.live import subscriber
 from distdl_jupyter.views.job_page import log_row as wire
@@ -29,7 +29,7 @@ def everything(id_, mark=0):
 
 def kept(job):
     """The rows of the whole log, folded here."""
-    reading = Reading(job.folder, tail=live.KEPT)
+    reading = PageReader(job.folder, tail=live.KEPT)
     reading.catch_up()
     return {one.n: json.loads(json.dumps(wire(one))) for one in reading.log.rows}
 
@@ -256,7 +256,7 @@ def test_the_list_follows_what_comes_and_goes(quick):
 
 
 def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
-    reads, original = [], Reading.step
+    reads, original = [], PageReader.step
 
     def counted(self):
         before = (self.cursor, self.window.cursor)
@@ -265,7 +265,7 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
             reads.append((before, (self.cursor, self.window.cursor)))
         return moved
 
-    monkeypatch.setattr(Reading, "step", counted)
+    monkeypatch.setattr(PageReader, "step", counted)
     story.train(100)
     pages = [Page(quick.url, {"jobs": True, "job": everything(story.id)}) for _ in range(20)]
     try:

@@ -14,7 +14,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.jobs.follow import SummaryReader
+from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.supervisor import recorder as under_test
 from distdl_jupyter.supervisor import resume
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
@@ -197,7 +197,7 @@ def test_lines_are_counted_now_and_then_so_that_a_reader_need_not_read_all(folde
     assert len(counted) == pytest.approx(3000 * 20 / 5000, abs=3)
     read, real = [], parts.read
     monkeypatch.setattr(parts, "read", lambda path, at, limit: read.append(at) or real(path, at, limit))
-    reader = SummaryReader(folder)
+    reader = JobReader(folder)
     reader.listen = lambda **_: False
     assert reader.catch_up().to_json() == recorder.view.to_json()
     assert min(read) > folder.log.stat().st_size / 2

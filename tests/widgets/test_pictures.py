@@ -6,7 +6,7 @@ import json
 import pytest
 
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.saved import job as saved
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.output import newest_pictures
@@ -24,7 +24,7 @@ def story(distdl_home):
 
 
 def page_of(story):
-    seen = Reading(story.folder)
+    seen = PageReader(story.folder)
     view = seen.catch_up()
     shown = newest_pictures(story.folder.path, view)
     given = (seen.view, seen.book, seen.log, seen.spec, "", None)

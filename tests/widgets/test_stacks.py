@@ -5,7 +5,7 @@ import time
 
 from distdl_jupyter.core import stacks
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.jobs.readers import Reading
+from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.saved import job as saved
 from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.widgets.job import JobPanel
@@ -33,7 +33,7 @@ def keep(story, *, name="step", ranks=4, number=1):
 
 
 def page_of(story):
-    seen = Reading(story.folder)
+    seen = PageReader(story.folder)
     seen.catch_up()
     taken = stacks.read(story.folder)
     given = (seen.view, seen.book, seen.log, seen.spec, "", None if taken is None else shown_stacks(taken))

@@ -1,0 +1,317 @@
+"""Reading a job while it runs: new events from a cursor on, and whether a supervisor still writes them.
+
+Reading has no side effects with one exception: a reader that finds a job without an end and without a writer becomes
+its writer. It ends what is left of the job here and appends its end, or passes the lock to a new supervisor if the job
+runs on other machines. A writer on another host is never considered dead: its lock may not be visible here (see
+``core.locks``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import disk_reserve, events, logfile, parts, registry, tracking
+from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
+from distdl_jupyter.core.events import Event, EventWriter, JobLock
+from distdl_jupyter.core.figure import Earlier
+from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.log import TAIL, LogBook
+from distdl_jupyter.core.logwindow import LogWindow
+from distdl_jupyter.core.resources import ResourceBook, ResourceReader
+from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.step_times import StepTimesReader
+from distdl_jupyter.core.store import JobFolder, is_id
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.node import permissions
+from distdl_jupyter.supervisor import control, resume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from distdl_jupyter.core.locks import Holder
+
+#: Seconds of silence after which a reader checks that the writer lives.
+_SILENCE = 1.0
+#: Seconds between two polls of the file.
+POLL = 0.1
+#: Bytes of events that are read at once, and before other readers of a page get their turn; of samples, which take
+#: longer to decode, as well.
+_BATCH, _PAGE_BATCH, _PAGE_SAMPLES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
+#: Last events, which show several supervisors that died in a row.
+_LATEST = 100
+#: Records of steps whose mean is shown while a job runs.
+NEWEST_STEPS = 100
+
+
+class Untrusted(PermissionError):
+    """Another user could have written a job's folder: nothing in it is started, signaled or ended."""
+
+
+class JobReader:
+    """A reader of a job's events, with the ``view`` up to its ``cursor``.
+
+    With ``curves`` it folds metrics into ``book``. With ``lines`` it reads the lines of the log as events, after the
+    events themselves; otherwise it only counts them.
+    """
+
+    def __init__(self, folder: JobFolder, *, curves: bool = False, lines: bool = False) -> None:
+        self.folder = folder
+        self.spec = folder.spec()
+        self.view = JobView.of(self.spec)
+        self.book = SeriesBook()
+        self._curves, self._lines = curves, lines
+        #: Bytes of the events and of the log that were read.
+        self.cursor = self.log_cursor = 0
+        self._received_at = 0.0
+
+    def read(self) -> list[Event]:
+        """Return the next events (some megabytes at most) and fold them into ``view``; [] when nothing is new."""
+        batch = self._next()
+        return self.read() if self.listen(received=bool(batch)) else batch
+
+    def _next(self) -> list[Event]:
+        while True:
+            before = (self.cursor, self.log_cursor)
+            batch = self.look()
+            if batch or (self.cursor, self.log_cursor) == before:
+                return batch
+
+    def look(self, most: int = _BATCH) -> list[Event]:
+        """Read about ``most`` bytes of events once, and the log as far as this reader reads it."""
+        batch: list[Event] = []
+        if events.size(self.folder.events) > self.cursor:
+            # Few calls while nothing is new: each lets a busy kernel's main thread go first.
+            batch, self.cursor = events.read(self.folder.events, self.cursor, most)
+        if self._lines:
+            lines, self.log_cursor = logfile.read(self.folder.log, self.log_cursor)
+            batch += lines
+        for event in batch:
+            self.fold(event)
+        if not self._lines:
+            self.count()
+        return batch
+
+    def fold(self, event: Event) -> None:
+        """Apply an event to the view and the curves. Raises JobNotFound for one in an unknown format."""
+        try:
+            self.view.apply(event)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._unreadable(self.folder.events, error) from error
+        if self._curves:
+            self.book.apply(event)
+
+    def count(self) -> None:
+        """Count the lines of the log. Raises JobNotFound if it has an unknown format."""
+        try:
+            self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._unreadable(self.folder.log, error) from error
+
+    def _unreadable(self, file: Path, error: Exception) -> JobNotFound:
+        return JobNotFound(
+            f"Job {self.folder.id} cannot be loaded: {file.name} has an unknown format "
+            f"({type(error).__name__}: {error}).",
+            code="job-events-invalid",
+            hint="Another version of distdl_jupyter may have written it. Use that version, or delete the job: "
+            f"rm -r {shlex.quote(str(self.folder.path))}",
+        )
+
+    def listen(self, *, received: bool) -> bool:
+        """Note whether something was received; after a silence of a running job check that it still has a writer.
+
+        Returns True when this call wrote the job's end, which can be read then.
+        """
+        now = time.monotonic()
+        if received:
+            if self._received_at:  # what was written before the first read says nothing about the writer
+                written = self.folder.written
+                self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
+            if self.view.elsewhere is not None:
+                self._note_writer()
+        elif not self.view.state.ended and now - self._received_at > _SILENCE:
+            self._received_at = now
+            return self._finalize()
+        return False
+
+    def _finalize(self) -> bool:
+        if not self.folder.path.exists():
+            raise JobNotFound(
+                f"Job {self.folder.id} no longer exists: its folder was deleted.",
+                code="job-folder-vanished",
+                hint="If it was running, its processes were stopped.",
+            )
+        try:
+            ended = finalize_abandoned(self.folder)
+        except OSError as error:
+            # Where nothing can be written, the job cannot be ended either; the next silence tries again.
+            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
+                self.fold(_unwritten(error))
+            ended = False
+        self._note_writer()
+        return ended
+
+    def _note_writer(self) -> None:
+        """Note in the view where the writer is when it cannot be seen from here."""
+        writer = self.folder.supervisor()
+        self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
+
+    def catch_up(self) -> JobView:
+        """Read all there is now and return the view."""
+        while self.read():
+            pass
+        return self.view
+
+    def follow(self, poll: float = POLL) -> Iterator[list[Event]]:
+        """Yield batches of events until the job has ended and everything was read."""
+        while True:
+            batch = self.read()
+            if batch:
+                yield batch
+            elif self.view.state.ended:
+                return
+            else:
+                time.sleep(poll)
+
+    @functools.cached_property
+    def earlier(self) -> Earlier | None:
+        """The job whose checkpoints this one continues from, with its curves as they were first read, or None."""
+        if not is_id(self.spec.resumed_from):
+            return None
+        try:
+            reader = JobReader(JobFolder(self.folder.path.with_name(self.spec.resumed_from)), curves=True)
+            reader.catch_up()
+        except DistDLError:
+            return None
+        return Earlier(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
+
+
+class PageReader(JobReader):
+    """A reader in small steps for pages: first the events, then the newest rows of the log; then what is new.
+
+    State and metrics never wait for the log: ``step`` reads them first each time. ``log`` holds the newest ``tail``
+    rows, ``window`` has the earlier ones, ``resources`` the usage of ranks and machines, ``steps`` the newest steps.
+    """
+
+    def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
+        super().__init__(folder, curves=True)
+        self.window = LogWindow(folder.log, self.view.process_count, tail)
+        #: Whether everything was read that was in the files the first time: of the events, of the log.
+        self.seen = self.complete = False
+        self._samples = ResourceReader(folder.resources)
+        self.resources = ResourceBook(self._samples.about)
+        self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
+        self._first_end = 0
+
+    @property
+    def log(self) -> LogBook:
+        """The log's newest rows. Another book replaces it when the reader skips ahead."""
+        return self.window.book
+
+    @functools.cached_property
+    def _left_checkpoints(self) -> bool:
+        return self.folder.has_checkpoints
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the job has ended and left checkpoints to resume from; checked once."""
+        return self.view.state.ended and self._left_checkpoints
+
+    def step(self) -> bool:
+        """Read a little more; False when there is nothing more now."""
+        before = self.cursor
+        self.look(_PAGE_BATCH)
+        if not self.seen and self.cursor > before:
+            return True
+        if not self.seen:
+            self.seen, self._first_end = True, parts.size(self.folder.log)
+        moved = self.window.step(self.view)
+        self.complete = self.complete or not moved or self.window.cursor >= self._first_end
+        samples = self._samples.read(_PAGE_SAMPLES)
+        for sample in samples:
+            self.resources.apply(sample)
+        stepped = self.steps.read()
+        return moved or self.cursor > before or bool(samples) or stepped
+
+    def count(self) -> None:
+        """Leave the lines to the window, which counts those that it reads."""
+
+    def catch_up(self) -> JobView:
+        """Read all there is now and return the view."""
+        while self.step():
+            pass
+        if self.listen(received=False):
+            self.catch_up()
+        return self.view
+
+
+def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool:
+    """End a job that has no writer any more; True when this call wrote its end.
+
+    Nothing happens while a writer lives, or may live on another host, unless that is the one that is known to be
+    ``gone``. Raises OSError, Untrusted.
+    """
+    if not folder.path.exists():
+        return False
+    if reason := permissions.refusal(folder.path.stat()):
+        raise Untrusted(f"{folder.path} {reason}")
+    lock = JobLock.acquire(folder.lock, of_other_host=gone is not None)
+    if lock is None:
+        return False
+    try:
+        reader = JobReader(folder)
+        before, latest = -1, list[Event]()
+        while reader.cursor != before:
+            before = reader.cursor
+            latest = (latest + reader.look())[-_LATEST:]
+        last, spec = reader.view, reader.spec
+        if last.state.ended:
+            return False
+        if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_hopeless(latest, last.lines):
+            # Other machines take seconds to ask; a new supervisor does it, and reattaches to the job if it can.
+            _write(folder, "resume", lines=last.lines)
+            with contextlib.suppress(OSError, LaunchFailed):
+                control.start_supervisor(folder, lock, {}, python=spec.python)
+                return False
+        for type_, fields in resume.end_events(folder, last, spec.cluster, gone):
+            _write(folder, type_, **fields)
+        if tracking.of_job(folder.path):
+            from distdl_jupyter.tracking import runs  # imported late: few jobs are lost
+
+            with contextlib.suppress(OSError):
+                runs.bring_up_to_date(folder)
+        return True
+    finally:
+        lock.release()
+
+
+def _unwritten(error: OSError) -> Event:
+    """Return the end, which is written nowhere, of a job without a writer in a folder that cannot be written."""
+    reason = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
+    text = (
+        f"The job's supervisor is gone, and the end of the job could not be recorded ({reason}). The log up to that "
+        "point is kept."
+    )
+    return {"v": events.VERSION, "t": time.time(), "type": "state", "state": State.LOST.value, "reason": text}
+
+
+def _write(folder: JobFolder, type_: str, **fields: Any) -> None:
+    disk_reserve.give(folder.reserve)
+    writer = EventWriter(folder.events)
+    try:
+        writer.write(type_, **fields)
+    finally:
+        writer.close()
+
+
+def _is_remote(kind: str) -> bool:
+    try:
+        return bool(registry.get("clusters", kind).far)
+    except DistDLError:
+        return False
