@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from distdl_jupyter.azure import settings
-from distdl_jupyter.azure.rest import Rest, masked
+from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.settings import CLOUDS, AzureSettings, Cloud
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, NotSignedIn
+from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
@@ -356,7 +357,7 @@ def explain(error: BaseException) -> DistDLError:
     """Return a failed sign-in as an error with its remedy, without tokens."""
     if isinstance(error, DistDLError):
         return error
-    text = masked(str(error))
+    text = mask(str(error))
     number = re.search(r"AADSTS\d+", text)
     text = text[number.start() :] if number else text.removeprefix("Authentication failed: ")
     for code, (pattern, message, hint) in KNOWN.items():

@@ -5,29 +5,21 @@ Responses are JSON data; an error is one sentence with what Azure said. Tokens a
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import AzureRefused, NotSignedIn
+from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from azure.core.credentials import TokenCredential
 
-#: Secrets in an address or a text: signatures and codes, and JSON web tokens (they begin with the base64 of '{"').
-_SIGNATURE = re.compile(r"((?:sig|code|access_token|refresh_token)=)[^&\s\"']+", re.IGNORECASE)
-_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
 _HINTS = {
     401: "Sign in to Azure again.",
     403: "Your account lacks the permission. Ask the owner of the subscription for it, or use another account.",
     429: "Azure limits the number of requests. Try again in a few minutes.",
 }
-
-
-def masked(text: str) -> str:
-    """Return a text without the signatures and tokens in it."""
-    return _TOKEN.sub("***", _SIGNATURE.sub(r"\1***", text))
 
 
 class Rest:
@@ -120,14 +112,14 @@ def refused(response: Any) -> AzureRefused:
     inner = document.get("error", document)
     if not isinstance(inner, dict):
         inner = {"code": inner, "message": document.get("error_description")}
-    code, message = str(inner.get("code") or ""), masked(str(inner.get("message") or "")).strip()
+    code, message = str(inner.get("code") or ""), mask(str(inner.get("message") or "")).strip()
     status, host = response.status_code, _host(response.request.url)
     text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {message}" if message else ".")
     return AzureRefused(text, status=status, code="azure-request-refused", azure_code=code, hint=_HINTS.get(status, ""))
 
 
 def _first_line(error: BaseException) -> str:
-    return masked(str(error).strip().split("\n", 1)[0])[:300]
+    return mask(str(error).strip().split("\n", 1)[0])[:300]
 
 
 def _host(url: str) -> str:

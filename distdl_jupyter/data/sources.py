@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.data import stores
 from distdl_jupyter.data.stager import Item
 from distdl_jupyter.node.data_cache import Failure, fingerprint
+from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobServiceClient
@@ -247,7 +247,7 @@ def translated(place: str, *, writing: bool = False) -> Iterator[None]:
 def _unavailable(place: str, error: object, role: str) -> DataUnavailable:
     code = getattr(error, "error_code", None) or ""
     code, status = str(getattr(code, "value", code)), getattr(error, "status_code", None)
-    text = masked(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
+    text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
     if code in stores.AZURE_REFUSALS:
         what, remedy = stores.AZURE_REFUSALS[code]
         kebab = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", code).lower()

@@ -75,7 +75,9 @@ def test_a_wrong_secret_is_not_repeated(signed_in, monkeypatch):
 
 
 def test_no_message_carries_a_token(signed_in):
-    signed_in.login.refuse("AADSTS700027", "invalid_client", "Assertion eyJhbGciOi.eyJzdWIi.c2ln is bad", times=3)
+    signed_in.login.refuse(
+        "AADSTS700027", "invalid_client", "Assertion eyJhbGciOiJub25l.eyJzdWIiOiJtZSJ9.c2lnbmVk is bad", times=3
+    )
     with pytest.raises(NotSignedIn) as caught:
         identity.credential().get_token(BLOB)
     assert "eyJ" not in str(caught.value)

@@ -85,13 +85,6 @@ def test_a_declined_or_expired_code_is_reported(people, ending):
     assert signed_in_by_code(people).state == "signed_in"
 
 
-def test_a_code_that_policy_forbids(people):
-    people.login.refuse("AADSTS53003", "access_denied", "Access has been blocked by Conditional Access policies.")
-    status = identity.sign_in("device_code")
-    assert (status.state, status.problem.code) == ("failed", "azure-sign-in-policy")
-    assert "Trace ID" not in status.problem.message
-
-
 def test_cancel_ends_the_polling(people):
     identity.sign_in("device_code")
     assert identity.cancel().state == "signed_out"

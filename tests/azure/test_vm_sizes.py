@@ -24,10 +24,6 @@ def test_every_row_has_a_source_and_a_gpu() -> None:
         assert size.size == f"Standard_{size.name}"
 
 
-def test_names_are_unique_in_any_case() -> None:
-    assert len({size.name.lower() for size in catalogue()}) == 49
-
-
 def test_retired_sizes_have_a_date_and_others_none() -> None:
     for size in catalogue():
         assert size.retired is (size.retirement_date is not None), size.name

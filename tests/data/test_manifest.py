@@ -67,13 +67,9 @@ def test_shards_are_disjoint_complete_and_the_same_everywhere(nodes):
     assert max(loads) - min(loads) <= 101
 
 
-def test_files_without_content_are_dealt_out_too():
-    parts = [sources.shard(items(*[0] * 10), node, 2) for node in range(2)]
-    assert [len(part) for part in parts] == [5, 5]
-
-
-def test_more_nodes_than_files():
-    assert [len(sources.shard(items(5, 5), node, 3)) for node in range(3)] == [1, 1, 0]
+@pytest.mark.parametrize(("sizes", "counts"), [((0,) * 10, [4, 3, 3]), ((5, 5), [1, 1, 0])])
+def test_files_without_content_are_distributed_and_some_nodes_may_get_none(sizes, counts):
+    assert [len(sources.shard(items(*sizes), node, 3)) for node in range(3)] == counts
 
 
 def test_a_blob_in_the_archive_is_named_before_anything_is_fetched(blob):

@@ -55,14 +55,6 @@ def test_it_ends_at_once_when_it_is_told_or_nobody_listens(stage, large, blob_pr
 
 
 @pytest.mark.full
-def test_a_signature_that_ends_during_the_download_is_renewed(stage, large, blob_proxy):
-    blob_proxy.add("/large", rate=4 * MB, times=1000)
-    run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large, seconds=4), workers=1)
-    assert only(stage, run.staged()) == large.data
-    assert run.asked >= 2
-
-
-@pytest.mark.full
 def test_a_signature_that_is_refused_in_the_middle_is_renewed(stage, large, blob_proxy):
     blob_proxy.add("/large", status=403, code="AuthenticationFailed", after=1)
     run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large), workers=1)

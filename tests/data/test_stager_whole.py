@@ -18,9 +18,12 @@ from tests.data.stage import noise, reading, source
 MB = 2**20
 #: Modules that a program on a node loads besides those of ``node`` and ``data``.
 CORE = {
-    "distdl_jupyter.core", "distdl_jupyter.core.errors", "distdl_jupyter.core.packages", "distdl_jupyter.worker",
+    "distdl_jupyter.core",
+    "distdl_jupyter.core.errors",
+    "distdl_jupyter.core.packages",
+    "distdl_jupyter.worker",
     "distdl_jupyter.worker.secret_patterns",
-}  # fmt: skip
+}
 
 
 def test_files_small_and_large_arrive_as_they_were_stored(stage, container):
@@ -242,11 +245,4 @@ def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(st
         name
         for name in modules
         if name.startswith("distdl_jupyter.") and not name.startswith(("distdl_jupyter.node", "distdl_jupyter.data"))
-    } <= {
-        "distdl_jupyter._version",
-        "distdl_jupyter.core",
-        "distdl_jupyter.core.errors",
-        "distdl_jupyter.core.packages",
-        "distdl_jupyter.worker",
-        "distdl_jupyter.worker.secret_patterns",
-    }
+    } <= {"distdl_jupyter._version", *CORE}

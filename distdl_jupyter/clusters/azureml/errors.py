@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
+from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Address
@@ -72,7 +72,7 @@ def translated(options: Address | Any) -> Iterator[None]:
         raise _translate(error, options) from None
     except HttpResponseError as error:
         refused = AzureRefused(
-            masked(error.error.message or error.message if error.error else error.message),
+            mask(error.error.message or error.message if error.error else error.message),
             code="azure-request-refused",
             status=error.status_code or 0,
             azure_code=(error.error.code or "") if error.error else "",
@@ -80,7 +80,7 @@ def translated(options: Address | Any) -> Iterator[None]:
         raise _translate(refused, options) from None
     except AzureError as error:
         raise AzureRefused(
-            f"Azure cannot be reached: {masked(str(error))[:300]}",
+            f"Azure cannot be reached: {mask(str(error))[:300]}",
             code="azure-unreachable",
             hint="Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
         ) from None
@@ -115,7 +115,7 @@ def rejected(error: Exception) -> LaunchFailed:
     if isinstance(error, AzureRefused):
         return LaunchFailed(f"Azure ML rejected the job: {error.message}", code=error.code, hint=error.hint)
     message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
-    text = masked(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".")
+    text = mask(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".")
     return LaunchFailed(
         f"Azure ML rejected the job: {text or type(error).__name__}.",
         code="azureml-job-rejected",

@@ -11,11 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import identity
-from distdl_jupyter.azure.rest import masked
 from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.worker import owned
+from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace
@@ -38,7 +38,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     try:
         return _download_all(workspace, match[1], f"{match[2].strip('/')}/outputs/", folder, range(ranks))
     except AzureError as error:
-        text = masked(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
+        text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
         raise LaunchFailed(
             f"Cannot download the outputs of the ranks: {text}.",
             code="azureml-outputs-not-downloaded",
