@@ -11,15 +11,26 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distdl_jupyter.core import space
+from distdl_jupyter import azure
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry, space
+from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form import arguments, magic
-from distdl_jupyter.form import defaults as presets
-from distdl_jupyter.form.celltext import MAGICS, SWEEP, CellText, split
-from distdl_jupyter.form.defaults import Defaults
-from distdl_jupyter.form.schema import FormRequest, FormState
+from distdl_jupyter.core.options import ABOUT, checked
+from distdl_jupyter.form import arguments, datarows, magic
+from distdl_jupyter.form.choices import split_label
+from distdl_jupyter.form.magic import MAGICS, SWEEP, CellText, split
+from distdl_jupyter.form.schema import Chosen, FormRequest, FormState
 from distdl_jupyter.form.state import CLUSTER_TIMEOUT, Form, state
-from distdl_jupyter.form.subject import CachedSubject, CellSubject, Look, Subject
+from distdl_jupyter.form.target import Look, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Initial values of a form: the fields of ``Chosen`` that were given, and environment variables."""
+
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    environment_variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ def cell_state(
     line = read_line(text, kernel.defaults if kernel else {})
     varied = request.chosen.sweep if request.chosen else line.given.chosen.get("sweep", "")
     form = Form(
-        subject=_subject(request, text, kernel, varied),
+        target=_target(request, text, kernel, varied),
         given=line.given,
         magic=_word(text, kernel),
         variable=line.variable,
@@ -72,21 +83,20 @@ def cell_state(
     return state(form, request)
 
 
-def _subject(request: FormRequest, text: CellText, kernel: KernelContext | None, varied: str) -> Subject:
+def _target(request: FormRequest, text: CellText, kernel: KernelContext | None, varied: str) -> Target:
     values = space.sampled(varied)
-    subject = CellSubject(
-        text,
-        {**kernel.namespace, **values} if kernel else values if request.own else None,
+    if kernel is not None and request.again:
+        kernel.looks.clear()
+    return Target(
+        text=text,
+        namespace={**kernel.namespace, **values} if kernel else values if request.own else None,
         notebook=request.notebook,
         cell_id=request.cell_id,
         execution_count=request.execution_count,
         unnamed="job" if request.own else "cell",
+        seen=kernel.looks if kernel else {},
+        key=(text.body, kernel.count if kernel else 0, request.cell_id, varied),
     )
-    if kernel is None:
-        return subject
-    if request.again:
-        kernel.looks.clear()
-    return CachedSubject(subject, kernel.looks, (text.body, kernel.count, request.cell_id, varied))
 
 
 def _word(text: CellText, kernel: KernelContext | None) -> str:
@@ -102,13 +112,13 @@ def read_line(text: CellText, defaults: Mapping[str, Any]) -> Line:
     """
     try:
         if not text.ours:
-            return Line(presets.read(arguments.job_options(argparse.Namespace(), defaults)))
+            return Line(read_defaults(arguments.job_options(argparse.Namespace(), defaults)))
         if text.magic == SWEEP:
             return _read_sweep(text.line, defaults)
         chosen = arguments.cell_parser(text.magic.lstrip("%")).parse(text.line)
         given, rest = _parted(arguments.job_options(chosen, defaults, value=_unknown))
         kept, own = _words(rest, chosen, "wait"), _words({}, chosen, "panel")
-        return Line(presets.read(given), kept, own, getattr(chosen, "out", ""))
+        return Line(read_defaults(given), kept, own, getattr(chosen, "out", ""))
     except DistDLError as error:
         return Line(Defaults(), problem=error)
 
@@ -119,14 +129,14 @@ def _read_sweep(line: str, defaults: Mapping[str, Any]) -> Line:
     given, others = _parted(arguments.job_options(chosen, defaults, value=_unknown))
     shown = {name: getattr(chosen, name) for name in ("trials", "metric", "parallel") if hasattr(chosen, name)}
     own = _words({}, chosen, *(name for name in arguments.SWEEP if name not in shown))
-    read = presets.read(given)
+    read = read_defaults(given)
     varied = Defaults({**read.chosen, "sweep": line.removesuffix(rest).strip(), **shown}, read.environment_variables)
     return Line(varied, _words(others, chosen, "wait"), own, getattr(chosen, "out", ""))
 
 
 def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options that have a field, and the others."""
-    given = {name: value for name, value in options.items() if name in presets.names()}
+    given = {name: value for name, value in options.items() if name in names_in_form()}
     return given, {name: value for name, value in options.items() if name not in given}
 
 
@@ -138,3 +148,46 @@ def _unknown(_: str) -> str:
 def _words(rest: Mapping[str, Any], chosen: argparse.Namespace, *names: str) -> tuple[str, ...]:
     own = {name: value for name, value in vars(chosen).items() if name in names}
     return tuple(word for name, value in {**rest, **own}.items() for word in magic.flag_words(name, value))
+
+
+# initial values ---------------------------------------------------------------------------------------
+
+_GPU_WORDS: dict[bool | None, str] = {None: "", True: "yes", False: "no"}
+
+
+def read_defaults(given: Mapping[str, Any]) -> Defaults:
+    """Return the checked defaults. Raises InvalidSpec that names the option and what it takes."""
+    options = _backend_options()
+    found = {name: value for name, value in resolve(given, names_in_form()).items() if value is not None}
+    common = checked(found)
+    chosen = {name: common[name] for name in Chosen.__struct_fields__ if name in common}
+    label, preset = _backend(common.get("distributed_backend"))
+    cluster_configs.find(common.get("compute_target", "local"))
+    chosen |= {"distributed_backend": label} if label else {}
+    chosen["backend_options"] = {**preset, **{name: found[name] for name in options if name in found}}
+    chosen["use_gpu"] = _GPU_WORDS[common.get("use_gpu")]
+    chosen["data"] = tuple(datarows.begun(common.get("data")))
+    chosen["outputs"] = datarows.unsigned(str(found.get("outputs") or ""))
+    if "memory" in common:
+        chosen["memory"] = str(found["memory"])
+    chosen["after"] = ",".join(common.get("after", ()))
+    if "vm_size" in common:
+        chosen["vm_size"] = azure.find(common["vm_size"]).name
+    if "price_per_hour" in common:
+        chosen["price_per_hour"] = str(common["price_per_hour"])
+    return Defaults(chosen, common.get("environment_variables", {}))
+
+
+def names_in_form() -> set[str]:
+    """Return the primary names of all options that the form has a place for."""
+    return {*(name for name, about in ABOUT.items() if about.in_form), *_backend_options()}
+
+
+def _backend_options() -> set[str]:
+    """Return the names of all options that backends declare."""
+    names = set(registry.backend_labels().values())
+    return {option.name for name in names for option in registry.options("backends", name)}
+
+
+def _backend(label: Any) -> tuple[str, dict[str, Any]]:
+    return ("", {}) if label is None else split_label(registry.backend_label(str(label)))

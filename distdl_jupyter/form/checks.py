@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,18 +42,6 @@ def gpus() -> int:
     from distdl_jupyter.core.gpus import visible
 
     return len(visible())
-
-
-def capture(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[CapturedCode | None, DistDLError | None]:
-    """Return the draft of a job, or why there can be none."""
-    from distdl_jupyter.capture import capture_function
-
-    try:
-        return capture_function(function, tuple(args), dict(kwargs), announce=False), None
-    except DistDLError as error:
-        return None, error
 
 
 def run(

@@ -1,24 +1,33 @@
 """What the launch form offers: sizes, backends, clusters and durations.
 
-Everything comes from ``form.sizes`` and the registry; what cannot be used here is offered with the reason why not.
+What cannot be used here is offered with the reason why not. No request is sent: prices are cached ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import platform
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from distdl_jupyter import azure, cluster_handles
+from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.humanize import money
 from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS
-from distdl_jupyter.form.schema import BackendChoice, BackendOption, ClusterChoice, FormChoices, QueueField
-from distdl_jupyter.form.sizes import sizes
+from distdl_jupyter.form.schema import (
+    BackendChoice,
+    BackendOption,
+    ClusterChoice,
+    FormChoices,
+    QueueField,
+    VmSizeChoice,
+)
 
 #: Seconds offered under "Stop after"; 0 is no limit.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
@@ -33,7 +42,7 @@ _QUEUE: tuple[Literal["gpus", "cores", "memory", "priority", "after"], ...] = (
 def choices() -> FormChoices:
     """Return all that there is to choose from now."""
     return FormChoices(
-        sizes=sizes(),
+        sizes=vm_sizes(),
         catalogue_date=str(azure.catalogue_date()),
         backends=backends(),
         clusters=clusters(),
@@ -138,3 +147,49 @@ def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
 
 def _system() -> str:
     return {"darwin": "macOS", "linux": "Linux"}.get(sys.platform, "")
+
+
+# VM sizes ---------------------------------------------------------------------------------------------
+
+
+def vm_sizes() -> tuple[VmSizeChoice, ...]:
+    """Return one row for each size, from little GPU memory to much; shares, little known and retired ones last."""
+    return tuple(dataclasses.replace(row, price=_cached_price(row.name)) for row in _size_rows())
+
+
+@functools.cache
+def _size_rows() -> tuple[VmSizeChoice, ...]:
+    return tuple(_size_row(size) for size in sorted(azure.catalogue(), key=_order))
+
+
+def _order(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
+    memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
+    network_unknown = size.infiniband is None and size.ethernet_gbps is None
+    return size.retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
+
+
+def _size_row(size: azure.VmSize) -> VmSizeChoice:
+    found = azure.successor_of(size)
+    return VmSizeChoice(
+        name=size.name,
+        series=size.series,
+        gpu=size.gpu,
+        gpus=size.gpus_text,
+        per_node=size.whole_gpus,
+        memory=size.memory_text,
+        memory_gib=size.gpu_memory_gib,
+        network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
+        rate=size.fabric_text if size.infiniband else size.ethernet_text,
+        retired=str(size.retirement_date) if size.retired else "",
+        successor=found.size.name if found else "",
+        successor_reason=found.reason if found else "",
+        words=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
+        sources=size.sources,
+        notes=size.notes,
+    )
+
+
+def _cached_price(name: str) -> str:
+    """Return ``3.50 USD/h (source)``, "" where none is cached."""
+    price = prices.cached(name)
+    return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""

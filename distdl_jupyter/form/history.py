@@ -45,7 +45,6 @@ def _past(folder: JobFolder) -> Iterator[PastJob]:
         arguments=values_of(spec),
         completed=end.get("state") == State.COMPLETED.value,
         seconds=end["t"] - spec.created if "t" in end else None,
-        compute_target=spec.compute_target,
     )
 
 

@@ -1,18 +1,72 @@
-"""The magic line, and the cell, that do the same as the form. Pure text.
+"""The text of a cell: its magic line and the code below it, and the line or the call that does the same as a form.
 
-A secret stands in it by its name only, and what does not fit into one line does not stand in it.
+The cell's text stays the truth: the form reads its line and writes it back, and changes nothing below it. A secret is
+written by its name only, and what does not fit into one line is left out.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distdl_jupyter.core import space
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.space import Space
+
+#: The magics that run a cell as a job; the first is the one that is written.
+MAGICS = ("%%distributed", "%%distdl")
+#: The magic that runs it as many jobs, with other values of some names.
+SWEEP = "%%sweep"
+_MAGIC = re.compile(r"(%%\S*)[ \t]*(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class CellText:
+    """``magic`` is the cell magic with its signs ("" without one), ``line`` what follows it, ``body`` all below.
+
+    ``first_line`` is the cell's number of line 1 of ``body``.
+    """
+
+    magic: str
+    line: str
+    body: str
+    first_line: int
+
+    @property
+    def ours(self) -> bool:
+        """Whether the cell already runs as a job, or as the trials of a sweep."""
+        return self.magic in (*MAGICS, SWEEP)
+
+    @property
+    def foreign(self) -> str:
+        """Another cell magic on top of the cell, "" without one: a cell can have only one."""
+        return "" if self.ours else self.magic
+
+
+NO_CELL = CellText("", "", "", 1)
+
+
+def split(text: str) -> CellText:
+    """Return the parts of a cell's text. Empty lines above a magic do not count, as in IPython."""
+    body = text.lstrip("\n")
+    above = len(text) - len(body)
+    first, _, rest = body.partition("\n")
+    found = _MAGIC.fullmatch(first)
+    if found is None:
+        return CellText("", "", text, 1)
+    return CellText(found[1], found[2].strip(), rest, above + 2)
+
+
+def joined(magic_line: str, body: str) -> str:
+    """Return the text of the cell with this line on top."""
+    return f"{magic_line}\n{body}"
+
+
+# writing a line ---------------------------------------------------------------------------------------
 
 #: What a line says in any case.
 _ALWAYS = ("node_count", "process_count_per_node", "distributed_backend")

@@ -6,6 +6,7 @@ Nothing is kept between two calls but what was seen elsewhere (clusters, prices)
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,23 +18,35 @@ from distdl_jupyter import azure
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form import checks, cost, datarows, history
+from distdl_jupyter.core.spec import Captured
+from distdl_jupyter.form import checks, datarows, history
 from distdl_jupyter.form import choices as offered
+from distdl_jupyter.form import cluster as clusters
 from distdl_jupyter.form import magic as magics
-from distdl_jupyter.form import place as places
-from distdl_jupyter.form import shown as wording
-from distdl_jupyter.form.celltext import MAGICS, SWEEP
-from distdl_jupyter.form.schema import Chosen, CostNow, FormChoices, FormRequest, FormState, FormTitle
-from distdl_jupyter.form.subject import Look, Subject
+from distdl_jupyter.form.magic import MAGICS, SWEEP
+from distdl_jupyter.form.schema import (
+    CapturedSize,
+    CapturedSizes,
+    Chosen,
+    CostNow,
+    FormCheck,
+    FormChoices,
+    FormRequest,
+    FormState,
+    FormTitle,
+    Variable,
+)
+from distdl_jupyter.form.target import Look, Target
 from distdl_jupyter.preflight import Advice, Request, advise
 
 if TYPE_CHECKING:
     from distdl_jupyter.cluster_handles.cached_status import CachedStatus
     from distdl_jupyter.clusters.base import Cluster
-    from distdl_jupyter.form.defaults import Defaults
+    from distdl_jupyter.form.cell import Defaults
 
 #: The variable of a job, and of a sweep, where the cell names none.
 _JOB, _FOUND = "job", "found"
@@ -52,7 +65,7 @@ class Form:
     the one that the job will work in.
     """
 
-    subject: Subject
+    target: Target
     given: Defaults
     #: The magic that is written, the variable that it gives the job to, and words of the line that it keeps.
     magic: str = MAGICS[0]
@@ -69,7 +82,7 @@ class Form:
 
 def state(form: Form, request: FormRequest) -> FormState:
     """Return the form as it follows from what was chosen; without that, from what it begins with."""
-    look, choices = form.subject.look(), offered.choices()
+    look, choices = form.target.look(), offered.choices()
     variables = variables_of(form, request)
     chosen = request.chosen or _begun(form, look, choices)
     chosen = _unsigned(chosen)
@@ -85,7 +98,7 @@ def state(form: Form, request: FormRequest) -> FormState:
     options = submit_options(chosen, variables, look)
     data_checks = checks.data(chosen.data, chosen.outputs, directory, cluster)
     checked = checks.run(look.draft, look.error, options, (*data_checks, *checks.sweep(chosen.sweep)))
-    problems = wording.problems(checked.items)
+    problems = _problems(checked.items)
     if form.problem:
         problems["line"] = f"{form.problem} Submitting replaces the line."
     magic, cell = _code(form, chosen, options)
@@ -95,15 +108,15 @@ def state(form: Form, request: FormRequest) -> FormState:
         choices=choices,
         title=FormTitle(look.function, look.cell, look.file),
         gpu_count=gpus,
-        environment=wording.environment(variables),
-        captured=wording.captured(look.draft.captured if look.draft else (), known=look.known),
+        environment=_environment(variables),
+        captured=_captured(look.draft.captured if look.draft else (), known=look.known),
         checks=checked,
-        advice=tuple(replace(one, reason=wording.unbroken(one.reason)) for one in advice),
+        advice=tuple(replace(one, reason=_unbroken(one.reason)) for one in advice),
         global_batch=float(look.training.batch_size or 0) * chosen.process_count,
         magic=magic,
         cell=cell,
         problems=problems,
-        place=places.shown(seen),
+        place=clusters.state_of(seen),
         mounts=cluster is not None and cluster.mounts,
         cost=costs,
         options=_without_secrets(options),
@@ -152,8 +165,8 @@ def _applied(form: Form, chosen: Chosen, look: Look, code: str) -> tuple[Chosen,
     if "process_count_per_node" in change:
         change["automatic"] = False
     if rates:
-        form.subject.pass_rates(rates)
-        look = form.subject.look()
+        form.target.pass_rates(rates)
+        look = form.target.look()
     return _with(chosen, **change), look
 
 
@@ -161,7 +174,7 @@ def _applied(form: Form, chosen: Chosen, look: Look, code: str) -> tuple[Chosen,
 
 
 def _cluster(form: Form, chosen: Chosen, *, fresh: bool = False) -> CachedStatus | None:
-    return places.look(chosen.compute_target, chosen.distributed_backend, form.timeout, fresh=fresh)
+    return clusters.poll(chosen.compute_target, chosen.distributed_backend, form.timeout, fresh=fresh)
 
 
 def gpus_per_node(chosen: Chosen, seen: CachedStatus | None) -> int:
@@ -170,12 +183,12 @@ def gpus_per_node(chosen: Chosen, seen: CachedStatus | None) -> int:
         return 0
     if chosen.vm_size:
         return azure.find(chosen.vm_size).whole_gpus
-    return checks.gpus() if seen is None else places.gpus_per_node(seen)
+    return checks.gpus() if seen is None else clusters.gpus_per_node(seen)
 
 
 def _cost(chosen: Chosen) -> CostNow | None:
-    nodes = cost.rented(chosen.compute_target, chosen.vm_size)
-    return cost.shown(nodes, chosen.price_per_hour, chosen.node_count)
+    nodes = clusters.rented(chosen.compute_target, chosen.vm_size)
+    return clusters.cost_of(nodes, chosen.price_per_hour, chosen.node_count)
 
 
 def _cluster_type(name: str) -> Cluster | None:
@@ -222,15 +235,15 @@ def _code(form: Form, chosen: Chosen, options: Mapping[str, Any]) -> tuple[str, 
     kept = [*form.kept, *form.own.get(bool(varied), ())]
     if not varied:
         line = magics.line(said, {_FOUND: _JOB}.get(form.variable, form.variable), form.magic, kept)
-        return line, form.subject.cell(line)
+        return line, form.target.cell(line)
     plan = plan_of(chosen)
     with contextlib.suppress(InvalidSpec):
-        if found := form.subject.sweep(space.of_line(varied)[0], plan, said):
+        if found := form.target.sweep(space.of_line(varied)[0], plan, said):
             return found
     words = [word for name, value in plan.items() for word in magics.flag_words(name, value)]
     variable = {_JOB: _FOUND}.get(form.variable, form.variable)
     line = magics.line(said, variable, f"{SWEEP} {varied}", [*words, *kept])
-    return line, form.subject.cell(line)
+    return line, form.target.cell(line)
 
 
 def plan_of(chosen: Chosen) -> dict[str, Any]:
@@ -240,7 +253,7 @@ def plan_of(chosen: Chosen) -> dict[str, Any]:
 
 
 def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advice]:
-    training, nodes = look.training, cost.rented(chosen.compute_target, chosen.vm_size)
+    training, nodes = look.training, clusters.rented(chosen.compute_target, chosen.vm_size)
     request = Request(
         node_count=chosen.node_count,
         process_count_per_node=chosen.process_count_per_node,
@@ -263,3 +276,42 @@ def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advic
         max_run_duration_seconds=chosen.max_run_duration_seconds or None,
     )
     return advise(request, azure.catalogue(), history.past_jobs())
+
+
+# how a page shows it ----------------------------------------------------------------------------------
+
+_BREAKS = re.compile(r"(?<=\d) (?=(?:GB|Gb/s|min|h|s)\b)| (?=\N{MULTIPLICATION SIGN})|(?<=\N{MULTIPLICATION SIGN}) ")
+
+
+def _captured(items: Sequence[Captured], *, known: bool = True) -> CapturedSizes:
+    """Return the captured names with their sizes and the size of all; they are unknown when not ``known``."""
+    sizes = tuple(CapturedSize(item.name, item.detail, size(item.size)) for item in items)
+    return CapturedSizes(known, size(sum(item.size for item in items)), sizes)
+
+
+def _environment(variables: Mapping[str, str]) -> tuple[Variable, ...]:
+    """Return the variables; a value is None where it is a secret, by its name or its form."""
+    return tuple(_variable(name, value, secret=is_secret(name, value)) for name, value in variables.items())
+
+
+def _variable(name: str, value: str, *, secret: bool) -> Variable:
+    return Variable(name, None if secret else value, secret)
+
+
+def _unbroken(text: str) -> str:
+    """Return a sentence whose numbers stay on one line with their units."""
+    return _BREAKS.sub("\N{NO-BREAK SPACE}", text)
+
+
+#: Which field of the page an error is shown beside, by the name of the option where that differs.
+_BESIDE = {"environment_variables": "environment"}
+
+
+def _problems(items: Sequence[FormCheck]) -> dict[str, str]:
+    """Return the first error of each field, from the checks' items; those without a field are left out."""
+    found: dict[str, str] = {}
+    for item in items:
+        if item.level == "error" and item.field:
+            name = _BESIDE.get(item.field, item.field)
+            found.setdefault(name, f"{item.text} {item.remedy}".strip())
+    return found

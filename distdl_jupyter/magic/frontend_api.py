@@ -15,7 +15,7 @@ import msgspec
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form.cell import KernelContext, cell_state
-from distdl_jupyter.form.celltext import MAGICS
+from distdl_jupyter.form.magic import MAGICS
 from distdl_jupyter.form.schema import FormRequest
 from distdl_jupyter.magic import extension
 from distdl_jupyter.magic.extension import owner
@@ -26,7 +26,7 @@ from distdl_jupyter.views.wire import to_json
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from distdl_jupyter.form.subject import Look
+    from distdl_jupyter.form.target import Look
 
 #: The last look at a cell's names.
 _LOOKS: dict[Hashable, Look] = {}

@@ -90,7 +90,6 @@ class PastJob:
     arguments: tuple[str, ...] = ()
     completed: bool = False
     seconds: float | None = None
-    compute_target: str = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +151,7 @@ GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
 LARGEST_PROVEN_BATCH = 8192
 #: This many runs of one code with other values are a search.
 SEARCH_RUNS = 3
+_ONE_PROCESS: Any = {"action": f"Use 1 {TIMES} 1", "change": {"node_count": 1, "process_count_per_node": 1}}
 
 
 def learning_rate(case: Case) -> Advice | None:
@@ -197,8 +197,7 @@ def small_job(case: Case) -> Advice | None:
         "Small job",
         f"One process finished {single.name} in {duration(single.seconds)} (job {short_id(single.id)}). "
         f"{plural(request.process_count, 'process').capitalize()} may not be faster.",
-        action=f"Use 1 {TIMES} 1",
-        change={"node_count": 1, "process_count_per_node": 1},
+        **_ONE_PROCESS,
     )
 
 
@@ -230,9 +229,7 @@ def settings_search(case: Case) -> Advice | None:
         return None
     newest = sorted(runs, key=lambda job: job.id)[-SEARCH_RUNS:]
     names = listing([short_id(job.id) for job in newest])
-    return _search(
-        f"This code ran {len(runs)} times on several processes with different values, most recently as {names}."
-    )
+    return _search(f"This code ran {len(runs)} times on several processes with other values, most recently as {names}.")
 
 
 def searcher(code: str) -> str:
@@ -255,7 +252,6 @@ def _search(why: str) -> Advice:
         "Hyperparameter search",
         f"{why} One-process jobs that run side by side finish a search sooner: they exchange no gradients and keep "
         "the batch size.",
-        action=f"Use 1 {TIMES} 1",
-        change={"node_count": 1, "process_count_per_node": 1},
+        **_ONE_PROCESS,
         source="Databricks, Distributed training: tune on single nodes, distribute the final training",
     )

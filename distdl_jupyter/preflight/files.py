@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from distdl_jupyter.core.data import DataSource
@@ -11,26 +12,13 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.source import Call, Code, depends_on_rank
 from distdl_jupyter.core.spec import JobSpec
 
-#: Calls that write, with the position of the path among the arguments; methods have theirs behind ``.``.
-_WRITERS = {
-    "torch.save": 1,
-    "numpy.save": 0,
-    "numpy.savez": 0,
-    "numpy.savez_compressed": 0,
-    "numpy.savetxt": 0,
-    "joblib.dump": 1,
-    ".to_csv": 0,
-    ".to_parquet": 0,
-    ".to_json": 0,
-    ".to_pickle": 0,
-    ".to_feather": 0,
-    ".save_pretrained": 0,
-    ".save_weights": 0,
-    ".save_model": 0,
-    ".savefig": 0,
-    "horovod.save": 1,
-}
-#: So many are told one by one.
+#: Calls that write to the path in their first argument, and to that in the second.
+_PATH_FIRST = re.compile(
+    r"numpy\.save(z|z_compressed|txt)?|horovod\.save|"
+    r".*\.(to_(csv|parquet|json|pickle|feather)|save_(pretrained|weights|model)|savefig)"
+)
+_PATH_SECOND = ("torch.save", "joblib.dump")
+#: Findings that are listed one by one.
 _FEW = 3
 _PATH_METHODS = ("write_text", "write_bytes")
 
@@ -86,8 +74,9 @@ def _written_path(call: Call) -> ast.expr | None:
         return call.node.func.value if _mode(call, 0) else None
     if call.last in _PATH_METHODS and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value
-    position = _WRITERS.get(call.name, _WRITERS.get(f".{call.last}"))
-    return None if position is None else _argument(call, position)
+    if call.name in _PATH_SECOND:
+        return _argument(call, 1)
+    return _argument(call, 0) if _PATH_FIRST.fullmatch(call.name) else None
 
 
 def _argument(call: Call, position: int) -> ast.expr | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.azure import successor_of
 from distdl_jupyter.core.findings import Level
 from distdl_jupyter.core.humanize import TIMES, plural
-from distdl_jupyter.preflight.advice import Advice, Case, Request
+from distdl_jupyter.preflight.advice import Advice, Case
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -51,29 +51,22 @@ def one_machine(case: Case) -> Advice | None:
         return None
     needed = request.node_count * min(request.process_count_per_node, size.whole_gpus)
     single = _single(size, needed, case.catalogue)
-    if size.infiniband:
-        return _scale_up(request, size, single, needed)
-    slow = _slow_network(size)
+    network = _network(size)
     if single is not None:
-        reason = f"{slow} {_holds(single, size, needed)}"
-        headline = f"One machine instead of {_small_number(request.node_count)}"
-        return _machines("no-infiniband", headline, reason, 1, single, needed)
-    return _fast_network(size, needed, slow, case.catalogue)
+        headline = f"One machine instead of {request.node_count}"
+        level: Level = "info" if size.infiniband else "warning"
+        code = "scale-up" if size.infiniband else "no-infiniband"
+        return _machines(code, headline, f"{network} {_holds(single, size, needed)}", 1, single, needed, level)
+    return None if size.infiniband else _fast_network(size, needed, network, case.catalogue)
 
 
-def _slow_network(size: VmSize) -> str:
+def _network(size: VmSize) -> str:
+    if size.infiniband:
+        return f"{size.name} has InfiniBand, but a single machine needs no network."
     ethernet = f"{size.ethernet_text} Ethernet" if size.ethernet_text else "Ethernet"
     if size.infiniband is None:
         return f"The documentation does not state InfiniBand for {size.name}, so gradients would use {ethernet}."
     return f"{size.name} has no InfiniBand, so gradients would use {ethernet}."
-
-
-def _scale_up(request: Request, size: VmSize, single: VmSize | None, needed: int) -> Advice | None:
-    if single is None:
-        return None
-    reason = f"{size.name} has InfiniBand, but a single machine needs no network. {_holds(single, size, needed)}"
-    headline = f"One machine instead of {_small_number(request.node_count)}"
-    return _machines("scale-up", headline, reason, 1, single, needed, "info")
 
 
 def _fast_network(size: VmSize, needed: int, slow: str, catalogue: Sequence[VmSize]) -> Advice | None:
@@ -132,11 +125,6 @@ def _holds(single: VmSize, size: VmSize, needed: int) -> str:
 def _gpus(size: VmSize, needed: int, old: VmSize | None = None) -> str:
     same = "the same " if old is not None and old.gpu == size.gpu and size.whole_gpus == needed else ""
     return f"{same}{max(needed, size.whole_gpus)} {TIMES} {size.gpu} {size.memory_text}"
-
-
-def _small_number(count: int) -> str:
-    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
-    return words[count - 2] if count - 2 < len(words) else str(count)
 
 
 def more_processes_than_gpus(case: Case) -> Advice | None:

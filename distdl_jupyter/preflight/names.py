@@ -168,23 +168,18 @@ def _literals(tree: ast.Module) -> Mapping[str, object]:
     """Return the literals that a module assigns to names which nothing else in it sets or changes."""
     names = _bindings(tree)
     changed = {name for node in ast.walk(tree) for name in _names_changed(node)}
-    found: dict[str, object] = {}
+    literals: dict[str, object] = {}
     for statement in tree.body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if names[name] == 1:
-                pass
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if names[name] == 1:
-                pass
-            case _:
-                continue
-        try:
-            literal = ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            continue
-        is_filled_later = literal in ([], {}, set())
-        if name not in changed and not is_filled_later:
-            found[name] = literal
-    return found
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if names[name] == 1 and name not in changed:
+                with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+                    literal = ast.literal_eval(value)
+                    if literal not in ([], {}, set()):  # these are filled later
+                        literals[name] = literal
+    return literals
 
 
 def _bindings(tree: ast.Module) -> Counter[str]:

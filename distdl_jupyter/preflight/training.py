@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,27 +19,11 @@ from distdl_jupyter.core.humanize import TIMES, count
 from distdl_jupyter.core.source import Call, Code, parsed
 from distdl_jupyter.core.spec import JobSpec
 
-_KNOWS_RANK = (
-    "DistributedSampler",
-    "num_replicas",
-    "rank",
-    "local_rank",
-    "get_rank",
-    "RANK",
-    "shard",
-    "ElasticSampler",
-    "DistributedDataset",
-    "cross_rank",
-)
+_SAMPLERS = ("DistributedSampler", "ElasticSampler", "DistributedDataset")
+_KNOWS_RANK = (*_SAMPLERS, "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard", "cross_rank")
 #: Calls that start the processes of a training, and those that make a process take part in one.
-_SPAWNS = (
-    "torch.multiprocessing.spawn",
-    "torch.multiprocessing.spawn.spawn",
-    "torch.multiprocessing.start_processes",
-    "torch.multiprocessing.spawn.start_processes",
-    "accelerate.notebook_launcher",
-    "accelerate.debug_launcher",
-    "horovod.run",
+_SPAWNS = re.compile(
+    r"torch\.multiprocessing\.(spawn\.)?(spawn|start_processes)|accelerate\.(notebook|debug)_launcher|horovod\.run"
 )
 _MEETINGS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
 _NOT_READ = "the code is not available, so it was not checked"
@@ -162,7 +147,7 @@ def processes(code: Code, spec: JobSpec) -> Check | None:
 
 def _starts_processes(call: Call, code: Code) -> bool:
     """Return whether a call starts processes that are to train together."""
-    if call.name in _SPAWNS:
+    if _SPAWNS.fullmatch(call.name):
         return True
     target = _target(call) if call.last == "Process" else None
     return isinstance(target, ast.Name) and any(

@@ -15,9 +15,9 @@ import traitlets
 
 from distdl_jupyter.core import pictures, profiles, stacks
 from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.html.page import data_url
 from distdl_jupyter.live.messages import JobSubscription
 from distdl_jupyter.live.session import JobSession
-from distdl_jupyter.saved.job import address
 from distdl_jupyter.views.card import card
 from distdl_jupyter.views.job_page import log_changes
 from distdl_jupyter.views.profile import job_profile
@@ -138,7 +138,7 @@ class JobPanel(PageWidget):
         found = pictures.read(self.job.folder.path, number) if type(number) is int else None
         if found is None:
             raise JobNotFound("This image no longer exists.", code="widget-picture-gone")
-        return address(*found)
+        return data_url(*found)
 
 
 def _rows_before(reading: PageReader, before: int) -> LogChanges:

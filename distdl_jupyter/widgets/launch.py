@@ -5,8 +5,7 @@ The page asks for the form's state after each change and for a job at the end; h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
@@ -15,10 +14,11 @@ import traitlets
 
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.form import defaults, naming
+from distdl_jupyter.form import naming
+from distdl_jupyter.form.cell import read_defaults
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
-from distdl_jupyter.form.subject import CachedSubject, FunctionSubject, Look
+from distdl_jupyter.form.target import Target
 from distdl_jupyter.views import requests
 from distdl_jupyter.widgets.widget import PageWidget, made_for_page
 
@@ -43,9 +43,8 @@ class LaunchForm(PageWidget):
         **given: Any,
     ) -> None:
         self._on_submitted = on_submitted
-        self._call = FunctionSubject(function, args, kwargs or {})
-        self._looks: dict[Hashable, Look] = {}
-        self._form = Form(subject=CachedSubject(self._call, self._looks, ""), given=defaults.read(given))
+        self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}))
+        self._form = Form(target=self._target, given=read_defaults(given))
         #: What was chosen last, for a page that opens later. Values of secrets stay here.
         self._request = FormRequest()
         super().__init__()
@@ -65,10 +64,9 @@ class LaunchForm(PageWidget):
             request = msgspec.structs.replace(self._request, apply="", again=False)
         request = self._with_secrets(request)
         if request.again:
-            self._looks.clear()
+            self._target.seen.clear()
         varied = request.chosen.sweep if request.chosen else ""
-        self._call.sampled = space.sampled(varied)
-        self._form = replace(self._form, subject=CachedSubject(self._call, self._looks, varied))
+        self._target.sampled, self._target.key = space.sampled(varied), varied
         found = state(self._form, request)
         self._request = msgspec.structs.replace(request, chosen=found.chosen, apply="")
         return found
@@ -80,9 +78,10 @@ class LaunchForm(PageWidget):
 
         chosen = self.state(request).chosen
         variables = variables_of(self._form, self._request)
-        options = submit_options(chosen, variables, self._form.subject.look())
+        options = submit_options(chosen, variables, self._target.look())
         given = {name: value for name, value in options.items() if value is not None}
-        function, args, kwargs = self._call.function, self._call.args, self._call.kwargs
+        function, args, kwargs = self._target.function, self._target.args, self._target.kwargs
+        assert function is not None
         started: Job | Sweep
         if varied := chosen.sweep.strip():
             parameters, _ = space.of_line(varied)

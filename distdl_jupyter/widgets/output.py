@@ -14,19 +14,18 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import pictures, stacks
+from distdl_jupyter.core import pictures
 from distdl_jupyter.core.errors import JobNotFound, PluginUnavailable
+from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader, PageReader
-from distdl_jupyter.saved import job as saved
-from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.widgets.widget import cell_id
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.html.job import ShownPicture
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.saved.job import ShownPicture
     from distdl_jupyter.widgets.job import JobPanel
 
 #: Seconds for which a cell that waits for the job has the first turn to write its end.
@@ -102,13 +101,11 @@ class Shown:
     def _bundle(self, seen: PageReader, *, removed: bool = False) -> dict[str, Any]:
         view = seen.view
         result = view.ranks[0].result or ""
-        found = stacks.read(self._job.folder) if view.stacks else None
-        taken = None if found is None else shown_stacks(found)
         shown = newest_pictures(self._job.folder.path, view)
         bundle: dict[str, Any] = {
             JOB_MIME: {"id": view.id, "version": 1},
-            "text/html": saved.html(view, seen.book, seen.log, seen.spec, result, taken, shown, removed=removed),
-            "text/plain": saved.text(view, seen.book, seen.log, seen.spec, result, taken, removed=removed),
+            "text/html": saved.html(view, seen.book, seen.log, seen.spec, result, shown, removed=removed),
+            "text/plain": saved.text(view, seen.book, seen.log, seen.spec, result, removed=removed),
         }
         if self._panel is not None:
             bundle["application/vnd.jupyter.widget-view+json"] = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
+from distdl_jupyter.html import ranks as saved
 from distdl_jupyter.ranks.view import spans
-from distdl_jupyter.saved import ranks as saved
 
 #: Forms of a value by MIME type, always with text/plain.
 Forms = Mapping[str, str]

@@ -74,7 +74,7 @@ def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(sta
     expect(total(form)).to_have_text("8 processes")
     expect(form).to_contain_text("train from cell [2]")
     expect(form).to_contain_text("ndarray 1797 × 64")
-    expect(form).to_contain_text("One machine instead of two")
+    expect(form).to_contain_text("One machine instead of 2")
     expect(form).to_contain_text("NC96ads_A100_v4, for cost planning only")
     expect(form).to_contain_text("global batch 256")
     expect(form.locator("footer")).to_contain_text(
@@ -109,7 +109,7 @@ def test_one_click_on_the_advice_changes_the_form(static_page: Open) -> None:
     expect(form.locator("tr.dd-chosen")).to_be_in_viewport()
     expect(form.get_by_role("spinbutton", name="Nodes")).to_have_value("1")
     expect(total(form)).to_have_text("8 processes")
-    expect(form).not_to_contain_text("One machine instead of two")
+    expect(form).not_to_contain_text("One machine instead of 2")
 
 
 @pytest.mark.full

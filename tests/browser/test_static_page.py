@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Locator
 
-from distdl_jupyter.saved.job import html as saved_page
+from distdl_jupyter.html.job import html as saved_page
 from tests.browser.conftest import ARTIFACTS, Lab, new_book
 from tests.widgets.stories import STORIES, fold, spec_of
 

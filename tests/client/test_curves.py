@@ -7,8 +7,8 @@ import pytest
 from distdl_jupyter import jobs, submit
 from distdl_jupyter.cli import show
 from distdl_jupyter.core import humanize
+from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.saved import words
 from distdl_jupyter.views import curve
 
 OPTIONS = {"process_count_per_node": 2, "distributed_backend": "torch"}
@@ -181,7 +181,7 @@ def test_time_in_the_queue_is_not_run_time():
     assert text.startswith("ran ")
     assert text in repr(jobs())
     assert any(text in line for line in show.lines(view))
-    assert text in words.took(view)
+    assert text in saved.took(view)
     assert first.view().waiting_time(now) == 0
 
 

@@ -12,8 +12,8 @@ import pytest
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
+from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import PageReader
-from distdl_jupyter.saved import job as saved
 from tests.conftest import wait_for
 from tests.faults import jobs
 from tests.processes import distdl

@@ -14,8 +14,8 @@ from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.state import State
+from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs import client
-from distdl_jupyter.saved import job as saved
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.processes import distdl

@@ -106,7 +106,7 @@ class Page:
         """Return what ``submit`` gets, secrets included."""
         about, request = self.form._form, self.form._request
         assert request.chosen is not None
-        return submit_options(request.chosen, variables_of(about, request), about.subject.look())
+        return submit_options(request.chosen, variables_of(about, request), about.target.look())
 
     def submit(self) -> Job | None:
         """Press Submit; None when it is refused, and ``status`` says why."""

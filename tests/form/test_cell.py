@@ -12,7 +12,7 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.form import checks
 from distdl_jupyter.form.arguments import cell_parser, job_options
 from distdl_jupyter.form.cell import KernelContext
-from distdl_jupyter.form.celltext import split
+from distdl_jupyter.form.magic import split
 from tests.form.page import answered_apart, asked
 
 LINE = "%%distributed -p 2 -b horovod-gloo --name digits -o run --wait --max-log-bytes 5000 --env A=1 --env MY_TOKEN"

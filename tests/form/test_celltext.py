@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.form.celltext import joined, split
+from distdl_jupyter.form.magic import joined, split
 
 
 @pytest.mark.parametrize(

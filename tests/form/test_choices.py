@@ -20,7 +20,7 @@ from distdl_jupyter.views.wire import to_json
 
 
 def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
-    rows = menu.sizes()
+    rows = menu.vm_sizes()
     assert {row.name for row in rows} == {size.name for size in catalogue()}
     retired = [bool(row.retired) for row in rows]
     assert retired == sorted(retired)
@@ -32,7 +32,7 @@ def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_th
 def test_of_sizes_that_are_else_alike_the_one_with_fewer_cores_comes_first() -> None:
     alike: dict[tuple[object, ...], list[VmSize]] = {}
     sizes = {size.name: size for size in catalogue()}
-    for row in menu.sizes():
+    for row in menu.vm_sizes():
         size = sizes[row.name]
         unknown = size.infiniband is None and size.ethernet_gbps is None
         memory = size.gpu_count * (size.gpu_memory_gib or 0)
@@ -53,7 +53,7 @@ def test_this_machine_is_named_by_its_system_and_what_users_named_by_its_kind(
 
 
 def test_a_row_says_what_is_known_and_no_more() -> None:
-    rows = {row.name: row for row in menu.sizes()}
+    rows = {row.name: row for row in menu.vm_sizes()}
     assert rows["NC96ads_A100_v4"].rate == "80 Gb/s"
     assert rows["NC96ads_A100_v4"].network == "Ethernet"
     assert rows["NC4as_T4_v3"].network == "not stated"

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from distdl_jupyter.form.code import Training, inspect_training, source_of
+from distdl_jupyter.form.target import Training, inspect_training, source_of
 
 
 def plain(epochs: int = 3, batch_size: int = 32, lr: float = 0.01) -> None:

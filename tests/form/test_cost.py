@@ -7,9 +7,9 @@ import pytest
 from distdl_jupyter.azure import prices, settings
 from distdl_jupyter.clusters.cluster_configs import add
 from distdl_jupyter.core import registry
-from distdl_jupyter.form import cost
-from distdl_jupyter.form.cost import Rented, rented
-from distdl_jupyter.form.sizes import sizes
+from distdl_jupyter.form import cluster as cost
+from distdl_jupyter.form.choices import vm_sizes as sizes
+from distdl_jupyter.form.cluster import Rented, rented
 from tests.form.page import Page
 from tests.standin.prices import Prices
 
@@ -51,7 +51,7 @@ def test_a_price_that_is_none_is_said_beside_the_field() -> None:
 def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
     Prices(azure.server)
     settings.change(region="westeurope")
-    told = cost.shown(Rented(bills=True, size=A100), "", 2)
+    told = cost.cost_of(Rented(bills=True, size=A100), "", 2)
     assert told is not None
     assert (told.per_hour, told.problem) == ("7.00 USD", "")
     assert told.source.startswith("Retail Prices API, westeurope, 20")
@@ -67,7 +67,7 @@ def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
     ],
 )
 def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str) -> None:
-    told = cost.shown(nodes, "", 1)
+    told = cost.cost_of(nodes, "", 1)
     assert told is not None
     assert told.problem.startswith(problem)
     assert told.per_hour == ""

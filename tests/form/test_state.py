@@ -223,7 +223,7 @@ def test_captured_names_are_listed_with_sizes() -> None:
 def test_the_advice_of_the_picture_and_its_one_click() -> None:
     form = Page(horovod_train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto")
     assert codes(form) == ["no-infiniband", "learning-rate", "more-processes-than-cores"]
-    assert form.advice[0]["headline"] == "One machine instead of two"
+    assert form.advice[0]["headline"] == "One machine instead of 2"
     form.apply("no-infiniband")
     assert (form.vm_size, form.node_count, form.process_count_per_node) == ("ND96amsr_A100_v4", 1, 8)
     assert "no-infiniband" not in codes(form)

@@ -45,7 +45,7 @@ def test_a_chosen_process_count_survives_the_replacement() -> None:
 def test_several_nodes_without_infiniband_become_one_machine() -> None:
     advice = said(rent("NC96ads_A100_v4", 2, 4))["no-infiniband"]
     assert advice.level == "warning"
-    assert advice.headline == "One machine instead of two"
+    assert advice.headline == "One machine instead of 2"
     assert advice.reason == (
         "NC96ads_A100_v4 has no InfiniBand, so gradients would use 80 Gb/s Ethernet. One ND96amsr_A100_v4 has the "
         "same 8 × A100 80 GB, connected by NVLink."

@@ -4,9 +4,7 @@ import pytest
 
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.saved.job import html
 from distdl_jupyter.views.card import MAX_BARS, staging_bars, staging_node, staging_share, staging_text
-from tests.widgets.stories import fold
 
 
 def event(node, source="train", **more):
@@ -51,15 +49,3 @@ def test_of_one_file_only_the_bytes_are_told():
 @pytest.mark.parametrize("broken", [{"node": "x"}, {"source": None}])
 def test_an_event_that_says_nothing_is_left_out(broken):
     assert not staging_bars(view_of({**event(0), **broken}))
-
-
-def test_a_static_page_shows_them_escaped():
-    def page(*events):
-        spec = JobSpec(id="20260101-000000-aaaaa", name="x")
-        return html(*fold(spec, events), spec)
-
-    assert "of 512 files" not in page()
-    page = page(event(0, "train", host="<b>"))
-    assert "&lt;b&gt;" in page
-    assert "width:25.0%" in page
-    assert "210 of 512 files" in page

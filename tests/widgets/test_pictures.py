@@ -5,13 +5,13 @@ import json
 
 import pytest
 
+from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.reader import PageReader
-from distdl_jupyter.saved import job as saved
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.output import newest_pictures
 from distdl_jupyter.widgets.widget import answer
-from tests.saved.test_job import ATTRIBUTES, TAGS, Reader
+from tests.html.test_job import ATTRIBUTES, TAGS, Reader
 from tests.widgets import recorded
 from tests.worker.test_pictures import jpeg, png
 
@@ -27,7 +27,7 @@ def page_of(story):
     seen = PageReader(story.folder)
     view = seen.catch_up()
     shown = newest_pictures(story.folder.path, view)
-    given = (seen.view, seen.book, seen.log, seen.spec, "", None)
+    given = (seen.view, seen.book, seen.log, seen.spec, "")
     return saved.html(*given, shown), saved.text(*given)
 
 

@@ -1,6 +1,5 @@
 /**
- * A sweep: how far it is, the best value with its parameters, the curves of all trials, and the trials as a table, the best first. What is shown was worked out by the server (`views/sweep.py`); the page that a notebook
- * keeps draws less of it (`saved/sweep.py`).
+ * A sweep: how far it is, the best value with its parameters, the curves of all trials, and the trials as a table, the best first. What is shown was worked out by the server (`views/sweep.py`).
  *
  * It polls while the sweep runs and the panel is visible. It knows neither JupyterLab nor HTTP: a `SweepHost` does.
  */

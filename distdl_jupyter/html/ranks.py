@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import humanize, theme
 from distdl_jupyter.core.printable import printable
+from distdl_jupyter.html.page import THEME, page
 from distdl_jupyter.ranks.view import Fold, named, spans
 from distdl_jupyter.ranks.viewerrors import Failures, what
 from distdl_jupyter.ranks.viewtext import left_out
-from distdl_jupyter.saved.pages import THEME, page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
     if len(ranks) > 1 or every:
         return {"said": spans(ranks), "colour": "", "classes": "dd-rn"}
     number = ranks[0] % len(theme.LIGHT.ranks)
-    colour = f"color-mix(in srgb,var(--dd-rank-{number},{theme.LIGHT.ranks[number]}) 72%,{THEME.ink})"
+    colour = f"color-mix(in srgb,var(--dd-rank-{number},{theme.LIGHT.ranks[number]}) 72%,{THEME['ink']})"
     return {"said": spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.saved.curve import HEIGHT, WIDTH, summary, svg, thin
+from distdl_jupyter.html.curve import HEIGHT, WIDTH, summary, svg, thin
 
 
 def band_of(points, name="loss"):

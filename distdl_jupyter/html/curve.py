@@ -1,7 +1,4 @@
-"""The curve as one small SVG picture: mean, band, last value. The same axes as the live figure, no script.
-
-It draws what ``core.series`` says; the words around the picture are ``snapshot``'s.
-"""
+"""Curves as one small SVG picture: mean, band, last value. The same axes as the live figure, no script."""
 
 from __future__ import annotations
 
@@ -151,13 +148,8 @@ def _end(band: Band, rows: list[Row], label: str, frame: _Frame, theme: Theme) -
     x, y = frame.across(band.last_step), frame.down(frame.y.low if mean is None else mean)
     dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{theme.curve}"/>' if mean is not None else ""
     ink = theme.curve if mean is not None else theme.warn
-    return [dot, end_label(x + 7, y + 4, label, ink, theme)]
-
-
-def end_label(x: float, y: float, label: str, ink: str, theme: Theme = LIGHT) -> str:
-    """Return the value at a curve's end, which no line strikes."""
-    halo = f'stroke="{theme.surface}" stroke-width="3" paint-order="stroke"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="600" fill="{ink}" {halo}>{label}</text>'
+    halo = f'stroke="{theme.surface}" stroke-width="3" paint-order="stroke"'  # no line strikes the label
+    return [dot, f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{ink}" {halo}>{label}</text>']
 
 
 def _legend(band: Band, frame: _Frame, theme: Theme) -> list[str]:

@@ -1,0 +1,403 @@
+"""The page of a job that a notebook keeps: one HTML page and one plain text, true without kernel, server or network.
+
+The page has one level of detail, is under 60 kB besides the pictures that ranks have shown, and shows the moment of the
+job's last event.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import collectives, humanize
+from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.state import State
+from distdl_jupyter.html import curve
+from distdl_jupyter.html.page import PAPER, data_url, page
+from distdl_jupyter.views.card import cost_text, failure_card, notice_line, origin_text
+from distdl_jupyter.views.curve import label
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distdl_jupyter.core.log import LogBook, Row
+    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.view import JobView, MetricView, Picture
+    from distdl_jupyter.views.schema import FailureCard, Frame, OtherRank
+
+#: A picture that a rank has shown: its description, its bytes, and their form ("png").
+ShownPicture = tuple["Picture", bytes, str]
+
+#: Log lines, metrics, values beside a failure, rows of collective operations, points of the curve, and warnings of the
+#: plain text at most.
+_LINES, _METRICS, _VALUES, _COLLECTIVES, _POINTS, _WARNINGS = 5, 8, 8, 8, 90, 3
+#: The rank colours darkened, for small letters.
+_RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
+
+
+def html(
+    view: JobView,
+    book: SeriesBook,
+    log: LogBook,
+    spec: JobSpec,
+    result_repr: str = "",
+    shown: Sequence[ShownPicture] = (),
+    *,
+    removed: bool = False,
+) -> str:
+    """Return the page of a job in whatever state it is.
+
+    ``result_repr`` is the short text of rank 0's value ("" when there is none). A ``removed`` job has its last known
+    state.
+    """
+    card = failure_card(view)
+    rows = _tail(log, card)
+    failed = _line_of_failure(rows, card)
+    metrics = [(label(view, metric.name), *metric_texts(metric)) for metric in view.metrics.values()]
+    return page(
+        "job.html",
+        PAPER,
+        view=view,
+        facts=[*facts(view, spec), *took(view)],
+        restart=_restarted(view),
+        progress=progress(view) if view.state is State.RUNNING else "",
+        share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
+        sentence=explanation(view),
+        as_of=as_of(view, removed=removed),
+        state=shown_state(view),
+        stall=None if view.state.ended else view.stall,
+        collectives=_collectives(view),
+        card=card,
+        failure=None if card is None else _failure(card, view),
+        notice=getattr(notice_line(view).notice, "text", ""),
+        metrics=metrics[:_METRICS],
+        more_metrics=max(0, len(metrics) - _METRICS),
+        curve=_curve(view, book),
+        result=result_repr,
+        pictures=[_picture(*picture) for picture in shown],
+        lines=[_line(row, log, failed) for row in rows],
+        saved=_saved(view, log, rows),
+    )
+
+
+def _failure(card: FailureCard, view: JobView) -> dict[str, Any]:
+    frame, values = own_frame(card), card.values[:_VALUES]
+    return {
+        "headline": headline(card, view),
+        "where": where(card),
+        "reason": str(card.hint) or (view.reason if card.rank is None else ""),
+        "frame": frame,
+        "lines": [] if frame else str(card.traceback).rstrip().splitlines()[-12:],
+        "variables": values,
+        "values_title": f"Values at line {frame.line}" if frame else "Values",
+        "values_width": min(20, max((len(str(name)) for name, _ in values), default=0)),
+        "others": others(card),
+    }
+
+
+def _collectives(view: JobView) -> dict[str, Any] | None:
+    """Return the table of the ranks' last collective operations, of the stall or the failure."""
+    stall = None if view.state.ended or view.stall is None else view.stall.collectives
+    rows = stall or (view.failure.collectives if view.failure else ())
+    if not rows:
+        return None
+    texts = [collectives.cells(row) for row in rows[:_COLLECTIVES]]
+    return {"titles": collectives.COLUMNS, "rows": texts, "more": max(0, len(rows) - _COLLECTIVES)}
+
+
+def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
+    name = next((name for name in view.metrics if book.count(name) > view.process_count), None)
+    if name is None:
+        return None
+    band = book.band(name)
+    return {
+        "address": data_url(curve.svg(band, name, points=_POINTS).encode(), "svg+xml"),
+        "says": curve.summary(band, name),
+        "width": curve.WIDTH,
+        "height": curve.HEIGHT,
+    }
+
+
+def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
+    return {
+        "address": data_url(data, form),
+        "says": caption(about),
+        "width": int(about.width),
+        "height": int(about.height),
+    }
+
+
+def caption(about: Picture) -> str:
+    """Return which picture it is: ``picture 3, rank 0, 14:03:02``."""
+    return ", ".join([f"picture {about.number}", humanize.rank_spans(sorted(about.ranks)), humanize.clock(about.t)])
+
+
+# log lines ------------------------------------------------------------------------------------
+
+
+def _tail(log: LogBook, card: FailureCard | None) -> list[Row]:
+    """Return the last lines: of the rank that failed first when it said something, else of all."""
+    own = log.of_rank(card.rank) if card and card.rank is not None else []
+    return ([*(own or log.rows), *([] if own else log.open)])[-_LINES:]
+
+
+def _line_of_failure(rows: list[Row], card: FailureCard | None) -> Row | None:
+    """Return the line in which the error itself was printed."""
+    what = card.error_type if card else ""
+    said = [row for row in rows if what and row.stream == "err" and row.text.startswith(what)]
+    return said[-1] if said else None
+
+
+def _line(row: Row, log: LogBook, failure: Row | None) -> dict[str, Any]:
+    everyone = log.everyone(row)
+    own = row.rank if row.rank is not None and not everyone else None
+    # How often the line stands for others.
+    tags = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
+    tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []
+    return {
+        "t": row.t,
+        "who": "all" if everyone else "" if row.rank is None else row.rank,
+        "colour": "" if own is None else _RANK_INK[own % len(_RANK_INK)],
+        "text": row.text,
+        "tags": tags,
+        "has_rank": row.rank is not None,
+        "is_error": row.stream == "err" and not row.redraws,
+        "is_failure": row is failure,
+    }
+
+
+def _saved(view: JobView, log: LogBook, rows: list[Row]) -> str:
+    """Return when this was saved, and how much of the log is here: ``Saved ..., last 5 of 164 log lines``."""
+    saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
+    kept = [row for row in rows if row.n >= 0]
+    if not kept:
+        return saved
+    failure = view.failure
+    if failure is not None and view.process_count > 1 and all(failure.rank in row.lines for row in kept):
+        lines = humanize.plural(len(kept), "line")
+        return f"{saved}, last {lines} of rank {failure.rank}, {humanize.count(log.total)} in all ranks"
+    said = sum(max(1, row.ranks) for row in kept)
+    if said < log.total:
+        return f"{saved}, last {humanize.count(said)} of {humanize.plural(log.total, 'log line')}"
+    return f"{saved}, with {'all ' if said > 1 else ''}{humanize.plural(said, 'log line')}"
+
+
+# texts that the page and the plain text share ---------------------------------------------------------
+
+#: States of a job whose ranks have not begun.
+SETTING_UP = (State.QUEUED, State.PREPARING, State.STARTING)
+
+
+def facts(view: JobView, spec: JobSpec) -> list[str]:
+    """Return the cell that a job is from, what it continues, where it runs, how large it is, and with what."""
+    number = spec.source.execution_count
+    found = [
+        "" if number is None else f"cell [{number}]",
+        f"continues {origin_text(spec)}" if spec.resumed_from else "",
+        view.compute_target,
+        humanize.processes(view.node_count, view.process_count_per_node),
+        view.distributed_backend,
+        cost_text(view, view.last_sign) or "",
+    ]
+    return [fact for fact in found if fact]
+
+
+def took(view: JobView) -> list[str]:
+    """Return how long a job took so far and, when it failed, how far it came."""
+    waited = view.waiting_time(view.last_sign)
+    spent = humanize.ran_and_waited(view.run_time(view.last_sign), waited)
+    far = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
+    return [spent if waited else f"ran {spent}", f"stopped at {far}"] if far else [spent]
+
+
+def progress(view: JobView) -> str:
+    """Return ``62 %, step 744 of 1,200``, or ``step 744`` without a known total, "" without either."""
+    unit = view.unit or "step"
+    if view.done is not None and view.total:
+        done, total = humanize.count(view.done), humanize.count(view.total)
+        return f"{humanize.percent(view.done, view.total)}, {unit} {done} of {total}"
+    if view.done is not None:
+        return f"{unit} {humanize.count(view.done)}"
+    steps = [rank.last_step for rank in view.ranks if rank.last_step is not None]
+    return f"step {humanize.count(max(steps))}" if steps else ""
+
+
+def explanation(view: JobView) -> str:
+    """Return what a state that is not its own explanation needs: why, since when."""
+    if view.state is State.LOST:
+        return f"Last event at {humanize.clock(view.last_sign)}. {view.reason}".rstrip()
+    if view.state is State.CANCELING and view.stop is not None:
+        sent = f"{view.stop.signal} sent, " if view.stop.signal else ""
+        left = [rank for rank in view.ranks if rank.status != "ended"]
+        return f"{sent}{len(left)} of {humanize.plural(view.process_count, 'rank')} still there."
+    if view.state is State.CANCELED:
+        how_far = progress(view)
+        return view.reason or (f"Canceled at {how_far}." if how_far else "Canceled before the first step.")
+    if view.state not in SETTING_UP or view.reason or not view.phases:
+        return view.reason if view.state in SETTING_UP else ""
+    phase = view.phases[-1]
+    return f"{humanize.PHASE_WORDS[phase.phase]}{f': {phase.detail}' if phase.detail else ''}."
+
+
+def as_of(view: JobView, *, removed: bool) -> str:
+    """Return when the page was true and how to see the job now, "" for an ended job that still exists."""
+    moment = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
+    if removed:
+        return f"This job was deleted. {moment}"
+    if view.state.ended:
+        return ""
+    return f"{moment} This saved page is not updated: attach({humanize.short_id(view.id)!r}) shows the job now."
+
+
+def restart_title(view: JobView) -> str:
+    """Return ``Restart 1 of 3`` or ``Requeue 2``, "" for a job that was never started anew."""
+    if not view.restarts:
+        return ""
+    if view.restarts[-1].requeued:
+        return f"Requeue {view.requeue_count}"
+    count = view.restart_count - view.requeue_count
+    return f"Restart {count} of {view.max_restarts}" if count <= view.max_restarts else f"Restart {count}"
+
+
+def metric_texts(metric: MetricView) -> tuple[str, str, str]:
+    """Return mean, lowest with its rank and highest with its rank; the last two "" when all ranks agree."""
+    mean = humanize.number(metric.mean)
+    finite = [(value, rank) for rank, value in metric.values.items() if math.isfinite(value)]
+    if len(finite) < 2 or min(finite)[0] == max(finite)[0]:
+        return mean, "", ""
+    low, high = min(finite), max(finite, key=lambda item: (item[0], -item[1]))
+    return mean, f"{humanize.number(low[0])} ({low[1]})", f"{humanize.number(high[0])} ({high[1]})"
+
+
+def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
+    """Return who failed, when and what: ("Rank 2 of 4 failed first", "12:04:31", "KeyError: 'label'")."""
+    alone = "The process failed" if card.rank is not None else "The job failed"
+    several = card.rank is not None and view.process_count > 1
+    who = f"Rank {card.rank} of {view.process_count} failed first" if several else alone
+    return who, humanize.clock(card.when) if card.when else "", str(card.what)
+
+
+def own_frame(card: FailureCard) -> Frame | None:
+    """Return the frame to look at: the deepest of a cell, else the deepest of the user's own files."""
+    own = [frame for frame in card.frames if frame.kind in ("cell", "user")]
+    cells = [frame for frame in own if frame.cell is not None]
+    found: list[Frame] = cells or own
+    return found[-1] if found else None
+
+
+def where(card: FailureCard) -> str:
+    """Return the place as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" when unknown."""
+    frame = own_frame(card)
+    parts = [f"on {card.place}"] if card.place else []
+    if frame is not None:
+        name = f"cell [{frame.cell}]" if frame.cell is not None else str(frame.label)
+        parts.append(f"in {name}, line {frame.line}")
+    joined = ", ".join(parts)
+    return f"{joined[0].upper()}{joined[1:]}." if joined else ""
+
+
+def others(card: FailureCard) -> str:
+    """Return what the other ranks did: ``ranks 0 and 1: HorovodInternalError after 0.6 s; rank 3: ...``."""
+    by_kind: dict[str, list[OtherRank]] = {}
+    for other in card.others:
+        by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
+    return "; ".join(
+        f"{humanize.ranks([other.rank for other in same])}: {kind}"
+        f" after {humanize.seconds_taken(max(other.after for other in same))}"
+        for kind, same in by_kind.items()
+    )
+
+
+# plain text -------------------------------------------------------------------------------------------
+
+
+def shown_state(view: JobView) -> str:
+    """Return the state of a job as it is shown."""
+    return humanize.shown_state(view.state, stalled=view.stall is not None)
+
+
+def text(
+    view: JobView,
+    book: SeriesBook,
+    log: LogBook,
+    spec: JobSpec,
+    result_repr: str = "",
+    *,
+    removed: bool = False,
+) -> str:
+    """Return the job as some lines of plain text, for terminals and for diffs of notebooks."""
+    word, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(view.last_sign)
+    spent = humanize.duration(view.run_time(view.last_sign))
+    ending = f"{word} after {spent}" if view.state.ended else f"{word}, {spent} so far"
+    ending += f", waited {humanize.duration(waited)}" if waited else ""
+    lines = [
+        f"{_plain(view.name)} {view.id}: {ending}",
+        ", ".join(_plain(fact) for fact in [*facts(view, spec), *took(view)[1:]]),
+    ]
+    lines += map(_plain, filter(None, [_restarted(view), *_why(view), _stall(view)]))
+    lines += _metric_lines(view, book)
+    warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
+    lines += [f"Warning: {_plain(text)}" for text in warnings[:_WARNINGS]]
+    if result_repr:
+        lines.append(f"Result of rank 0: {_plain(result_repr)}")
+    counts = ((len(view.pictures), "picture"), (log.total, "log line"))
+    lines += [humanize.plural(many, word) for many, word in counts if many]
+    lines.append(as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}")
+    return "\n".join(lines)
+
+
+def _why(view: JobView) -> list[str]:
+    card = failure_card(view)
+    if card is None:
+        return [progress(view) if view.state is State.RUNNING else explanation(view)]
+    sentence = ", ".join(part for part in headline(card, view) if part)
+    found = [sentence, where(card), str(card.hint) or (view.reason if card.rank is None else "")]
+    if card.others:
+        found.append(f"{humanize.plural(len(card.others), 'rank')} ended as a result: {others(card)}.")
+    if view.state is State.LOST:
+        found.append(explanation(view))
+    return found
+
+
+def _restarted(view: JobView) -> str:
+    if not view.restarts:
+        return ""
+    title, reason = restart_title(view), view.restarts[-1].reason
+    return f"{title}. {reason}" if reason else title
+
+
+def _stall(view: JobView) -> str:
+    return view.stall.text if view.stall is not None and not view.state.ended else ""
+
+
+def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
+    """Return name, way, newest mean and extent of each metric, in columns."""
+    shown = list(view.metrics.values())[:_METRICS]
+    names = [_plain(label(view, metric.name))[:60] for metric in shown]
+    values = [metric_texts(metric) for metric in shown]
+    width, digits = max(map(len, names), default=0), max((len(mean) for mean, _, _ in values), default=0)
+    return [
+        f"{name:<{width}}  {_spark(book, metric.name)}  {mean:>{digits}}{_extent(low, high)}"
+        for metric, name, (mean, low, high) in zip(shown, names, values, strict=True)
+    ]
+
+
+def _extent(low: str, high: str) -> str:
+    """Return ``lowest 0.078 (rank 3), highest 0.083 (rank 1)``, "" when the ranks agree."""
+    return f"  lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
+
+
+def _spark(book: SeriesBook, name: str, width: int = 16) -> str:
+    """Return the way of a metric in one line of block characters, blank where there is nothing to draw."""
+    means = [row.mean for row in curve.thin(book.band(name).rows, width)]
+    known = [mean for mean in means if mean is not None]
+    low, span = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
+    if not 1e-9 * abs(low) < span < 1e300:
+        return " " * width
+    bars = "".join(" " if mean is None else "▁▂▃▄▅▆▇█"[min(7, int(8 * (mean - low) / span))] for mean in means)
+    return f"{bars:<{width}}"[:width]
+
+
+def _plain(value: str) -> str:
+    return printable(" ".join(value.split()), 300)
