@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distdl_jupyter.azure import identity
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.data import stores
@@ -179,8 +180,6 @@ def expected(source: DataSource) -> dict[str, Any] | None:
 def account(name: str) -> BlobServiceClient:
     """Return a storage account as the signed-in user reaches it. Raises NotSignedIn."""
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
-
-    from distdl_jupyter.azure import identity
 
     cloud = identity.endpoints()
     return BlobServiceClient(

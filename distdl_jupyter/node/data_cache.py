@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distdl_jupyter.node import permissions
+from distdl_jupyter.node.workdir import DEFAULT_BASE
 
 MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."
 _OTHER = "Choose another folder for staged data."
@@ -375,8 +376,6 @@ def copied(digest: str, base: str) -> str:
 
 
 def _copy_folder(digest: str, base: str) -> Path:
-    from distdl_jupyter.node.workdir import DEFAULT_BASE
-
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"{digest!r} is not a valid digest.")
     return Path(base or DEFAULT_BASE).expanduser() / "copies" / digest

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.node import devices, processes, run_dir, workdir
+from distdl_jupyter.node import data_cache, devices, processes, run_dir, workdir
 from distdl_jupyter.node.children import Channels, Child, Children, Wanted
 from distdl_jupyter.node.pipes import Pipes
 from distdl_jupyter.node.workdir import Workdir
@@ -265,7 +265,7 @@ class Job:
             remove(self.place.folder)
 
     def _forget_data(self) -> None:
-        workdir.forget_data(self.name, self.base)
+        data_cache.forget(self.name, self.base or workdir.DEFAULT_BASE)
 
 
 def sweep(name: str, base: str) -> int:
@@ -274,7 +274,7 @@ def sweep(name: str, base: str) -> int:
     run_dir.sweep(name)
     for folder in list(workdir.of_job(name, base)):
         workdir.abandon(folder)
-    workdir.forget_data(name, base)
+    data_cache.forget(name, base or workdir.DEFAULT_BASE)
     return len(found)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import processes, workdir
+from distdl_jupyter.node import data_cache, processes, workdir
 
 _GOODBYE = "goodbye"
 
@@ -76,6 +76,6 @@ def _all(fd: int) -> str:
 def _end(job: dict[str, Any]) -> None:
     processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
     shutil.rmtree(job["run"], ignore_errors=True)
-    workdir.forget_data(job["marks"]["DISTDL_JOB_ID"], job["base"])
+    data_cache.forget(job["marks"]["DISTDL_JOB_ID"], job["base"] or workdir.DEFAULT_BASE)
     if job["copied"]:
         workdir.abandon(Path(job["copied"]))

@@ -84,13 +84,6 @@ def of_job(job: str, base: str) -> Iterator[Path]:
         folder = folder.with_name(f"{job}-{number}")
 
 
-def forget_data(job: str, base: str) -> None:
-    """Take away what a job's ranks saw of its data sources here; what was fetched stays in the cache."""
-    from distdl_jupyter.node import data_cache
-
-    data_cache.forget(job, base or DEFAULT_BASE)
-
-
 def remove(folder: Path) -> None:
     """Remove a copied folder with all that is in it."""
     shutil.rmtree(folder, ignore_errors=True)
