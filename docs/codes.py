@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 def error_classes() -> list[type[DistDLError]]:
     """Return all classes of errors of the package."""
-    for module in ("environment.build", "ranks.viewerrors", "clusters.agents.agent", "clusters.slurm.commands"):
+    for module in ("environment.build", "ranks.answer", "clusters.agents.agent", "clusters.slurm.commands"):
         importlib.import_module(f"distdl_jupyter.{module}")
     pending: list[type[DistDLError]] = [DistDLError]
     for kind in pending:

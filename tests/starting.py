@@ -20,8 +20,9 @@ import pytest
 
 import tests
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.node.spawn import WARM
-from distdl_jupyter.warm import import_history, preconditions, template_client, template_files
+from distdl_jupyter.node.children import WARM
+from distdl_jupyter.warm import preload, template_files
+from distdl_jupyter.warm import start as warm_start
 from distdl_jupyter.warm.start import COLD
 
 #: What the template imports before the first job has said what it needs.
@@ -50,17 +51,17 @@ def template(runtime, tmp_path_factory):
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
         patch.setenv("DISTDL_WARM", "off" if os.environ.get("DISTDL_TEST_START") == "cold" else "on")
         # A machine that does much else is slow to answer; that is another test's affair.
-        patch.setattr(template_client, "_TIMEOUT", 30.0)
-        where, ask = template_files.of(), template_client.start
-        import_history.Learned(where.learned).add(AHEAD)
+        patch.setattr(warm_start, "_TIMEOUT", 30.0)
+        where, ask = template_files.of(), warm_start.start_warm
+        preload.ImportHistory(where.history).add(AHEAD)
 
         def ask_a_ready_one(wanted, *request):
             if wanted == where:
-                patch.setattr(template_client, "start", ask)
+                patch.setattr(warm_start, "start_warm", ask)
                 revive()
             return ask(wanted, *request)
 
-        patch.setattr(template_client, "start", ask_a_ready_one)
+        patch.setattr(warm_start, "start_warm", ask_a_ready_one)
         yield
         end_templates(tmp_path_factory.getbasetemp())
 
@@ -111,13 +112,13 @@ _own: dict[str, int] = {}
 def revive():
     """See to a ready template and return what it says of itself."""
     where = template_files.of()
-    said = template_client.status(where)
+    said = warm_start.status(where)
     if said is not None and said["pid"] != _own.get(where.key):
-        template_client.stop(where)
+        warm_start.stop(where)
     said = _made(where)
-    if preconditions.differing(psutil.Process(said["pid"]).environ(), for_ranks_here(os.environ), {"TMPDIR"}):
+    if preload.differing(psutil.Process(said["pid"]).environ(), for_ranks_here(os.environ), {"TMPDIR"}):
         # A job of an earlier test was still having it made.
-        template_client.stop(where)
+        warm_start.stop(where)
         said = _made(where)
     _own[where.key] = said["pid"]
     return said
@@ -125,11 +126,11 @@ def revive():
 
 def _made(where):
     """Return what the next ready template says, one that is made already or by now."""
-    if not template_client.is_being_made(where):  # a second one would wait for the first one's end
-        template_client.make(where)
+    if not warm_start.is_being_made(where):  # a second one would wait for the first one's end
+        warm_start.make(where)
     # What it learns from an earlier test's job may make it begin anew.
     until = time.monotonic() + 120
-    while (said := template_client.wait_until_ready(where)) is None or said["learning"]:
+    while (said := warm_start.wait_until_ready(where)) is None or said["learning"]:
         assert time.monotonic() < until, where.log.read_text()
         time.sleep(0.05)
     return said
@@ -147,6 +148,6 @@ def end_templates(folder):
 
 def _is_template(process, folder):
     try:
-        return "distdl_jupyter.warm" in process.info["cmdline"] and Path(process.cwd()).is_relative_to(folder)
+        return "distdl_jupyter.warm.template" in process.info["cmdline"] and Path(process.cwd()).is_relative_to(folder)
     except (psutil.Error, TypeError):
         return False

@@ -1,4 +1,4 @@
-"""``distdl warm``: how warm starts stand on this machine, and to switch, start and stop them."""
+"""``distdl warm``: show the state of warm starts on this machine, and switch, start and stop them."""
 
 from __future__ import annotations
 
@@ -14,42 +14,31 @@ def add_to(commands: Any) -> None:
         description="A template process keeps the imports of earlier jobs loaded, so that jobs on this machine start "
         "faster. Without an action, show its state.",
     )
-    parser.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"],
-                        help="start waits until the template is ready; off also stops it")  # fmt: skip
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=["start", "stop", "on", "off"],
+        help="start waits until the template is ready; off also stops it",
+    )
     parser.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template keeps running")
     parser.set_defaults(run=_run)
 
 
-def _run(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.warm import report, settings
+def _run(options: argparse.Namespace) -> int:
+    from distdl_jupyter.warm import report, start, template_files
 
-    if chosen.idle_minutes is not None:
-        settings.change(idle_minutes=chosen.idle_minutes)
-    if chosen.action in ("on", "off"):
-        settings.change(enabled=chosen.action == "on")
-    done = {"start": _start, "stop": _stop, "off": _stop}.get(chosen.action, _nothing)()
+    if options.idle_minutes is not None:
+        template_files.change_settings(idle_minutes=options.idle_minutes)
+    if options.action in ("on", "off"):
+        template_files.change_settings(enabled=options.action == "on")
+    files = template_files.of()
+    if options.action in ("stop", "off"):
+        start.stop(files)
+    elif options.action == "start":
+        if not start.is_being_made(files):
+            start.make(files)
+        if start.wait_until_ready(files) is None:
+            print(f"The template did not start. See the log: {files.log}\n" + "\n".join(report.lines()))
+            return 1
     print("\n".join(report.lines()))
-    return done
-
-
-def _start() -> int:
-    from distdl_jupyter.warm import template_client, template_files
-
-    where = template_files.of()
-    if not template_client.is_being_made(where):
-        template_client.make(where)
-    if template_client.wait_until_ready(where) is not None:
-        return 0
-    print(f"The template did not start. See the log: {where.log}")
-    return 1
-
-
-def _stop() -> int:
-    from distdl_jupyter.warm import template_client, template_files
-
-    template_client.stop(template_files.of())
-    return 0
-
-
-def _nothing() -> int:
     return 0

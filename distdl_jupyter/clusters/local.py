@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.node.devices import Gpu
-    from distdl_jupyter.node.schedule import Need
+    from distdl_jupyter.node.slots import Need
 
 
 _NO_WAIT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.base import Notice
-from distdl_jupyter.core import gpus
-from distdl_jupyter.node import children, processes, requests, spawn
+from distdl_jupyter.node import children, processes, requests
+from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.job import Job
-from distdl_jupyter.node.workdir import Workdir
 from distdl_jupyter.worker import import_recorder
 
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import RankSlot
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.node.channels import Source
-    from distdl_jupyter.node.devices import Gpu
     from distdl_jupyter.node.ports import Ports
     from distdl_jupyter.node.slots import Slot
-    from distdl_jupyter.node.stacks import Answer, Asking
+    from distdl_jupyter.node.stacks import Answer, StackRequest
 
 _READ = 64 * 1024
 
@@ -121,13 +119,10 @@ class LocalJob(Job):
         return
 
     def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        return {**own, **self._gpu_words(own), **self.marks}
-
-    def _gpus(self) -> Sequence[Gpu]:
-        return gpus.devices()
+        return {**own, **self._gpu_variables(own), **self.marks}
 
     @property
-    def _sought(self) -> dict[str, str]:
+    def _marks_to_find(self) -> dict[str, str]:
         return {processes.MARK: self.name}
 
 
@@ -137,19 +132,19 @@ class LocalAgent(AgentConnection):
     def __init__(self, job: JobSpec, folder: Path) -> None:
         super().__init__("")
         self._channels = LocalChannels()
-        self._job = LocalJob(job.id, Workdir(folder, copied=False), self._channels, [], python=job.python)
-        self._asking: Asking | None = None
+        self.job = LocalJob(job.id, Workdir(folder, copied=False), self._channels, [], python=job.python)
+        self._asking: StackRequest | None = None
 
     @property
     def run(self) -> Path:
         """The private folder of this run."""
-        return self._job.pipes.folder
+        return self.job.pipes.folder
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
         """Do what is asked; the answer, HostFailed or OSError, is there when this returns."""
         answer: Future[dict[str, Any]] = Future()
         try:
-            answer.set_result(requests.OF_JOB[type_](self._job, fields))
+            answer.set_result(requests.HANDLERS[type_](self, fields) or {})
         except children.NotStarted as error:
             cause = error.__cause__
             answer.set_exception(
@@ -161,6 +156,10 @@ class LocalAgent(AgentConnection):
             answer.set_exception(error)
         return answer
 
+    def later(self, _fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Do ``work`` at once: every request is answered so here."""
+        return work()
+
     def pipe(self) -> tuple[int, LocalPipe]:
         """Open a channel and return its number and its pipe."""
         return self._channels.pipe()
@@ -171,18 +170,18 @@ class LocalAgent(AgentConnection):
 
     def poll(self) -> None:
         """Pass on what was written to sinks, then the ends of those that wrote it."""
-        ends = self._job.ended(full=False)
+        ends = self.job.ended(full=False)
         self._channels.read_sinks()
         for end in ends:
             self.on_event({"type": "exit", **end})
-        if (sample := self._job.sample()) is not None:
+        if (sample := self.job.sample()) is not None:
             self.on_event({"type": "resources", "samples": [sample]})
 
     def ask_stacks(self, ranks: Sequence[int]) -> None:
         """Signal every rank that can answer."""
         from distdl_jupyter.node import stacks
 
-        self._asking = stacks.Asking(self.run, ranks)
+        self._asking = stacks.StackRequest(self.run, ranks)
 
     def stacks(self) -> Mapping[int, Answer]:
         """Return what ranks have answered since the last call."""
@@ -190,8 +189,8 @@ class LocalAgent(AgentConnection):
 
     def close(self) -> None:
         """End everything, and remove the private folder."""
-        self._job.kill()
-        self._job.clear(None)
+        self.job.kill()
+        self.job.clear(None)
         self._channels.close()
 
 
@@ -242,12 +241,12 @@ class LocalNodes(Nodes[Node]):
 
     def note_start(self, *, launcher: str = "") -> None:
         """Note that all was forked where the supervisor was, or why some programs are new interpreters all the same."""
-        if spawn.fork is None:
+        if children.fork is None:
             return
-        reasons = dict.fromkeys(spawn.reasons) if not launcher else {f"{launcher} starts them": None}
-        spawn.reasons.clear()
+        reasons = dict.fromkeys(children.reasons) if not launcher else {f"{launcher} starts them": None}
+        children.reasons.clear()
         self.notices += [Notice("info", f"This job starts cold because {why}.", "cold-start") for why in reasons] or [
-            Notice("info", spawn.WARM, "warm-start")
+            Notice("info", children.WARM, "warm-start")
         ]
 
     def handle(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import Holding, QueueView, reason
 from distdl_jupyter.node import slots
-from distdl_jupyter.node.schedule import Need, Place
+from distdl_jupyter.node.slots import Need, Place
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec

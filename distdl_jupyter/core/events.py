@@ -58,7 +58,7 @@ log        ``rank`` (None: the system's own line), ``stream`` (out, err, sys), `
            ``redraws`` = n > 0 the text is one line that was redrawn n times with a carriage return and replaces the
            rank's open redrawn line of that stream; ``closed`` true ends that line
 mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: in the output of a rank that stays, where a
-           cell begins and ends (see worker.serving.marks); it keeps its place among that stream's lines
+           cell begins and ends (see worker.serving.server); it keeps its place among that stream's lines
 position   ``rank``, ``stream``: a rank that prints nothing has reported much in its kept output
 attempt    all ranks begin anew: there is a ``restart`` among the events for each
 count      ``lines`` of the log before it and ``counts`` {rank: [lines, lines on stderr]}, now and then

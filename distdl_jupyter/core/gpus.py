@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 from collections.abc import Sequence
 
@@ -15,10 +14,9 @@ from distdl_jupyter.node.devices import Gpu
 def devices() -> tuple[Gpu, ...]:
     """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none where the driver does not answer."""
     try:
-        present = node_devices.gpus()
+        return tuple(node_devices.visible())
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(node_devices.given(present, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def visible() -> list[int]:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import humanize, theme
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.html.page import THEME, page
-from distdl_jupyter.ranks.view import Fold, named, spans
-from distdl_jupyter.ranks.viewerrors import Failures, what
-from distdl_jupyter.ranks.viewtext import left_out
+from distdl_jupyter.ranks.answer import Failures, named, spans, what
+from distdl_jupyter.ranks.view import Fold, left_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -195,7 +195,7 @@ def _waiting(found: list[Entry]) -> Iterator[WaitingJob]:
     """Yield the jobs that wait on this machine, in their order, then one's own that wait elsewhere."""
     entries = {entry.key: entry for entry in found}
     rows = {one.row.id: one.row for one in reversed(job_list.here().all()) if one.row.state == State.QUEUED.value}
-    for place in slots.places(found):
+    for place in slots.schedule(found, slots.limits()):
         entry = entries[place.key]
         row = rows.pop(entry.job, None) if entry.own else None
         why = reason(queueing.needs(entry.need), place.lacks or (ORDER,), queueing.holders(place, entries))

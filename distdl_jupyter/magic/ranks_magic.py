@@ -93,7 +93,8 @@ class RanksMagic:
         self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[EventHandler], Answer], *, quiet: bool
     ) -> Any:
         """Run something on ranks with its output shown; return the values. Raises CellFailed."""
-        from distdl_jupyter.ranks import Interrupted, viewerrors
+        from distdl_jupyter.ranks import Interrupted
+        from distdl_jupyter.ranks.answer import CellFailed, failures
         from distdl_jupyter.widgets.rankvalues import Values, ValuesOf
 
         asked = tuple(range(ranks.size)) if on is None else tuple(on)
@@ -107,9 +108,9 @@ class RanksMagic:
         finally:
             shown = output.finish()
         errors = {rank: self._hinted(error) for rank, error in answer.errors.items()}
-        failed = viewerrors.failures(errors, asked)
+        failed = failures(errors, asked)
         if failed is not None:
-            raise viewerrors.CellFailed(failed, errors, shown=shown)
+            raise CellFailed(failed, errors, shown=shown)
         forms = {rank: done.shown for rank, done in answer.dones.items()}
         if not any(forms.values()):
             return None

@@ -45,7 +45,7 @@ def _sentence(ranks: Ranks, *, known: bool) -> str:
 
 
 def _doing(ranks: Ranks) -> str:
-    from distdl_jupyter.ranks.viewlast import last_cell
+    from distdl_jupyter.ranks.request import last_cell
 
     state, last = ranks.state(), last_cell(ranks.job.folder.log)
     if state == "busy":

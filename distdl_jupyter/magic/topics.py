@@ -60,12 +60,12 @@ def tracking(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: 
 
 
 def warm(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
-    """Switch warm starts on or off, or say how long a template stays, and print how they stand. Raises InvalidSpec."""
-    from distdl_jupyter.warm import report, settings, template_client, template_files
+    """Switch warm starts on or off, set how long a template runs, and print their state. Raises InvalidSpec."""
+    from distdl_jupyter.warm import report, start, template_files
 
-    settings.take(changes)
+    template_files.parse_settings(changes)
     if "off" in changes:
-        template_client.stop(template_files.of())
+        start.stop(template_files.of())
     print("\n".join(report.lines()), flush=True)  # noqa: T201 - a cell's output
 
 

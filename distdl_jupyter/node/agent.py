@@ -1,42 +1,112 @@
 """The agent: one loop on another host that serves one supervisor over a pair of byte streams.
 
-It starts what it is told to, carries each process's output apart, hears each end exactly, and ends everything when
-the supervisor is gone: at once when its input ends, after ``timeout`` seconds when nothing comes any more. The loop
-never waits for anything but its descriptors; what takes long is done in threads.
+It starts processes, sends each one's output on a channel of its own, reports each end exactly, and ends everything when
+the supervisor is gone: at once when its input ends, after ``timeout`` seconds without a message. The loop waits for
+nothing but its descriptors; what takes long is done in threads. When the agent itself is killed, its watchdog ends what
+is left: a tiny process that is forked before the agent does anything and only waits for the end of a pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import os
 import queue
 import selectors
+import shutil
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.node import frames, pipes, processes, requests, workdir
-from distdl_jupyter.node.channels import Channels, Outgoing, watch
+from distdl_jupyter.node import data_cache, files, frames, processes, requests, run_dir
+from distdl_jupyter.node.channels import Channels, Outbox, Outgoing, watch
+from distdl_jupyter.node.files import Incoming, Workdir
 from distdl_jupyter.node.job import Job
-from distdl_jupyter.node.mpi_relay import Shells
-from distdl_jupyter.node.outbox import Outbox
+from distdl_jupyter.node.mpi_shell import Shells
 from distdl_jupyter.node.ports import Ports
-from distdl_jupyter.node.tar_stream import Incoming
-from distdl_jupyter.node.watchdog import Watchdog
-from distdl_jupyter.node.workdir import Workdir
 
 if TYPE_CHECKING:
     from distdl_jupyter.node.slots import Slot
 
+
+_GOODBYE = "goodbye"
+
+
+class Watchdog:
+    """The agent's end of the pipe. Raises OSError when no process can be forked."""
+
+    def __init__(self) -> None:
+        read, self._write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _watch(read)
+        os.close(read)
+
+    def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
+        """Set what to end and to remove: marked processes, the private folder, the copied one, the data."""
+        self._say({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
+
+    def dismiss(self) -> None:
+        """End it, and wait until it has ended."""
+        self._say(_GOODBYE)
+        os.close(self._write)
+        os.waitpid(self.pid, 0)
+
+    def _say(self, content: Any) -> None:
+        os.write(self._write, json.dumps(content).encode() + b"\n")
+
+
+def _watch(read: int) -> None:
+    """Run in the forked child: never returns."""
+    try:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        _close_others(read)
+        said = [json.loads(line) for line in _all(3).splitlines() if line]
+        if said and said[-1] != _GOODBYE:
+            _end(said[-1])
+    finally:
+        os._exit(0)
+
+
+def _close_others(read: int) -> None:
+    """Keep one descriptor, as number 3: an open copy of the connection's streams would keep it open."""
+    os.dup2(read, 3)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    os.closerange(4, 65_536)
+
+
+def _all(fd: int) -> str:
+    said = b""
+    while content := os.read(fd, 4096):
+        said += content
+    return said.decode()
+
+
+def _end(job: dict[str, Any]) -> None:
+    processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
+    shutil.rmtree(job["run"], ignore_errors=True)
+    data_cache.forget(job["marks"]["DISTDL_JOB_ID"], job["base"] or files.DEFAULT_BASE)
+    if job["copied"]:
+        files.abandon(Path(job["copied"]))
+
+
+# the loop ------------------------------------------------------------------------------------------
+
+
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
 UNAVAILABLE = 69
-#: Seconds between two looks at a process that has ended and whose last words are awaited.
+#: Seconds between two checks of a process that has ended and whose last output is awaited.
 _SOON = 0.05
 #: Seconds in which the last answer must be taken.
 _LAST = 5.0
@@ -47,7 +117,7 @@ _READY = 16
 class Agent:
     """``source`` and ``sink`` are the descriptors to the supervisor."""
 
-    #: Seconds between two signs of life.
+    #: Seconds between two heartbeats.
     beat_seconds: ClassVar[float] = 1.0
 
     def __init__(self, source: int, sink: int, timeout: float, watchdog: Watchdog) -> None:
@@ -87,30 +157,31 @@ class Agent:
         self.job = Job(name, place, self.channels, [self._watchdog.pid], base)
         run = self.job.pipes.folder
         self._watchdog.watch(self.job.marks, run, place.folder if place.copied else None, base)
-        self.shells.listen(run / pipes.SOCKET)
+        self.shells.listen(run / run_dir.SOCKET)
 
-    def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> None:
-        """Do ``work`` in a thread and answer the request with what it returns."""
+    def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Do ``work`` in a thread, which answers the request with what it returns."""
 
-        def answer() -> None:
+        def run() -> None:
             try:
-                found = work()
-            except Exception as error:  # noqa: BLE001  it is told to whoever asked
-                found = requests.failure(str(fields["type"]), error)
-            if (frame := _reply(fields, found)) is not None:
+                answer = work()
+            except Exception as error:  # noqa: BLE001  it becomes the answer
+                answer = requests.failure(str(fields["type"]), error)
+            if (frame := _reply(fields, answer)) is not None:
                 self.post(frame)
 
-        thread = threading.Thread(target=answer, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         self._threads.add(thread)
         thread.start()
+        return None
 
     def post(self, frame: bytes) -> None:
-        """Send frames from a thread; it waits while too much is under way."""
+        """Send frames from a thread; blocks while too much waits to be sent."""
         self._posted.put(frame)
         self.wake()
 
     def wake(self) -> None:
-        """Let the loop look around (from a thread or a signal handler)."""
+        """Wake the loop (from a thread or a signal handler)."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
@@ -133,11 +204,11 @@ class Agent:
         self._outbox.put(frames.message(type_, **fields))
 
     def finish(self, *, keep: bool) -> None:
-        """Leave the loop after this round; the copied folder stays with ``keep``."""
+        """Exit after this round; the copied folder stays with ``keep``."""
         self._over = True
         if self.job is not None:
-            self.job.clear(None if keep else workdir.remove)
-        self._give_back()
+            self.job.clear(None if keep else files.remove)
+        self._release()
 
     # the loop ---------------------------------------------------------------------------------
 
@@ -149,8 +220,8 @@ class Agent:
             self._flush()
             while not self._over:
                 self._round()
-            self._say_the_last()
-        except _Forsaken:
+            self._send_rest()
+        except SupervisorLost:
             self._give_up()
             return 1
         except BaseException:
@@ -170,9 +241,9 @@ class Agent:
         # Handlers and not SIG_IGN: what is ignored would be ignored by ranks and launchers too.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._terminated)
+        signal.signal(signal.SIGTERM, self._on_term)
 
-    def _terminated(self, *_: object) -> None:
+    def _on_term(self, *_: object) -> None:
         self.terminating = True
 
     def _woken(self) -> None:
@@ -181,7 +252,7 @@ class Agent:
                 pass
 
     def _round(self) -> None:
-        self._listen()
+        self._watch_source()
         self._rest()
         for key, _ in self._selector.select(self._pause()):
             key.data()
@@ -191,20 +262,20 @@ class Agent:
         self._beat()
         self._flush()
         self.channels.regulate()
-        if self.is_forsaken():
-            raise _Forsaken
+        if self.is_over():
+            raise SupervisorLost
 
-    def is_forsaken(self) -> bool:
-        """Say whether to end everything: a signal asked for it, or the supervisor has been silent for too long."""
+    def is_over(self) -> bool:
+        """Return whether to end everything: a signal asked for it, or the supervisor has been silent for too long."""
         return self.terminating or self.silence > self._timeout
 
     @property
     def silence(self) -> float:
-        """Seconds since the supervisor was last heard."""
+        """Seconds since the last message of the supervisor."""
         return time.monotonic() - self._received_at
 
     def _rest(self) -> None:
-        """Leave ranks that print all the time alone for a moment; the supervisor and ends of processes are heard."""
+        """Pause before ranks that print all the time are read again; requests and ends of processes interrupt it."""
         pause = self.channels.pause()
         if pause and not self._writing:
             self._urgent.select(pause)
@@ -216,7 +287,7 @@ class Agent:
         sample = self.job.sample_due(now) if self.job is not None else math.inf
         return max(0.0, min(self._beaten + self.beat_seconds - now, sample))
 
-    def _listen(self) -> None:
+    def _watch_source(self) -> None:
         """Read what the supervisor sends, unless the disk cannot keep up with it."""
         wanted = not any(incoming.behind for incoming in self._incoming.values())
         if not wanted:
@@ -228,7 +299,7 @@ class Agent:
         with contextlib.suppress(OSError):
             content = os.read(self._source, 256 * 1024)
         if not content:
-            raise _Forsaken
+            raise SupervisorLost
         self._received_at = time.monotonic()
         for frame in self._reader.feed(content):
             if isinstance(frame, frames.Data):
@@ -268,7 +339,7 @@ class Agent:
             self.job.reap_adopted()
 
     def process_ended(self, end: Mapping[str, Any]) -> None:
-        """Take the end of a process that this agent had started, which the supervisor is told."""
+        """Handle the end of a process of this agent, which is reported to the supervisor."""
         return
 
     def _sample(self) -> None:
@@ -290,13 +361,13 @@ class Agent:
         try:
             self._outbox.flush()
         except OSError:
-            raise _Forsaken from None
+            raise SupervisorLost from None
         self._writing = not self._outbox.empty
         watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, wanted=self._writing)
 
     # the end ----------------------------------------------------------------------------------
 
-    def _say_the_last(self) -> None:
+    def _send_rest(self) -> None:
         until = time.monotonic() + _LAST
         while not self._outbox.empty and time.monotonic() < until:
             self._flush()
@@ -305,10 +376,10 @@ class Agent:
     def _give_up(self) -> None:
         if self.job is not None:
             self.job.give_up()
-            self.job.clear(workdir.abandon)
-        self._give_back()
+            self.job.clear(files.abandon)
+        self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if self.slot is not None:
             self.slot.release()
 
@@ -325,8 +396,8 @@ def serve(build: Callable[[Watchdog], Agent]) -> int:
     return build(watchdog).run()
 
 
-class _Forsaken(Exception):
-    """Nobody is there any more whom the agent serves."""
+class SupervisorLost(Exception):
+    """The supervisor is gone; exit."""
 
 
 def _reply(fields: Mapping[str, Any], found: dict[str, Any]) -> bytes | None:

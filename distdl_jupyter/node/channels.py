@@ -1,23 +1,130 @@
-"""The descriptors that the agent reads for the supervisor; what comes is passed on as data of a channel.
+"""Between the processes of a job and the supervisor: pipes that are read, frames that wait, sockets that are joined.
 
-While the supervisor reads slowly nothing is read here, so that whoever writes waits, as at any full pipe. Which
-channel belongs to which rank is not known here.
+While the supervisor reads slowly nothing is read here, so that processes wait, as at any full pipe. Reading each line
+at once would take the processor that a training loop needs. Nothing here knows which channel belongs to which rank.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import selectors
 import socket
+import struct
+import termios
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from distdl_jupyter.node import frames
-from distdl_jupyter.node.flow import Pace, waiting, widen
-from distdl_jupyter.node.outbox import Outbox
+
+#: Bytes that the pipes of one reader may hold, and one of them: a user has 64 MB of pipes on Linux (see pipe(7)).
+_ALL, _MOST_OF_ONE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
+#: Seconds between two rounds while something is written all the time, and rounds that may follow each other at once.
+_PAUSE, BURST = 0.03, 20
+
+
+class Pace:
+    """How often pipes are read: at once after a while of silence, ``1 / _PAUSE`` times a second in the long run."""
+
+    def __init__(self) -> None:
+        self._left = float(BURST)
+        self._at = time.monotonic()
+
+    def round(self, *, hurried: bool) -> None:
+        """Count a round that read something; where a pipe was half full there is no time for a pause."""
+        now = time.monotonic()
+        self._left = min(BURST, self._left + (now - self._at) / _PAUSE) - (not hurried)
+        self._at = now
+
+    def pause(self) -> float:
+        """Return the seconds until the next round."""
+        return max(0.0, -self._left * _PAUSE - (time.monotonic() - self._at)) if self._left < 0 else 0.0
+
+
+def widen(fd: int, pipes: int) -> int:
+    """Let a pipe, one of so many, hold as much as it may; return how many bytes it holds at least."""
+    if not hasattr(fcntl, "F_SETPIPE_SZ"):
+        return 16 * 1024  # macOS: a pipe begins with that
+    wanted = max(LEAST, min(_MOST_OF_ONE, _ALL // max(1, pipes)))
+    with contextlib.suppress(OSError):  # no pipe, or the user's pipes hold as much as they may
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (wanted.bit_length() - 1))
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+    except OSError:
+        return LEAST
+
+
+def waiting(fd: int) -> int:
+    """Return how many bytes can be read at once (FIONREAD, ioctl_pipe and pipe(7))."""
+    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])
+
+
+# to the supervisor ---------------------------------------------------------------------------------
+
+
+#: Bytes. More than a frame of data, little enough that a slow reader costs no memory.
+_FULL, _ROOM = 1024 * 1024, 256 * 1024
+
+
+class Outbox:
+    """The frames for one descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self._frames: deque[bytes] = deque()
+        self._begun = b""
+        self._urgent = b""
+        self._size = 0
+
+    def put(self, frames: bytes) -> None:
+        """Add one or more whole frames at the end."""
+        self._frames.append(frames)
+        self._size += len(frames)
+
+    def urge(self, frame: bytes) -> None:
+        """Send a frame before all others; it replaces an urgent one that was not sent yet."""
+        self._urgent = frame
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing should be added but answers."""
+        return self._size > _FULL
+
+    @property
+    def room(self) -> bool:
+        """Whether so much was sent that data may be added again."""
+        return self._size < _ROOM
+
+    @property
+    def empty(self) -> bool:
+        """Whether all was sent."""
+        return not (self._begun or self._urgent or self._frames)
+
+    def flush(self) -> None:
+        """Write as much as the other side takes now. Raises BrokenPipeError and the like when it is gone."""
+        while self._begun or self._next():
+            try:
+                written = os.write(self.fd, self._begun)
+            except BlockingIOError:
+                return
+            self._begun = self._begun[written:]
+
+    def _next(self) -> bool:
+        if self._urgent:
+            self._begun, self._urgent = self._urgent, b""
+        elif self._frames:
+            self._begun = self._frames.popleft()
+            self._size -= len(self._begun)
+        return bool(self._begun)
+
+
+# from processes and sockets ------------------------------------------------------------------------
+
 
 #: Bytes that may wait for a socket here before the supervisor is asked to send no more, and below which it may again.
 _MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
@@ -38,7 +145,7 @@ def watch(
 class Source:
     """One descriptor and the channel that its bytes go to; ``open`` until its end was passed on.
 
-    ``half`` is half of what it holds at least. One that is ``held`` is not read: whoever reads its channel is behind.
+    ``half`` is half of what it holds at least. One that is ``held`` is not read: the reader of its channel is behind.
     """
 
     fd: int
@@ -79,7 +186,7 @@ class Channels:
         watch(self._selector, source.fd, selectors.EVENT_READ, call, wanted=wanted)
 
     def regulate(self) -> None:
-        """Stop reading when the outbox is full, go on when it has room."""
+        """Stop reading when the outbox is full, continue when it has room."""
         paused = self._outbox.full or (self._paused and not self._outbox.room)
         if paused != self._paused:
             self._paused = paused
@@ -87,14 +194,14 @@ class Channels:
                 self._watch(source)
 
     def hold(self, channel: int, *, held: bool) -> None:
-        """Read nothing of a channel until it is no longer held, so that whoever writes waits."""
+        """Read nothing of a channel until it is no longer held, so that its writer waits."""
         for source in self._sources:
             if source.channel == channel:
                 source.held = held
                 self._watch(source)
 
     def pause(self) -> float:
-        """Return the seconds in which the sources are better left alone (see ``flow``), after each round."""
+        """Return the seconds until the sources are read again (see ``Pace``), after each round."""
         if self._came:
             self._pace.round(hurried=self._hurried)
         self._came = self._hurried = False
@@ -149,7 +256,7 @@ class Channels:
             self.end(source)
 
     def discard_all(self) -> None:
-        """Throw away what was written by now: nobody listens any more."""
+        """Discard what was written by now: the supervisor is gone."""
         for source in self._sources:
             if left := waiting(source.fd):
                 os.read(source.fd, left)
@@ -192,7 +299,7 @@ class Outgoing:
                 if rest := first[sent:]:
                     self._waiting.appendleft(rest)
                     break
-        except OSError:  # the other end is gone, which whoever reads this socket is told
+        except OSError:  # the other end is gone, which the reader of this socket notices
             self._waiting.clear()
             self._size, self._over = 0, True
         held = self._size > (_LEAST if self._held else _MOST)
@@ -210,7 +317,7 @@ class Outgoing:
             return 0
 
     def _close(self) -> None:
-        """Let the other end know that nothing more comes; what it still says is read elsewhere."""
+        """Tell the other end that nothing more comes; what it still sends is read elsewhere."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

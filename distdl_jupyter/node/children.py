@@ -1,7 +1,8 @@
 """The processes that the agent has started itself: their streams, and their ends, exactly and once.
 
-Each is the leader of a session of its own, so that a signal can reach it with its children. It does not know which of
-them are ranks, and ends none of them.
+Each leads a session of its own, so that a signal can reach it with its children. A supervisor that was forked from a
+warm template may fork what it starts: its creator sets ``fork``. Nothing here knows when that is safe, or which
+processes are ranks.
 """
 
 from __future__ import annotations
@@ -11,15 +12,77 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
-from distdl_jupyter.node import oom, processes, spawn
+from distdl_jupyter.node import headroom, processes
 from distdl_jupyter.node.channels import Source
 
-#: Stands for the job's interpreter in a command line.
+
+class Process(Protocol):
+    """A child of this process, as ``subprocess.Popen`` shows it."""
+
+    pid: int
+    stdin: IO[bytes] | None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None before ``poll`` or ``wait`` has seen the end."""
+
+    def poll(self) -> int | None:
+        """Return the exit code when it has ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises subprocess.TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Send KILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that is to run in a session of its own.
+
+    ``stdin`` is subprocess.PIPE or DEVNULL, the others are descriptors.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    stdin: int
+    stdout: int
+    stderr: int
+    directory: str | None = None
+
+
+#: Forks this process into a program, or returns None: the program has to be started as a new interpreter.
+fork: Callable[[Program], Process | None] | None = None
+#: Why programs were not forked although others were, each the end of a sentence; the reader empties the list.
+reasons: list[str] = []
+#: The notice of a job whose ranks were forked.
+WARM = "Warm start: imports are already loaded."
+
+
+def start(program: Program) -> Process:
+    """Start a program in the quickest way that is safe. Raises OSError."""
+    if fork is not None and (forked := fork(program)) is not None:
+        return forked
+    return subprocess.Popen(
+        program.arguments,
+        stdin=program.stdin,
+        stdout=program.stdout,
+        stderr=program.stderr,
+        env=program.environment,
+        cwd=program.directory,
+        start_new_session=True,
+    )
+
+
+# all of them ---------------------------------------------------------------------------------------
+
+
+#: The job's interpreter in a command line.
 PYTHON = "{python}"
 #: Seconds after the exit in which a process's last words are awaited while a child of it still holds the stream.
 _LINGER = 1.0
@@ -29,7 +92,7 @@ class Wanted(NamedTuple):
     """One process to start. ``out`` and ``err`` are channels, the same one for both streams in one.
 
     ``open_input`` gives it a standard input that ends with the job, instead of an empty one. ``python`` is the
-    interpreter that stands for ``{python}``, "" for the job's.
+    interpreter for ``{python}``, "" for the job's.
     """
 
     process: int
@@ -71,7 +134,7 @@ class Channels(Protocol):
         """Close a source and tell nothing."""
 
     def discard_all(self) -> None:
-        """Throw away what was written by now: nobody listens any more."""
+        """Discard what was written by now: the supervisor is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +142,7 @@ class Child:
     """A started process; ``reported`` when the supervisor knows of its end."""
 
     number: int
-    popen: spawn.Process
+    popen: Process
     sources: tuple[Source, ...]
     open_input: bool
     #: Its GPUs as CUDA knows them.
@@ -99,10 +162,10 @@ class Children:
         self._channels = channels
         self._python = python or sys.executable
         self._children: list[Child] = []
-        self._memory = oom.counters()
+        self._memory = headroom.counters()
 
     def start(self, all_wanted: Sequence[Wanted]) -> dict[int, int]:
-        """Start all or none: {process: pid}. Raises NotStarted; nothing of ``all_wanted`` is left running then."""
+        """Start all or none: {process: pid}. Raises NotStarted, and none is left running."""
         begun: list[Child] = []
         try:
             for one in all_wanted:
@@ -118,8 +181,8 @@ class Children:
         opened = [self._channels.open(channel) for channel in dict.fromkeys((one.out, one.err))]
         sources = tuple(source for _, source in opened if source is not None)
         try:
-            popen = spawn.start(
-                spawn.Program(
+            popen = start(
+                Program(
                     arguments=[_program(argv[0], self._python, one.environment), *argv[1:]],
                     environment=one.environment,
                     stdin=subprocess.PIPE if one.open_input else subprocess.DEVNULL,
@@ -188,7 +251,7 @@ class Children:
 
     def evidence_of_kill(self) -> str:
         """Return one sentence when the kernel has killed for lack of memory since the start, else ""."""
-        return oom.evidence(self._memory)
+        return headroom.evidence(self._memory)
 
     @property
     def draining(self) -> bool:
@@ -197,7 +260,7 @@ class Children:
 
     @property
     def unreported(self) -> bool:
-        """Whether the end of one that is no service has still to be told."""
+        """Whether the end of a process that is not a service has still to be reported."""
         return any(not child.reported and not child.open_input for child in self._children)
 
     @property
@@ -210,7 +273,7 @@ class Children:
         return [child for child in self._children if child.popen.poll() is None]
 
     def close(self) -> None:
-        """End the inputs and take away the zombies of all that have been killed."""
+        """End the inputs and reap the zombies of all that have been killed."""
         for child in self._children:
             if child.popen.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -219,9 +282,9 @@ class Children:
                 child.popen.wait(1.0)
 
     def reap_adopted(self) -> None:
-        """Take away the zombies of orphans that became this process's children.
+        """Reap the zombies of orphans that became this process's children.
 
-        Nobody else may be waiting for a child of this process meanwhile.
+        No other thread may wait for a child of this process meanwhile.
         """
         own = {child.popen.pid: child for child in self._children}
         with contextlib.suppress(ChildProcessError):

@@ -33,7 +33,7 @@ class NotReached(RuntimeError):
 def serve(back: Mapping[str, Any], place: Mapping[str, Any], python: str, environment: Mapping[str, str]) -> None:
     """Run an agent until it ends. Raises NotReached.
 
-    ``back`` says how the supervisor is reached (host, port, certificate, secret), ``place`` is told to it, ``python``
+    ``back`` says how the supervisor is reached (host, port, certificate, secret), ``place`` is sent to it, ``python``
     runs the agent ("": this one).
     """
     asyncio.run(_serve(back, place, python or sys.executable, environment))

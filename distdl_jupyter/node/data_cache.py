@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distdl_jupyter.node import permissions
-from distdl_jupyter.node.workdir import DEFAULT_BASE
+from distdl_jupyter.node.files import DEFAULT_BASE
 
 MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."
 _OTHER = "Choose another folder for staged data."

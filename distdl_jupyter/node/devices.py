@@ -1,22 +1,29 @@
-"""The accelerators and fast networks of this host, asked without importing a framework or touching a device.
+"""The accelerators and fast networks of this host, and how busy the NVIDIA GPUs are, as the driver reports it.
 
-A GPU that is divided (MIG) counts as its parts, each of which serves one process.
+No framework is imported and no device is touched. A GPU that is divided (MIG) counts as its parts, each of which serves
+one process. NVML is asked through nvidia-ml-py; a part has memory, and no number for how busy it is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _INFINIBAND = Path("/sys/class/infiniband")
 #: The version of the kernel's NVIDIA driver (sysfs, ABI/stable/sysfs-module: MODULE_VERSION).
 _DRIVER = Path("/sys/module/nvidia/version")
 #: Seconds for nvidia-smi; without its persistence mode it wakes the driver first, which takes seconds.
 _TIMEOUT = 8.0
+#: Seconds for which its answer is kept at most.
+_KNOWN_SECONDS = 60.0
 #: Lines of ``nvidia-smi -L``: a GPU, and a part of the one above.
 _WHOLE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
 _PART = re.compile(r"\s+(MIG \S+)\s+Device\s+\d+: \(UUID: ([^)]+)\)")
@@ -29,6 +36,17 @@ class Gpu(NamedTuple):
     word: str
     uuid: str
     name: str
+
+
+def visible() -> list[Gpu]:
+    """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises as ``gpus``."""
+    return given(known(int(time.monotonic() // _KNOWN_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+@functools.lru_cache(maxsize=1)
+def known(_period: int) -> list[Gpu]:
+    """Return the GPUs, asked once in each period: nvidia-smi takes long and loads the host, and GPUs seldom change."""
+    return gpus()
 
 
 def gpus() -> list[Gpu]:
@@ -109,3 +127,88 @@ def infiniband() -> list[str]:
 
 def _is_active(device: Path) -> bool:
     return any("ACTIVE" in state.read_text() for state in device.glob("ports/*/state"))
+
+
+# utilization ---------------------------------------------------------------------------------------
+
+
+_MISSING = "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
+
+
+class Gpus:
+    """The GPUs of ranks. ``visible`` is what each has as CUDA_VISIBLE_DEVICES; it raises nothing."""
+
+    def __init__(self, visible: Mapping[int, str]) -> None:
+        self._found: dict[int, tuple[Any, list[int]]] = {}
+        self._why = ""
+        self._nvml: Any = None
+        if driver():
+            self._open(visible)
+
+    def _open(self, visible: Mapping[int, str]) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            self._why = _MISSING
+            return
+        try:
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            handles = self._handles()
+        except Exception as error:  # noqa: BLE001  a driver that does not answer must not end the ranks
+            self._why = f"GPU utilization cannot be read: {error}."
+            return
+        present = [
+            (str(number) if not uuid.startswith("MIG") else "", uuid) for number, (uuid, _) in enumerate(handles)
+        ]
+        for rank, words in visible.items():
+            for at in named(words, present):
+                self._found.setdefault(at, (handles[at][1], []))[1].append(rank)
+
+    def _handles(self) -> list[tuple[str, Any]]:
+        """Return UUID and handle of each GPU, then of each part of a divided one."""
+        nvml, whole, parts = self._nvml, [], []
+        for number in range(nvml.nvmlDeviceGetCount()):
+            gpu = nvml.nvmlDeviceGetHandleByIndex(number)
+            whole.append((_text(nvml.nvmlDeviceGetUUID(gpu)), gpu))
+            with contextlib.suppress(nvml.NVMLError):
+                for at in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+                    with contextlib.suppress(nvml.NVMLError):  # no part has this number
+                        part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at)
+                        parts.append((_text(nvml.nvmlDeviceGetUUID(part)), part))
+        return whole + parts
+
+    def about(self) -> tuple[list[dict[str, Any]], str]:
+        """Return each GPU's number, name, memory (bytes) and ranks; and why there are none although a driver is."""
+        return [
+            {
+                "number": number,
+                "name": _text(self._ask("nvmlDeviceGetName", handle) or ""),
+                "memory": getattr(self._ask("nvmlDeviceGetMemoryInfo", handle), "total", None),
+                "ranks": ranks,
+            }
+            for number, (handle, ranks) in self._found.items()
+        ], self._why
+
+    def sample(self) -> dict[str, list[float | None]]:
+        """Return {number: [percent of the time in which it was busy, bytes used, watts]}; None: it does not say."""
+        found: dict[str, list[float | None]] = {}
+        for number, (handle, _) in self._found.items():
+            power = self._ask("nvmlDeviceGetPowerUsage", handle)  # milliwatts
+            found[str(number)] = [
+                getattr(self._ask("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
+                getattr(self._ask("nvmlDeviceGetMemoryInfo", handle), "used", None),
+                None if power is None else power / 1000,
+            ]
+        return found
+
+    def _ask(self, function: str, handle: Any) -> Any:
+        try:
+            return getattr(self._nvml, function)(handle)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _text(value: str | bytes) -> str:
+    """Return a text; early versions of the library give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,17 +1,20 @@
-"""What can be said of this host before a job comes: its Python and packages, devices, networks, room and load.
+"""Facts of this host before a job starts: its Python and packages, devices, network interfaces, room and load.
 
-Standard library only. Each part is asked by itself: one that fails is named in ``problems`` and the others are told.
-Nothing is imported of what is looked for.
+Each part is asked by itself: one that fails is named in ``problems``, and the others are returned. Nothing that is
+looked for is imported.
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
 import getpass
 import importlib.util
 import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import devices, headroom, interfaces
+from distdl_jupyter.node import devices, headroom
 
 _PROC = Path("/proc")
 
@@ -38,7 +41,9 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     begin = time.time()
     problems: dict[str, str] = {}
     mpirun = found_program("mpirun") if "mpirun" in programs else ""
-    slow = _Answers(problems, gpus=lambda: [gpu._asdict() for gpu in gpus()], mpirun=lambda: _mpirun_version(mpirun))
+    slow = _Answers(
+        problems, gpus=lambda: [gpu._asdict() for gpu in devices.visible()], mpirun=lambda: _mpirun_version(mpirun)
+    )
     quick = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs, packages).items()}
     found = {**quick, **slow.wait()}
     return {"time": begin, **found, "problems": problems, "until": time.time()}
@@ -62,7 +67,7 @@ def _questions(
         "memory": _memory,
         "room": headroom.room,
         "disk": _disk,
-        "interfaces": interfaces.interfaces,
+        "interfaces": interfaces,
         "ranks": running_ranks,
     }
 
@@ -158,11 +163,9 @@ def _mpirun_version(program: str) -> str:
 # The machine ---------------------------------------------------------------------------------
 
 
-def _memory() -> dict[str, int]:
-    """Return bytes of memory in all and available (proc_meminfo(5) counts in kB of 1024 bytes)."""
-    lines = dict(line.split(":", 1) for line in (_PROC / "meminfo").read_text().splitlines() if ":" in line)
-    total, available = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    return {"total": total, "available": available}
+def _memory() -> dict[str, int | None]:
+    """Return bytes of memory in all and available."""
+    return {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")}
 
 
 def _disk() -> dict[str, dict[str, Any]]:
@@ -175,19 +178,6 @@ def _base() -> str:
     """Return the folder to which this package was copied for jobs, as ``BASE/lib/DIGEST``; "" if it is installed."""
     copied = Path(__file__).resolve().parents[3]
     return str(copied.parent) if copied.name == "lib" else ""
-
-
-#: What nvidia-smi said, and when (monotonic): it takes long and costs the host, and GPUs seldom change.
-_known_gpus: tuple[float, list[devices.Gpu]] | None = None
-_GPUS_SECONDS = 60.0
-
-
-def gpus() -> list[devices.Gpu]:
-    """Return the GPUs that ranks may use here. Raises OSError or subprocess.SubprocessError."""
-    global _known_gpus
-    if _known_gpus is None or time.monotonic() - _known_gpus[0] > _GPUS_SECONDS:
-        _known_gpus = time.monotonic(), devices.gpus()
-    return devices.given(_known_gpus[1], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 #: Variables that hold a rank's number in its environment: ours, and Open MPI's where its launcher gave them out.
@@ -224,3 +214,72 @@ def _space(pid: str) -> str:
         return str((_PROC / pid / "ns" / "uts").readlink())
     except OSError:
         return ""
+
+
+# network interfaces, asked of the kernel (netdevice(7)); none off Linux ----------------------------
+
+
+_SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
+_UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
+#: Bytes of a ``struct ifreq`` on 64-bit Linux: a name of 16 and a union whose largest member has 24.
+_ENTRY = 40
+_SYSTEM = Path("/sys/class/net")
+
+
+def interfaces() -> list[dict[str, Any]]:
+    """Return one dict for each IPv4 address, in the kernel's order.
+
+    ``name``, ``address``, ``prefix`` (bits), ``up`` (switched on, with a carrier), ``loopback``, ``speed`` (Mbit/s, 0:
+    not known), and ``virtual``: a bridge or a container's end, which other machines do not see.
+    """
+    if sys.platform != "linux":
+        return []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        return [_described(asked, name, address) for name, address in _addresses(asked)]
+
+
+def _addresses(asked: socket.socket) -> list[tuple[bytes, bytes]]:
+    """Return (label, packed address) of all addresses, also of an interface's second and third."""
+    room = array.array("B", bytes(_ENTRY * 512))
+    where, size = room.buffer_info()
+    answer = fcntl.ioctl(asked, _SIOCGIFCONF, struct.pack("iP", size, where))
+    used = struct.unpack("iP", answer)[0]
+    content = room.tobytes()[:used]
+    entries = [content[at : at + _ENTRY] for at in range(0, used, _ENTRY)]
+    return [(entry[:16].split(b"\0", 1)[0], entry[20:24]) for entry in entries]
+
+
+def _described(asked: socket.socket, label: bytes, address: bytes) -> dict[str, Any]:
+    flags = struct.unpack_from("H", _ask(asked, _SIOCGIFFLAGS, label, address), 16)[0]
+    mask = _ask(asked, _SIOCGIFNETMASK, label, address)[20:24]
+    name = label.decode(errors="replace").split(":", 1)[0]  # eth0:1 is an old label of eth0
+    return {
+        "name": name,
+        "address": socket.inet_ntoa(address),
+        "prefix": int.from_bytes(mask, "big").bit_count(),
+        "up": flags & (_UP | _RUNNING) == _UP | _RUNNING,
+        "loopback": bool(flags & _LOOPBACK),
+        "speed": _speed(name),
+        "virtual": _is_virtual(name),
+    }
+
+
+def _ask(asked: socket.socket, question: int, label: bytes, address: bytes) -> bytes:
+    """The address goes along, because the kernel else answers for the interface's first."""
+    request = label.ljust(16, b"\0") + struct.pack("HH", socket.AF_INET, 0) + address
+    return fcntl.ioctl(asked, question, request.ljust(_ENTRY, b"\0"))
+
+
+def _speed(name: str) -> int:
+    try:
+        return max(0, int((_SYSTEM / name / "speed").read_text()))
+    except (OSError, ValueError):  # many virtual devices have none
+        return 0
+
+
+#: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes: each host has the like, none leads to another.
+_LOCAL_NAMES = ("docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni", "veth", "cali", "flannel", "vmnet")
+
+
+def _is_virtual(name: str) -> bool:
+    return name.startswith(_LOCAL_NAMES)

@@ -1,19 +1,27 @@
-"""Files of a job as a tar stream, out of a folder and into one, for either end of a connection.
+"""The files of a job on this host: its folder, and tar streams out of a folder and into one.
 
-Neither direction trusts what it meets: nothing is read through a link that leads out of the folder, and nothing is
-written outside of it, whatever names the archive holds or links the folder has.
+The folder is the job's own where this host sees it, else a copy that is removed at the end. The supervisor has written
+a random text into the job's folder; an agent that finds the same text there shares it. Neither direction of a stream
+trusts what it meets: nothing is read through a link that leads out of the folder, and nothing is written outside of it,
+whatever names the archive holds or links the folder has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
+import queue
+import re
+import shutil
 import stat
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, Protocol, cast
+from typing import IO, Any, NamedTuple, Protocol, cast
+
+from distdl_jupyter.node import frames, permissions
 
 #: Bytes that are written or read at once; a multiple of tar's 512.
 _PIECE = 64 * 1024
@@ -191,3 +199,166 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, above: 
         os.utime(name, (member.mtime, member.mtime), dir_fd=parent, follow_symlinks=False)
     finally:
         os.close(parent)
+
+
+# streams between the wire and a folder, each in a thread of its own --------------------------------
+
+
+#: Pieces of an incoming stream that may wait for the disk.
+_WAITING = 256
+
+
+class Incoming:
+    """A tar that arrives in pieces. ``give`` and ``behind`` are for the loop, ``unpack`` for the thread."""
+
+    def __init__(self, folder: Path, wake: Callable[[], object]) -> None:
+        self._folder = folder
+        self._wake = wake
+        self._pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._rest = b""
+        self._over = False
+        self._failed = False
+
+    def give(self, piece: bytes) -> None:
+        """Take the next piece; b"" is the end."""
+        if not self._failed:
+            self._pieces.put(piece)
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits for the disk that no more should be read."""
+        return not self._failed and self._pieces.qsize() > _WAITING
+
+    def unpack(self) -> dict[str, Any]:
+        """Write the files as they come and return how many. Raises OSError, and Refused for a bad archive."""
+        try:
+            moved = unpack(self._folder, self)
+            while not self._over:  # a tar may be padded behind its end
+                self._next()
+        except tarfile.TarError as error:
+            raise Refused(f"The received data is not a valid tar archive: {error}.") from None
+        finally:
+            self._failed = True
+            self._wake()
+        return {"files": moved.files, "bytes": moved.bytes}
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next ``size`` bytes, fewer only at the end."""
+        found = [self._rest]
+        length = len(self._rest)
+        while length < size and not self._over:
+            found.append(self._next())
+            length += len(found[-1])
+        content = b"".join(found)
+        self._rest = content[size:]
+        return content[:size]
+
+    def _next(self) -> bytes:
+        piece = self._pieces.get()
+        self._over = not piece
+        if self._pieces.qsize() == _WAITING // 2:
+            self._wake()
+        return piece
+
+
+def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[[bytes], object]) -> dict[str, Any]:
+    """Send files as data of ``channel`` through ``post``, which waits while too much is under way."""
+    try:
+        moved = pack(folder, paths, lambda content: post(frames.data(channel, content)) if content else None)
+    finally:
+        post(frames.data(channel, b""))
+    return {"files": moved.files, "bytes": moved.bytes, "skipped": list(moved.skipped)}
+
+
+# the folder of a job -------------------------------------------------------------------------------
+
+
+DEFAULT_BASE = "~/.cache/distdl"
+#: What ranks write; kept when a job ends without anybody who collects it.
+KEPT = ("outputs", "results")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+#: What every copied folder has until it is collected.
+_PARTS = ("code", *KEPT)
+
+
+class Workdir(NamedTuple):
+    """Where a job's files are; ``copied`` when the folder belongs to this agent alone."""
+
+    folder: Path
+    copied: bool
+
+
+def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
+    """Return the job's own folder when it holds the proof (name, text), else a new one below ``base``.
+
+    Raises OSError, also where others could write, and ValueError for a job or a proof whose name is no plain name.
+    """
+    if proof is not None and _holds(Path(folder), *proof):
+        return Workdir(Path(folder), copied=False)
+    return Workdir(_new(_jobs(base), plain(job)), copied=True)
+
+
+def plain(name: str) -> str:
+    """Return a name that is no path. Raises ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a valid name.")
+    return name
+
+
+def _holds(folder: Path, name: str, text: str) -> bool:
+    try:
+        return (folder / plain(name)).read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _jobs(base: str) -> Path:
+    return Path(base or DEFAULT_BASE).expanduser() / "jobs"
+
+
+def _new(jobs: Path, job: str) -> Path:
+    """Make a folder that no other agent has: several hosts may share this one's home, or be the same machine."""
+    permissions.chosen(jobs.parent)
+    permissions.own(jobs)
+    for number in itertools.count(1):
+        folder = jobs / (job if number == 1 else f"{job}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            break
+    for name in _PARTS:
+        (folder / name).mkdir(mode=0o700)
+    return folder
+
+
+def of_job(job: str, base: str) -> Iterator[Path]:
+    """Yield the copied folders that agents of a job have left below ``base``, and nothing that only has their name."""
+    folder = _jobs(base) / plain(job)
+    for number in itertools.count(2):
+        if not folder.is_dir():
+            return
+        if permissions.is_own(folder) and any((folder / name).is_dir() for name in _PARTS):
+            yield folder
+        folder = folder.with_name(f"{job}-{number}")
+
+
+def remove(folder: Path) -> None:
+    """Remove a copied folder with all that is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def abandon(folder: Path) -> None:
+    """Remove a copied folder that was not collected; values and files that ranks have written stay."""
+    kept = [name for name in KEPT if any((folder / name).glob("*"))]
+    if not kept:
+        remove(folder)
+        return
+    for entry in folder.iterdir():
+        if entry.name not in kept:
+            _remove_entry(entry)
+
+
+def _remove_entry(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        remove(entry)
+    else:
+        entry.unlink(missing_ok=True)

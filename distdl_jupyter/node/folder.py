@@ -10,7 +10,7 @@ up to half a minute:
 ``node-N.out``  what the agent sends, kept for a supervisor that takes the job over
 =============== =====================================================================================================
 
-The job goes on while no supervisor is there, and its node is given back when the ranks have ended. A rank that fails
+The job continues without a supervisor, and its node is released when the ranks have ended. A rank that fails
 writes its exit code into ``failed``, which ends the ranks of other nodes when no supervisor does. Something in
 ``warned`` says that the batch system ends the job soon: ranks that handle SIGUSR1 get it.
 """
@@ -41,7 +41,7 @@ FAILED = "failed"
 WARNED = "warned"
 #: Seconds between two looks at it, and at ranks that began to handle the signal later.
 _WARN_SECONDS = 1.0
-#: Seconds that ranks may go on after another one has failed, when no supervisor ends them.
+#: Seconds that ranks may run after another one has failed, when no supervisor ends them.
 _FAILED_TIMEOUT = 60.0
 #: Seconds between two looks at a file: while something comes, and the most.
 _SOON, _LATER = 0.02, 0.2
@@ -101,7 +101,7 @@ class _Mailbox:
         inbox, self._read, outbox = (folder / name for name in files(node))
         self._inbox = Follower(inbox)
         self._warning = Follower(folder / WARNED)
-        self._look_at = 0.0
+        self._check_at = 0.0
         #: Whether the job will be ended soon; ``wake`` is called about once a second from then on.
         self.is_warned = False
         self.wake: Callable[[], None] = _nothing
@@ -128,13 +128,13 @@ class _Mailbox:
             elif len(content) == most:
                 most *= 2
                 continue
-            self._look_for_warning()
+            self._check_warning()
             time.sleep(self._inbox.pause)
 
-    def _look_for_warning(self) -> None:
-        if (now := time.monotonic()) < self._look_at:
+    def _check_warning(self) -> None:
+        if (now := time.monotonic()) < self._check_at:
             return
-        self._look_at = now + _WARN_SECONDS
+        self._check_at = now + _WARN_SECONDS
         with contextlib.suppress(OSError):
             self.is_warned = self.is_warned or bool(self._warning.read(1))
         if self.is_warned:
@@ -153,7 +153,7 @@ class _Mailbox:
             _write(self._out, content)
 
     def close(self) -> None:
-        """Write what the agent has said last."""
+        """Write what the agent has sent last."""
         os.close(self.sink)
         self._sender.join(_LAST)
 
@@ -178,16 +178,16 @@ class FolderAgent(Agent):
         self._mailbox = mailbox
         mailbox.wake = self.wake
         self._failed = folder / FAILED
-        #: Whether the supervisor was told of the warning.
-        self._said_warning = False
+        #: Whether the warning was reported to the supervisor.
+        self._has_reported_warning = False
         self._warn_at = 0.0
         #: Whether SIGTERM was passed on to the ranks.
         self._passed_on = False
 
-    def is_forsaken(self) -> bool:
-        """Say whether to end everything: without a supervisor when the ranks have ended or others have failed.
+    def is_over(self) -> bool:
+        """Return whether to end everything: without a supervisor when the ranks have ended or others have failed.
 
-        SIGTERM is the batch system's, which ends the job soon. Ranks get it, and what they make of it is still told.
+        SIGTERM is the batch system's, which ends the job soon. Ranks get it, and their ends are still reported.
         """
         if self._mailbox.is_warned and self.job is not None:
             self._warn(self.job)
@@ -203,12 +203,12 @@ class FolderAgent(Agent):
         if (now := time.monotonic()) < self._warn_at:
             return
         self._warn_at = now + _WARN_SECONDS
-        self._say_warning(its)
+        self._report_warning(its)
         its.warn()
 
-    def _say_warning(self, its: job.Job) -> None:
-        if its.any_started and not self._said_warning:
-            self._said_warning = True
+    def _report_warning(self, its: job.Job) -> None:
+        if its.any_started and not self._has_reported_warning:
+            self._has_reported_warning = True
             self.send("warned")
 
     def _has_ended_after_term(self) -> bool:
@@ -216,7 +216,7 @@ class FolderAgent(Agent):
             return True
         if not self._passed_on:
             self._passed_on = True
-            self._say_warning(self.job)
+            self._report_warning(self.job)
             self.job.signal("TERM", "all")
         return self.job.count() == 0 and not self.job.unreported
 

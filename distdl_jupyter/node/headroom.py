@@ -1,6 +1,8 @@
-"""How much more this host gives this user: open files, processes (threads count as such), bytes of memory.
+"""How much more this host gives this user (open files, processes, bytes of memory), and whether memory ran out.
 
-It asks the kernel each time and keeps nothing. None is unlimited, or not told by this system.
+It asks the kernel each time and keeps nothing. None is unlimited, or not reported by this system. Threads count as
+processes. The kernel counts its kills for lack of memory for each control group and for the whole host (cgroups(7):
+memory.events of version 2, memory.oom_control of version 1, and oom_kill in /proc/vmstat); it does not name processes.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def tasks() -> int | None:
 
 def memory() -> int | None:
     """Return the bytes of memory that can be had, caches that would be given up included."""
-    found = [_available()]
+    found = [meminfo("MemAvailable")]
     for group in _groups("memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             left = _left(group / limit, group / used)
@@ -68,7 +70,7 @@ def memory_limit() -> int | None:
 
     ``memory_limit() - memory()`` is what is used of it.
     """
-    found = [_meminfo("MemTotal:")]
+    found = [meminfo("MemTotal")]
     for group in _groups("memory"):
         found += [_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
     return _least(iter(found))
@@ -79,14 +81,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _available() -> int | None:
-    return _meminfo("MemAvailable:")
-
-
-def _meminfo(name: str) -> int | None:
+def meminfo(name: str) -> int | None:
+    """Return bytes that the kernel reports under this name, such as "MemTotal"."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith(name):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024  # proc_meminfo(5): "kB" are 1024 bytes
     return None
 
@@ -130,3 +129,47 @@ def _left(limit: Path, used: Path) -> int | None:
 
 def _least(found: Iterator[int | None]) -> int | None:
     return min((one for one in found if one is not None), default=None)
+
+
+# kills for lack of memory --------------------------------------------------------------------------
+
+
+_HOST = Path("/proc/vmstat")
+
+
+def counters() -> dict[str, int]:
+    """Return the counters of out-of-memory kills that this process may read: {source: count}."""
+    found = {}
+    for source, path in _sources():
+        with contextlib.suppress(OSError, ValueError):
+            for line in path.read_text(encoding="ascii").splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    found[source] = int(value)
+    return found
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    """Yield where the counters stand, the narrowest first."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                yield "The control group", _GROUPS / group.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield "The control group", _GROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
+    yield "The host's control group", _GROUPS / "memory.events"
+    yield "The kernel", _HOST
+
+
+def evidence(before: dict[str, int]) -> str:
+    """Return one sentence when a counter has grown since ``before`` or memory is nearly full, else ""."""
+    for source, count in counters().items():
+        if (more := count - before.get(source, count)) > 0:
+            return (
+                f"{source} reports {more} process{'es' if more > 1 else ''} killed for lack of memory since the start."
+            )
+    available, total = meminfo("MemAvailable"), meminfo("MemTotal")
+    if available is not None and total is not None and available < 0.02 * total:
+        return f"Only {available // 2**20} MB of {total // 2**20} MB of memory are free."
+    return ""

@@ -1,6 +1,6 @@
 """One job on this host: its folders, its processes, and how they are all found, signalled and ended.
 
-It does not know the wire: what is to be told is returned.
+It does not know the wire: what the supervisor needs is returned.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.node import data_cache, devices, processes, run_dir, workdir
+from distdl_jupyter.node import data_cache, devices, files, processes, run_dir
 from distdl_jupyter.node.children import Channels, Child, Children, Wanted
-from distdl_jupyter.node.pipes import Pipes
-from distdl_jupyter.node.workdir import Workdir
+from distdl_jupyter.node.files import Workdir
+from distdl_jupyter.node.run_dir import Pipes
 
 if TYPE_CHECKING:
     from distdl_jupyter.node.resources import Sampler
@@ -46,7 +46,7 @@ class Job:
         self._channels = channels
         self._children = Children(channels, python)
         self._spared = {*spared, os.getpid()}
-        #: Whether somebody has asked for a signal to its processes.
+        #: Whether a signal to its processes was requested.
         self.signaled = False
         self._count, self._count_until = 0, 0.0
         #: The ranks' processes that were warned of the job's end.
@@ -61,7 +61,7 @@ class Job:
         return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
 
     @property
-    def _sought(self) -> dict[str, str]:
+    def _marks_to_find(self) -> dict[str, str]:
         """The marks by which its processes are found."""
         return self.marks
 
@@ -81,26 +81,21 @@ class Job:
         inherited = own.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
         path = os.pathsep.join(path for path in paths if path)
-        return {**_login_environment(), **own, **self._gpu_words(own), **self.marks, "PYTHONPATH": path}
+        return {**_login_environment(), **own, **self._gpu_variables(own), **self.marks, "PYTHONPATH": path}
 
-    def _gpu_words(self, own: Mapping[str, str]) -> dict[str, str]:
+    def _gpu_variables(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of GPUs with the words that CUDA knows them by here."""
         if not own.get("CUDA_VISIBLE_DEVICES"):
             return {}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            return devices.in_words(own, self._gpus())
+            return devices.in_words(own, devices.visible())
         return {}
-
-    def _gpus(self) -> Sequence[devices.Gpu]:
-        from distdl_jupyter.node import facts
-
-        return facts.gpus()
 
     def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
         """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
         shared = {"TMPDIR": tempfile.gettempdir()}
-        whole = [{**shared, **own, **self._gpu_words(own)} for own in variables]
+        whole = [{**shared, **own, **self._gpu_variables(own)} for own in variables]
         self.pipes.write_variables(whole)
         self._given_gpus = {rank: own.get("CUDA_VISIBLE_DEVICES", "") for rank, own in enumerate(whole)}
         for rank in ranks:
@@ -112,7 +107,7 @@ class Job:
 
     @property
     def unreported(self) -> bool:
-        """Whether the end of a rank or of a launcher has still to be told."""
+        """Whether the end of a rank or of a launcher has still to be reported."""
         return self._children.unreported
 
     @property
@@ -130,7 +125,7 @@ class Job:
         return self._children.draining
 
     def reap_adopted(self) -> None:
-        """Take away zombies that nobody else waits for."""
+        """Reap zombies of adopted processes."""
         self._children.reap_adopted()
 
     def alive(self) -> set[int]:
@@ -153,7 +148,7 @@ class Job:
         return self._children.evidence_of_kill()
 
     def _all(self, running: dict[int, processes.Process]) -> set[int]:
-        return processes.of_job(self._sought, running, self._spared, orphans=True)
+        return processes.of_job(self._marks_to_find, running, self._spared, orphans=True)
 
     def count(self) -> int:
         """Return how many of them there were lately."""
@@ -239,7 +234,7 @@ class Job:
             killed.update(found)
             return rest
 
-        processes.kill_all(left, meanwhile=self._look_away)
+        processes.kill_all(left, meanwhile=self._drain)
         return len(killed)
 
     def give_up(self) -> None:
@@ -247,12 +242,12 @@ class Job:
         processes.send(self.everything(), signal.SIGTERM)
         until = time.monotonic() + _GRACE
         while self.everything() and time.monotonic() < until:
-            self._look_away()
+            self._drain()
             time.sleep(0.05)
         self.kill()
 
-    def _look_away(self) -> None:
-        """Let nobody wait at a full pipe, and let no zombie count as living."""
+    def _drain(self) -> None:
+        """Empty full pipes, and reap zombies."""
         self._channels.discard_all()
         self._children.running()
 
@@ -265,16 +260,16 @@ class Job:
             remove(self.place.folder)
 
     def _forget_data(self) -> None:
-        data_cache.forget(self.name, self.base or workdir.DEFAULT_BASE)
+        data_cache.forget(self.name, self.base or files.DEFAULT_BASE)
 
 
 def sweep(name: str, base: str) -> int:
-    """End what is left of a job whoever started it, with its folders; return how many processes were found."""
-    found = processes.kill_job(workdir.plain(name))
+    """End what is left of a job, with its folders; return how many processes were found."""
+    found = processes.kill_job(files.plain(name))
     run_dir.sweep(name)
-    for folder in list(workdir.of_job(name, base)):
-        workdir.abandon(folder)
-    data_cache.forget(name, base or workdir.DEFAULT_BASE)
+    for folder in list(files.of_job(name, base)):
+        files.abandon(folder)
+    data_cache.forget(name, base or files.DEFAULT_BASE)
     return len(found)
 
 

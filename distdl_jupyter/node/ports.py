@@ -1,19 +1,26 @@
-"""Free TCP ports of this host that stay free until the job binds them.
+"""Free TCP ports of this host that stay free until the job binds them, and whether another host reaches one.
 
-They lie below Linux's ephemeral range (32768, ip-sysctl.txt), where no outgoing connection takes them, and each is
-reserved among this user's jobs by a lock file that lives as long as the agent. The files lie in the temporary
-directory, or in the user's own cache where another user has taken the folder's name: no job is stopped by that.
+They are below Linux's ephemeral range (32768, ip-sysctl.txt), where no outgoing connection takes them, and each is
+reserved among this user's jobs by a lock file that lives as long as the agent. The files are in the temporary
+directory, or in the user's own cache where another user has taken the folder's name: that stops no job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import math
 import os
 import random
 import socket
 import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from distdl_jupyter.node import permissions
 
@@ -82,3 +89,81 @@ def _refusal(family: socket.AddressFamily, host: str, port: int) -> int | None:
     except OSError as error:
         return error.errno
     return None
+
+
+# connections between hosts -------------------------------------------------------------------------
+
+
+#: Seconds for which a port answers.
+LISTENING_SECONDS = 60.0
+#: Connections that are tried at the same time, each in a thread.
+_AT_ONCE = 100
+_LONGEST = 64
+
+
+def listen(address: str) -> tuple[socket.socket, int]:
+    """Return a socket and its port on ``address`` that answers in the background until it is closed, or for a minute.
+
+    Raises OSError when the address is not this host's.
+    """
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        server.bind((address, 0))
+        server.listen(128)
+        server.settimeout(0.5)
+    except OSError:
+        server.close()
+        raise
+    port: int = server.getsockname()[1]
+    threading.Thread(target=_answer, args=(server, _greeting(address, port)), daemon=True).start()
+    return server, port
+
+
+def _greeting(address: str, port: int) -> bytes:
+    """Return what a host of the job says, so that a gateway that accepts every connection is not taken for it."""
+    return f"distdl {address}:{port}\n".encode()
+
+
+def _answer(server: socket.socket, greeting: bytes) -> None:
+    until = time.monotonic() + LISTENING_SECONDS
+    with server:
+        while time.monotonic() < until and server.fileno() >= 0:
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # closed meanwhile
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(greeting)
+
+
+def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]:
+    """Return ``[address, port, why]`` for each target in order; ``why`` is "" for those that answered.
+
+    All are tried within ``seconds``, of which each has an equal share where they are too many to be tried at once.
+    """
+    if not targets:
+        return []
+    share = seconds / math.ceil(len(targets) / _AT_ONCE)
+    with ThreadPoolExecutor(min(_AT_ONCE, len(targets))) as pool:
+        reasons = pool.map(lambda target: _try(target[0], target[1], time.monotonic() + share), targets)
+        return [[*target, why] for target, why in zip(targets, reasons, strict=True)]
+
+
+def _try(address: str, port: int, until: float) -> str:
+    """Connect and wait for the greeting; return "", or why it did not come."""
+    expected, received = _greeting(address, port), b""
+    try:
+        with socket.create_connection((address, port), timeout=max(0.01, until - time.monotonic())) as connection:
+            while received != expected:
+                connection.settimeout(max(0.01, until - time.monotonic()))
+                piece = connection.recv(_LONGEST)
+                received += piece
+                if not piece or not expected.startswith(received):
+                    return "another machine or program answers"
+    except TimeoutError:
+        return "timed out"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""

@@ -63,7 +63,7 @@ def users() -> set[int] | None:
     found = set[int]()
     for name in filter(str.isdigit, names):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The kernel shows a process whose memory nobody may read as one of root's.
+            # The kernel shows a process whose memory no other may read as one of root's.
             uid = (_PROC / name).stat().st_uid
             found.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
     return found
@@ -221,8 +221,8 @@ def mark() -> str:
 def other_host(text: str) -> str:
     """Return the host of the process that wrote a mark, "" for this one (by its name or its boot) and for no mark."""
     try:
-        said = json.loads(text)
-        host, run = str(said["host"]), str(said["boot"])
+        mark = json.loads(text)
+        host, run = str(mark["host"]), str(mark["boot"])
     except (ValueError, TypeError, KeyError):
         return ""
     own_host, _, own_run = boot().partition("/")
@@ -255,8 +255,8 @@ def send_marked(text: str, number: int) -> bool:
 def _marked_here(text: str) -> tuple[int, int]:
     """Return pid and start time of the process that wrote a mark in this boot of this host; zeros for any other."""
     try:
-        said = json.loads(text)
-        pid, started, machine = int(said["pid"]), int(said["started"]), f"{said['host']}/{said['boot']}"
+        mark = json.loads(text)
+        pid, started, machine = int(mark["pid"]), int(mark["started"]), f"{mark['host']}/{mark['boot']}"
     except (ValueError, TypeError, KeyError):
         return 0, 0
     return (pid, started) if boot() and machine == boot() else (0, 0)

@@ -27,8 +27,8 @@ signal   name: INT, TERM, KILL; to: ranks, all, or      sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
-profile  ranks, recording                               (nothing) ranks find the request (``node.profile``)
-serving  rank                                           where a rank that stays is met: socket, token
+profile  ranks, recording                               (nothing) ranks find the request (``worker.watch.profile``)
+serving  rank                                           where a persistent rank listens: socket, token
 connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
 hold     channel, held                                  (nothing) nothing is read for the channel while it is held; a
                                                         message ``hold`` asks the same of the supervisor
@@ -50,11 +50,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from distdl_jupyter.node import children, data_cache, job, processes, profile, workdir
-from distdl_jupyter.node.files import Refused
-from distdl_jupyter.node.tar_stream import Incoming, send_files
+from distdl_jupyter.node import children, data_cache, files, job, processes, run_dir
+from distdl_jupyter.node.files import Incoming, Refused, send_files
 
 if TYPE_CHECKING:
     from distdl_jupyter.node.agent import Agent
@@ -63,8 +62,19 @@ Fields = Mapping[str, Any]
 Answer = dict[str, Any]
 #: Seconds in which a rank's socket takes a connection; it waits only where very many came at once.
 _CONNECT_SECONDS = 1.0
-#: An answer, or None when it is given later.
-Handler = Callable[["Agent", Fields], Answer | None]
+#: Returns an answer, or None when it is given later.
+Handler = Callable[[Any, Fields], Answer | None]
+
+
+class JobHost(Protocol):
+    """What answers the requests of a job: an agent, or the part of the supervisor that takes its place here."""
+
+    @property
+    def job(self) -> job.Job | None:
+        """The job, None before ``prepare``."""
+
+    def later(self, fields: Fields, work: Callable[[], Answer]) -> Answer | None:
+        """Do ``work`` without holding up anything else; None when its answer is given later."""
 
 
 class Unanswerable(Exception):
@@ -111,9 +121,9 @@ def _facts(agent: Agent, fields: Fields) -> None:
 
 def _listen(agent: Agent, fields: Fields) -> None:
     def listen() -> Answer:
-        from distdl_jupyter.node import port_check
+        from distdl_jupyter.node import ports
 
-        listener, port = port_check.listen(str(fields["address"]))
+        listener, port = ports.listen(str(fields["address"]))
         agent.keep(listener)
         return {"port": port}
 
@@ -122,10 +132,10 @@ def _listen(agent: Agent, fields: Fields) -> None:
 
 def _reach(agent: Agent, fields: Fields) -> None:
     def try_all() -> Answer:
-        from distdl_jupyter.node import port_check
+        from distdl_jupyter.node import ports
 
         targets = [(str(address), int(port)) for address, port in fields["targets"]]
-        return {"reached": [list(one) for one in port_check.reach(targets, float(fields["seconds"]))]}
+        return {"reached": ports.reach(targets, float(fields["seconds"]))}
 
     agent.later(fields, try_all)
 
@@ -146,16 +156,16 @@ def _sweep(agent: Agent, fields: Fields) -> None:
 
 
 def _prepare(agent: Agent, fields: Fields) -> Answer:
-    name = workdir.plain(str(fields["job"]))
+    name = files.plain(str(fields["job"]))
     if agent.job is not None and agent.job.name != name:
         raise Unanswerable("The agent already has another job.")
     base = str(fields.get("base") or "")
-    place = workdir.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
+    place = files.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
     try:
         agent.begin(name, place, base)
     except OSError:
         if place.copied:
-            workdir.remove(place.folder)
+            files.remove(place.folder)
         raise
     found = {"shared": not place.copied, "folder": str(place.folder), "run": str(_job(agent).pipes.folder)}
     if directory := fields.get("working_directory"):
@@ -170,14 +180,10 @@ def _proof(proof: Sequence[Any] | None) -> tuple[str, str] | None:
     return str(name), str(text)
 
 
-def _job(agent: Agent) -> job.Job:
+def _job(agent: JobHost) -> job.Job:
     if agent.job is None:
         raise Unanswerable("The agent has no job. Send the request 'prepare' first.")
     return agent.job
-
-
-def _feed(agent: Agent, fields: Fields) -> None:
-    agent.later(fields, lambda: OF_JOB["feed"](_job(agent), fields))
 
 
 def _look(_agent: Agent, fields: Fields) -> Answer:
@@ -210,7 +216,7 @@ def _stacks(agent: Agent, fields: Fields) -> None:
 
 
 def _connect(agent: Agent, fields: Fields) -> Answer:
-    path = _serving(_job(agent), fields)["socket"]
+    path = _serving(agent, fields)["socket"]
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_CONNECT_SECONDS)
@@ -229,14 +235,15 @@ def _hold(agent: Agent, fields: Fields) -> Answer:
 
 def _slots(agent: Agent, fields: Fields) -> None:
     from distdl_jupyter.node import slots
-    from distdl_jupyter.node.schedule import Need
 
     def ask() -> Answer:
         if agent.slot is None:
             agent.slot = slots.Slot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
         gpus, devices, amounts = fields["need"]
         turn = agent.slot.ask(
-            Need(int(gpus), tuple(map(str, devices)), {str(name): float(value) for name, value in amounts.items()}),
+            slots.Need(
+                int(gpus), tuple(map(str, devices)), {str(name): float(value) for name, value in amounts.items()}
+            ),
             priority=float(fields["priority"]),
         )
         held = list(agent.slot.gpus) if turn is None else None
@@ -268,79 +275,57 @@ def _end(agent: Agent, fields: Fields) -> Answer:
     return {"ended": ended}
 
 
-def _start(its: job.Job, fields: Fields) -> Answer:
-    return {"pids": its.start([children.wanted(one) for one in fields["processes"]])}
+def _start(agent: JobHost, fields: Fields) -> Answer:
+    return {"pids": _job(agent).start([children.wanted(process) for process in fields["processes"]])}
 
 
-def _write(its: job.Job, fields: Fields) -> Answer:
-    its.feed(int(fields["process"]), str(fields["text"]))
+def _feed(agent: JobHost, fields: Fields) -> Answer | None:
+    its = _job(agent)
+
+    def feed() -> Answer:
+        its.feed(int(fields["process"]), str(fields["text"]))
+        return {}
+
+    return agent.later(fields, feed)
+
+
+def _pipes(agent: JobHost, fields: Fields) -> Answer:
+    _job(agent).open_pipes(fields["ranks"], fields.get("variables", ()))
     return {}
 
 
-def _pipes(its: job.Job, fields: Fields) -> Answer:
-    its.open_pipes(fields["ranks"], fields.get("variables", ()))
-    return {}
-
-
-def _signal(its: job.Job, fields: Fields) -> Answer:
+def _signal(agent: JobHost, fields: Fields) -> Answer:
     to = fields["to"]
-    return {"sent": its.signal(str(fields["name"]), to if isinstance(to, str) else [int(one) for one in to])}
+    return {"sent": _job(agent).signal(str(fields["name"]), to if isinstance(to, str) else [int(pid) for pid in to])}
 
 
-def _alive(its: job.Job, _fields: Fields) -> Answer:
-    running = its.alive()
+def _alive(agent: JobHost, _fields: Fields) -> Answer:
+    running = agent.job.alive() if agent.job is not None else ()
     return {"alive": len(running), "workers": len(processes.workers(running))}
 
 
-def _stuck(its: job.Job, _fields: Fields) -> Answer:
-    return {"pids": its.stuck()}
+def _stuck(agent: JobHost, _fields: Fields) -> Answer:
+    return {"pids": agent.job.stuck() if agent.job is not None else []}
 
 
-def _profile(its: job.Job, fields: Fields) -> Answer:
-    profile.ask(its.pipes.folder, [int(rank) for rank in fields["ranks"]], dict(fields["recording"]))
+def _profile(agent: JobHost, fields: Fields) -> Answer:
+    ranks = [int(rank) for rank in fields["ranks"]]
+    run_dir.ask_profile(_job(agent).pipes.folder, ranks, dict(fields["recording"]))
     return {}
 
 
-def _serving(its: job.Job, fields: Fields) -> Answer:
+def _serving(agent: JobHost, fields: Fields) -> Answer:
     try:
-        return its.pipes.serving(int(fields["rank"]))
+        return _job(agent).pipes.serving(int(fields["rank"]))
     except FileNotFoundError:
         raise Unanswerable(f"Rank {fields['rank']} is not listening.") from None
 
 
-def _drain(its: job.Job, _fields: Fields) -> Answer:
-    return {"evidence": its.drain()}
-
-
-#: Requests that a job answers by itself, wherever its agent runs; ``feed`` may wait for the process.
-OF_JOB: dict[str, Callable[[job.Job, Fields], Answer]] = {
-    "start": _start,
-    "feed": _write,
-    "pipes": _pipes,
-    "signal": _signal,
-    "alive": _alive,
-    "stuck": _stuck,
-    "profile": _profile,
-    "serving": _serving,
-    "drain": _drain,
-}
-
-
-#: Answers of an agent that has no job yet.
-_WITHOUT_JOB: dict[str, Answer] = {"alive": {"alive": 0, "workers": 0}, "stuck": {"pids": []}}
-
-
-def _ask_job(type_: str) -> Handler:
-    def ask(agent: Agent, fields: Fields) -> Answer:
-        if agent.job is None and type_ in _WITHOUT_JOB:
-            return _WITHOUT_JOB[type_]
-        return OF_JOB[type_](_job(agent), fields)
-
-    return ask
+def _drain(agent: JobHost, _fields: Fields) -> Answer:
+    return {"evidence": _job(agent).drain()}
 
 
 HANDLERS: dict[str, Handler] = {
-    **{type_: _ask_job(type_) for type_ in OF_JOB},
     "facts": _facts,
     "listen": _listen,
     "reach": _reach,
@@ -350,7 +335,15 @@ HANDLERS: dict[str, Handler] = {
     "look": _look,
     "copied": _copied,
     "copy": _copy,
+    "start": _start,
     "feed": _feed,
+    "pipes": _pipes,
+    "signal": _signal,
+    "alive": _alive,
+    "stuck": _stuck,
+    "profile": _profile,
+    "serving": _serving,
+    "drain": _drain,
     "stacks": _stacks,
     "connect": _connect,
     "hold": _hold,

@@ -144,9 +144,9 @@ class Sampler:
 
     def _gpus(self, visible: Mapping[int, str]) -> dict[str, list[float | None]]:
         if self._nvml is None:
-            from distdl_jupyter.node import nvml
+            from distdl_jupyter.node import devices
 
-            self._nvml = nvml.Gpus(visible)
+            self._nvml = devices.Gpus(visible)
         found: dict[str, list[float | None]] = self._nvml.sample()
         return found
 

@@ -1,32 +1,35 @@
-"""A run's private folder in this host's temporary directory: named pipes, above all the lifeline ``alive``.
+"""A run's private folder in this host's temporary directory: named pipes, the lifeline ``alive``, the relay's socket.
 
-On Linux a folder of the same name in shared memory belongs to it: Open MPI's ranks share memory by files, which stay
-there for ever when the ranks are killed (see ``worker.identity``, which tells them of the folder).
+Ranks that a launcher starts connect their output to the named pipes; every rank watches the lifeline, which ends when
+its owner does. On Linux a folder of the same name in shared memory belongs to it: Open MPI's ranks share memory by
+files, which stay there when the ranks are killed (see ``worker.identity``, which tells them of the folder).
 
-Whoever made it removes it. When that process was killed the lifeline has neither writer nor reader any more, once the
-ranks have ended too; whoever looks then takes such a folder away. The folder's name holds a short mark of its job, and
-no more: Open MPI puts sockets into it, and a socket's path has at most 107 bytes (unix(7)).
+Its owner removes it. When the owner was killed the lifeline has neither writer nor reader any more, once the ranks have
+ended too, and ``sweep`` removes such a folder. The folder's name holds a short mark of its job, and no more: Open MPI
+puts sockets into it, and a socket's path has at most 107 bytes (unix(7)).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from distdl_jupyter.node import permissions
 
 #: The named pipe that the run's owner holds open, and that every rank watches.
 LIFELINE = "alive"
 _LONGEST = 107
-#: Seconds in which a folder may still be without its lifeline because somebody is making it.
+#: Seconds in which a folder may still be without its lifeline because it is being made.
 _FRESH = 60.0
 #: Seconds that a killed process may hold the lifeline: the kernel takes its memory away before it closes its files.
 _DYING = 1.0
@@ -63,7 +66,7 @@ def lifeline(folder: Path) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder with all that is in it, and first its part in shared memory: without the folder nobody looks."""
+    """Remove a folder with all that is in it, and first its part in shared memory: ``sweep`` finds it by the folder."""
     for path in (_SHARED / folder.name, folder):
         if permissions.is_own(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -102,3 +105,62 @@ def _is_held(folder: Path) -> bool | None:
     except OSError as error:
         return False if error.errno == errno.ENXIO else None  # a named pipe without a reader (fifo(7))
     return True
+
+
+# the folder of one run -----------------------------------------------------------------------------
+
+
+SOCKET = "shell"
+
+
+class Pipes:
+    """The folder of a run of the job, until it is closed. Raises OSError."""
+
+    def __init__(self, job: str) -> None:
+        self.folder = make(job, SOCKET)
+        self._lifeline = lifeline(self.folder)
+
+    def _fifo(self, name: str, flags: int) -> int:
+        path = self.folder / name
+        os.mkfifo(path, 0o600)
+        return os.open(path, flags | os.O_CLOEXEC)
+
+    def for_rank(self, rank: int) -> tuple[int, int]:
+        """Return the reading ends of a rank's output and error output, which never end by themselves."""
+        # With a writer of its own the pipe does not end before the first rank has opened it, nor after the last.
+        out, err = (self._fifo(f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
+        return out, err
+
+    def write_variables(self, variables: Sequence[Any]) -> None:
+        """Write down what each rank wants in its environment, for ranks whose launcher gives all the same."""
+        path = self.folder / "ranks.json"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123
+            json.dump(list(variables), file)
+
+    def serving(self, rank: int) -> dict[str, Any]:
+        """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.serving.connection``).
+
+        Raises OSError while it does not listen.
+        """
+        found = json.loads((self.folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
+        return dict(found)
+
+    def close(self) -> None:
+        """Let go of the lifeline, so that ranks that still live end themselves, and remove the folder."""
+        os.close(self._lifeline)
+        remove(self.folder)
+        sweep()
+
+
+# requests to ranks ---------------------------------------------------------------------------------
+
+
+def ask_profile(folder: Path, ranks: Iterable[int], request: Mapping[str, Any]) -> None:
+    """Ask ranks to record some steps, by a file for each (``worker.watch.profile``). Raises OSError."""
+    for rank in ranks:
+        path = folder / f"rank-{rank}.profile"
+        hidden = folder / f".{path.name}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(hidden, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
+            json.dump(dict(request), file)
+        hidden.replace(path)

@@ -1,11 +1,11 @@
 """The queue of a machine: what each running job holds of it, and which jobs wait. It is files and locks, no process.
 
-* Every user has a folder ``distdl-queue-UID`` in a place of the system where all may write and nobody can remove what
+* Every user has a folder ``distdl-queue-UID`` in a place of the system where all may write and no user can remove what
   belongs to another (``/run/lock``, else ``/tmp``), with one file for each job that waits or holds something. The job's
   supervisor, or its agent on another host, holds a write lock on the file. Only who may write a file can hold a write
   lock on it, so a lock of another user says nothing. A file without a write lock belongs to a job that is gone.
 * All users' files are read, and only one's own are written. A folder counts only when it belongs to the user in its
-  name and nobody else may write there; a file, when it belongs to that user. Links are not followed. Anything else is
+  name and no other user may write there; a file, when it belongs to that user. Links are not followed. Anything else is
   left out. Of each other user a bounded number of files of a fixed size is read, and what they say is checked and cut
   where it is read (``_parse``).
 * A job is known by its user and its file. The job id in a file is only shown.
@@ -14,7 +14,7 @@
   two jobs writes before it reads, so at least one of them sees the other.
 * Files that were deleted are written again by the jobs that live. After a folder was lost no job starts until then.
 
-Times are those of the clock that counts since the machine was started: nobody can set it.
+Times are those of the monotonic clock, which counts since the machine was started.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ import stat
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.node import headroom, ports, processes, schedule
-from distdl_jupyter.node.schedule import Held, Need, Place, Waiting
+from distdl_jupyter.node import headroom, ports, processes
 
 #: The variable that names another folder: containers that share GPUs share it.
 FOLDER = "DISTDL_QUEUE"
 _BASES = ("/run/lock", "/tmp")  # noqa: S108 - only where the system has made it safe for many users
 _PREFIX = "distdl-queue-"
-#: What follows the name of a user's folder: the first that nobody else has taken.
+#: What follows the name of a user's folder: the first that no other user has taken.
 _ENDINGS = ("", *(f".{number}" for number in range(1, 10)))
 _FOLDER_NAME = re.compile(r"distdl-queue-(0|[1-9][0-9]{0,9})(?:\.[1-9])?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -69,31 +69,48 @@ _CLAIM_SECONDS, _CLAIM_PAUSE = 1.0, 0.005
 _TURN_SECONDS = 20.0
 #: Seconds between two checks of a living job that its file is there, and those without a start after a loss.
 _BEAT, _AFTER_LOSS = 1.0, 2.5
-#: Seconds between two looks at the queue: at least, for each place in it, and at most.
-_LOOK, _LOOK_PER_PLACE, _LOOK_AT_MOST = 0.5, 0.25, 10.0
-#: Seconds between two looks when something has changed: at least, and for each place behind the first ones.
-_CHANGED, _CHANGED_PER_PLACE, _FRONT = 0.1, 0.05, 4
-#: Running jobs that a turn names at most.
-_MOST_SHOWN = 16
+#: Seconds between two reads of the queue: for the first jobs in it, for each place behind these, and at most.
+_READ, _FRONT, _READ_AT_MOST = 0.25, 4, 10.0
+#: Running jobs that a turn names at most, and holders that a place names.
+_MOST_SHOWN, _MOST_NAMED = 16, 4
+#: The only entry of ``Place.lacks`` when everything is free, but kept for jobs in front.
+ORDER = "order"
 #: The file that says until when no job starts after a folder was made again.
 _UNTIL = ".until"
 
 
+class Need(NamedTuple):
+    """What a job holds while it runs: ``gpus`` of the devices ``among``, the first preferred, and amounts by name.
+
+    GPUs are devices with names; everything else (cores, bytes of memory) is an amount.
+    """
+
+    gpus: int = 0
+    among: tuple[str, ...] = ()
+    amounts: Mapping[str, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.gpus or self.amounts)
+
+
 class Entry(NamedTuple):
-    """A job in the queue. ``key`` says whose it is and in which file; ``job`` is the id that this user has written."""
+    """A job in the queue. ``key`` says whose it is and in which file; ``job`` is the id that this user has written.
+
+    ``number`` is its position by time. Nothing is kept for a waiting job that is ``blocked``.
+    """
 
     key: str
     uid: int
-    job: str
-    name: str
-    user: str
-    own: bool
-    state: str
     number: int
     need: Need
+    state: str = WAITS
     gpus: tuple[str, ...] = ()
     priority: float = 0.0
     blocked: bool = False
+    job: str = ""
+    name: str = ""
+    user: str = ""
+    own: bool = False
 
     @property
     def holds(self) -> bool:
@@ -105,13 +122,23 @@ class Entry(NamedTuple):
         """Its position by time."""
         return self.number, self.key
 
-    def to_held(self) -> Held:
-        """Return what it holds, for the schedule."""
-        return Held(self.key, self.gpus, self.need.amounts)
 
-    def to_waiting(self) -> Waiting:
-        """Return it as a waiting job, for the schedule."""
-        return Waiting(self.key, self.uid, self.number, self.need, self.priority, self.blocked)
+class Place(NamedTuple):
+    """A job's place in the queue, from 1, and whether it can start ``now`` with the ``gpus`` it gets.
+
+    ``lacks`` are the names of what is not free ("gpus", or that of an amount), or ``ORDER`` alone. ``holders`` are keys
+    of the first jobs that hold it, or for which it is kept, ``others`` the number of further ones. ``free`` is how
+    much is free of what the job needs.
+    """
+
+    key: str
+    place: int
+    now: bool
+    gpus: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
+    others: int = 0
+    free: Mapping[str, float] = {}
 
 
 class Turn(NamedTuple):
@@ -131,6 +158,100 @@ def limits() -> dict[str, float]:
     """Return how many ``cores`` and how many bytes of ``memory`` this machine has."""
     memory = headroom.memory_limit()
     return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
+
+
+# the order of starts: first come, first served; pure functions --------------------------------------
+
+
+def order_jobs(waiting: Iterable[Entry]) -> list[Entry]:
+    """Return jobs in their order: by priority, then time, where a priority moves a job only among its user's jobs.
+
+    The positions by time belong to users, and each user's jobs fill that user's positions in the user's own order.
+    """
+    by_time = sorted(waiting, key=lambda job: job.order)
+    by_user: dict[int, list[Entry]] = {}
+    for job in by_time:
+        by_user.setdefault(job.uid, []).append(job)
+    for jobs in by_user.values():
+        jobs.sort(key=lambda job: -job.priority)
+        jobs.reverse()
+    return [by_user[job.uid].pop() for job in by_time]
+
+
+def schedule(jobs: Iterable[Entry], limits: Mapping[str, float], late: Collection[int] = ()) -> list[Place]:
+    """Return the place of each waiting job, in their order.
+
+    A job can start when everything it needs is free and not kept for a job before it. What a job waits for is kept for
+    it, so a later job passes it only where it needs nothing of the same. ``limits`` are the machine's amounts by name;
+    an amount that is not named there is unlimited. Nothing is kept for a job of a ``late`` user that could start.
+    """
+    jobs = list(jobs)
+    running, kept = _Usage(), _Usage()
+    for job in jobs:
+        if job.holds:
+            running.add(job.key, job.gpus, job.need.amounts)
+    places = []
+    for index, job in enumerate(order_jobs(job for job in jobs if not job.holds), 1):
+        need = job.need
+        available = [gpu for gpu in need.among if gpu not in running.owners and gpu not in kept.owners]
+        ready = not job.blocked and len(available) >= need.gpus
+        ready = ready and all(
+            running.amounts[name] + kept.amounts[name] + amount <= limits.get(name, math.inf)
+            for name, amount in need.amounts.items()
+        )
+        places.append(_place(job, index, running, kept, limits, tuple(available[: need.gpus]) if ready else None))
+        possible = need.gpus <= len(need.among) and all(
+            amount <= limits.get(name, math.inf) for name, amount in need.amounts.items()
+        )
+        if not job.blocked and possible and not (ready and job.uid in late):
+            busy = [gpu for gpu in need.among if gpu in running.owners and gpu not in kept.owners]
+            kept.add(job.key, (available + busy)[: need.gpus], need.amounts)
+    return places
+
+
+class _Usage:
+    """The job of each device, and how much of each amount is used, by which jobs."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+        self.amounts: Counter[str] = Counter()
+        self._users: dict[str, list[str]] = {}
+
+    def add(self, key: str, gpus: Iterable[str], amounts: Mapping[str, float]) -> None:
+        for gpu in gpus:
+            self.owners.setdefault(gpu, key)
+        for name, amount in amounts.items():
+            self.amounts[name] += amount  # type: ignore[assignment]  # a Counter adds floats as well
+            if amount:
+                self._users.setdefault(name, []).append(key)
+
+    def users_of(self, names: Iterable[str], need: Need) -> list[str]:
+        """Return the keys of jobs that have any of ``names`` of what is needed, each once, in order."""
+        keys: dict[str, None] = {}
+        for name in names:
+            if name == "gpus":
+                keys |= dict.fromkeys(self.owners[gpu] for gpu in need.among if gpu in self.owners)
+            else:
+                keys |= dict.fromkeys(self._users.get(name, ()))
+        return list(keys)
+
+
+def _place(
+    job: Entry, index: int, running: _Usage, kept: _Usage, limits: Mapping[str, float], gpus: tuple[str, ...] | None
+) -> Place:
+    need = job.need
+    needed = {**({"gpus": float(need.gpus)} if need.gpus else {}), **need.amounts}
+    free = {name: max(0.0, limits.get(name, math.inf) - running.amounts[name]) for name in need.amounts}
+    if need.gpus:
+        free["gpus"] = float(sum(gpu not in running.owners for gpu in need.among))
+    if gpus is not None:
+        return Place(job.key, index, now=True, gpus=gpus, free=free)
+    lacks = tuple(name for name in needed if free[name] < needed[name])
+    holders = running.users_of(lacks, need)
+    if not lacks and not job.blocked:
+        lacks, holders = (ORDER,), kept.users_of(needed, need)
+    named, others = tuple(holders[:_MOST_NAMED]), max(0, len(holders) - _MOST_NAMED)
+    return Place(job.key, index, now=False, lacks=lacks, holders=named, others=others, free=free)
 
 
 # all files ---------------------------------------------------------------------------------------
@@ -154,14 +275,8 @@ def entries() -> list[Entry]:
     return sorted(jobs, key=lambda entry: entry.order)
 
 
-def places(jobs: Sequence[Entry], late: Collection[int] = ()) -> list[Place]:
-    """Return the places of the waiting jobs in their order."""
-    held = [entry.to_held() for entry in jobs if entry.holds]
-    return schedule.schedule(held, [entry.to_waiting() for entry in jobs if not entry.holds], limits(), late)
-
-
 def _folders() -> dict[int, list[Path]]:
-    """Return the folders of each user. There is more than one where somebody else has taken a name."""
+    """Return the folders of each user. There is more than one where another user has taken a name."""
     place, folders = base(), dict[int, list[Path]]()
     try:
         listing = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -184,7 +299,7 @@ def _names(listing: int) -> list[str]:
     with os.scandir(listing) as items:
         names = [item.name for item in itertools.islice(items, _MOST_LISTED)]
     if len(names) == _MOST_LISTED and (users := processes.users()) is not None:
-        # Whoever has a job in the queue has a process here.
+        # A user with a job in the queue has a process here.
         return [f"{_PREFIX}{uid}{ending}" for uid in sorted(users) for ending in _ENDINGS]
     return sorted(names if len(names) < _MOST_LISTED else os.listdir(listing))
 
@@ -377,7 +492,6 @@ class Slot:
         self._turn: Turn | None = None
         self._patience = _Patience()
         self._looked_at = self._beaten_at = -math.inf
-        self._seen: object = None
 
     @property
     def holds(self) -> bool:
@@ -411,13 +525,13 @@ class Slot:
         try:
             self._turn = self._look(need, wish, changed=changed)
         except OSError as error:
-            # A full disk is no reason to give up a place, nor is a folder that somebody has just deleted.
+            # A full disk is no reason to give up a place, nor is a folder that was just deleted.
             self._turn = self._stuck(f"Cannot write to the queue in {base()}: {error.strerror or error}.")
         self._looked_at = time.monotonic()
         return self._turn
 
     def beat(self) -> None:
-        """Write the file again where somebody has deleted it. Call it now and then while the job runs."""
+        """Write the file again where it was deleted. Call it now and then while the job runs."""
         now = time.monotonic()
         if self._fd < 0 or now - self._beaten_at < _BEAT:
             return
@@ -444,14 +558,13 @@ class Slot:
             return self._stuck(f"You already have {_MOST_JOBS} jobs in the queue of this machine.")
         if changed or not self._is_there():
             self._write(wish)
-        self._seen = _marks()
         jobs = [entry for entry in entries() if entry.key != self._key]
         turn = self._turn_among([*jobs, self._entry(need)])
         return self._claim(need, turn) if turn.place.now and not turn.problem else turn
 
     def _turn_among(self, jobs: Sequence[Entry]) -> Turn:
         now = time.monotonic()
-        found = places(jobs, self._patience.late(now))
+        found = schedule(jobs, limits(), self._patience.late(now))
         users = {entry.key: entry.uid for entry in jobs}
         self._patience.note(
             {(users[place.key], place.key) for place in found if place.now}, {job.key for job in jobs if job.holds}, now
@@ -506,12 +619,10 @@ class Slot:
         return Turn(Place(self._key, 1, now=False), 1, self._fields["number"], (), problem)
 
     def _is_due(self) -> bool:
-        """Return whether it is time for a look: jobs in front look more often, and sooner when something changed."""
+        """Return whether it is time to read the queue again: jobs in front do so more often."""
         assert self._turn is not None
-        place, since = self._turn.place.place, time.monotonic() - self._looked_at
-        if since > min(_LOOK_AT_MOST, max(_LOOK, _LOOK_PER_PLACE * place)):
-            return True
-        return since > max(_CHANGED, _CHANGED_PER_PLACE * (place - _FRONT)) and _marks() != self._seen
+        pause = min(_READ_AT_MOST, _READ * max(1, self._turn.place.place - _FRONT))
+        return time.monotonic() - self._looked_at > pause
 
     # the file --------------------------------------------------------------------------------
 
@@ -532,12 +643,9 @@ class Slot:
         else:
             self._make(record)
         self._fields, self._sequence = fields, sequence
-        assert self._path is not None
-        with contextlib.suppress(OSError):
-            os.utime(self._path.parent)  # others see that something has changed
 
     def _make(self, record: bytes) -> None:
-        """Make the file. Nobody else can open it before it is locked and written."""
+        """Make the file. No other process can open it before it is locked and written."""
         folder = _own_folder()
         new = folder / f".{secrets.token_hex(8)}"
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -557,7 +665,7 @@ class Slot:
 
 
 class _Patience:
-    """Tells for whose jobs nobody waits any longer: those of a user whose turn it is, and none of them starts."""
+    """Finds users whose jobs could start and do not: other jobs no longer wait for them."""
 
     def __init__(self) -> None:
         self._ready: dict[int, tuple[float, set[str]]] = {}
@@ -592,16 +700,6 @@ def _is_enough(need: Need, gpus: Sequence[str], others: Iterable[Entry]) -> bool
 def _write_all(fd: int, content: bytes, offset: int) -> None:
     if os.pwrite(fd, content, offset) < len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _marks() -> object:
-    """Return what differs when a file in one of the folders was added, changed or deleted."""
-    marks = []
-    for folders in _folders().values():
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                marks.append((str(folder), folder.stat().st_mtime_ns))
-    return sorted(marks)
 
 
 def _own_folder() -> Path:

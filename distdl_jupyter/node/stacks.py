@@ -1,10 +1,10 @@
-"""Asking ranks of this machine for the stacks of their threads, and reading what they answer.
+"""StackRequest ranks of this machine for the stacks of their threads, and reading what they answer.
 
 Each rank keeps a file ``rank-N.stacks`` (see ``worker.stacks``): its first line says which process it is and by which
-signal it is asked, what follows are its answers. A signal that nobody catches ends a process, so it is sent only to one
+signal it is asked, what follows are its answers. A signal without a handler ends a process, so it is sent only to one
 that is proved to be that rank still and to catch it.
 
-An ``Asking`` never waits; ``gather`` does.
+An ``StackRequest`` never waits; ``gather`` does.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ENDED = "Its process has ended."
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a rank said: ``text`` as ``faulthandler`` writes it, or ``missing``, one sentence why there is none.
+    """The stacks of a rank: ``text`` as ``faulthandler`` writes it, or ``missing``, one sentence why there is none.
 
-    ``state`` is what the operating system says of its process ("running", "sleeping"), "" where it does not;
+    ``state`` is the state of its process ("running", "sleeping"), "" where it does not;
     ``about`` is the first line of its file, ``collectives`` are its last collective operations
     (``worker.watch.flight_recorder``).
     """
@@ -56,13 +56,13 @@ class Answer:
         return asdict(self)
 
 
-def of_json(data: dict[str, Any]) -> Answer:
+def from_json(data: dict[str, Any]) -> Answer:
     """Return what ``to_json`` gave. Raises TypeError and AttributeError for anything else."""
     return Answer(str(data.get("text", "")), str(data.get("missing", "")), str(data.get("state", "")),
                   dict(data.get("about") or {}), list(data.get("collectives") or ()))  # fmt: skip
 
 
-class _Question:
+class _RankRequest:
     """One rank that is asked."""
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class _Question:
 
     def _refusal(self, pid: int, number: int) -> str:
         """Return why the signal must not be sent, "" when it may."""
-        letter, started = _stat(pid)
+        letter, started = _state(pid)
         self._state = _STATES.get(letter, "")
         if letter in ("", "Z", "X") or started != self._about.get("start"):
             self._state = ""
@@ -100,7 +100,8 @@ class _Question:
         if letter in ("T", "t"):
             return f"Its process is {self._state}. To continue it, run on its machine: kill -CONT {pid}"
         if not processes.catches(pid, number):
-            return f"Its process is now another program ({_name(pid)}), which has no stack traces."
+            name = processes.read(pid, "comm").decode(errors="replace").strip()
+            return f"Its process is now another program ({name or 'unknown'}), which has no stack traces."
         if _target(pid, int(self._about.get("fd", -1))) != str(self._path):
             return "It has closed the file for its stack traces."
         return ""
@@ -127,12 +128,12 @@ class _Question:
         return str(self._about.get("main") or "hread 0x")
 
     def last(self) -> Answer:
-        """Return what there is when nobody waits any longer."""
+        """Return what there is after the timeout."""
         if self.refused:
             return self._given(missing=self.refused)
         text = self._read()
         pid = int(self._about["pid"])
-        letter, started = _stat(pid)
+        letter, started = _state(pid)
         if text:
             return self._given(text=text)
         if sys.platform == "linux" and (letter in ("", "Z", "X") or started != self._about.get("start")):
@@ -152,12 +153,12 @@ class _Question:
         return Answer(stacks, missing, self._state, self._about, collectives)
 
 
-class Asking:
+class StackRequest:
     """The ranks of one folder, asked at once; ``answers`` returns each once, when it has come."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         real = Path(os.path.realpath(folder))
-        self._open = {rank: _Question(real / f"rank-{rank}.stacks") for rank in ranks}
+        self._open = {rank: _RankRequest(real / f"rank-{rank}.stacks") for rank in ranks}
 
     @property
     def done(self) -> bool:
@@ -174,7 +175,7 @@ class Asking:
 
 def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
     """Ask and wait until all have answered, at most ``TIMEOUT`` seconds."""
-    asking, found = Asking(folder, ranks), dict[int, Answer]()
+    asking, found = StackRequest(folder, ranks), dict[int, Answer]()
     while True:
         found |= asking.answers()
         if asking.done:
@@ -209,21 +210,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _stat(pid: int) -> tuple[str, str]:
-    """Return a process's state and when it started (fields 3 and 22 of proc_pid_stat(5)), "" without one."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
-        return "", ""
-    fields = text[text.rfind(b")") + 2 :].split()
-    return fields[0].decode(), fields[19].decode()
-
-
-def _name(pid: int) -> str:
-    try:
-        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return "unknown"
+def _state(pid: int) -> tuple[str, str]:
+    """Return the letter of a process's state and when it started, "" without one."""
+    fields = processes.stat(pid)
+    return (fields[0].decode(), fields[19].decode()) if fields else ("", "")
 
 
 def _target(pid: int, fd: int) -> str:

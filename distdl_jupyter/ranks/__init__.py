@@ -20,10 +20,19 @@ from distdl_jupyter.ranks.answer import (
     RanksState,
     Unsent,
 )
-from distdl_jupyter.ranks.beginning import current, start
-from distdl_jupyter.ranks.session import Ranks
+from distdl_jupyter.ranks.session import Ranks, current, start
 
 __all__ = [
-    "Answer", "Done", "Event", "Interrupted", "Notice", "Output", "Ranks", "RanksBusy", "RanksState", "Unsent",
-    "current", "start",
-]  # fmt: skip
+    "Answer",
+    "Done",
+    "Event",
+    "Interrupted",
+    "Notice",
+    "Output",
+    "Ranks",
+    "RanksBusy",
+    "RanksState",
+    "Unsent",
+    "current",
+    "start",
+]

@@ -1,22 +1,27 @@
-"""What comes back from ranks: events while a cell runs, then one answer. Plain data; it knows no socket and no screen.
+"""What ranks send back: events while a cell runs, then one answer; and which rank failed first. Plain data.
 
-A value stays a pickle until somebody looks at it: showing a cell's result needs none of the modules that opening it
-would import.
+A value stays a pickle until it is used: showing a cell's result needs none of the modules that unpickling it would
+import. The rules for failures are those of jobs (``core.failure``): an error that only says that a peer is gone is not
+the cause where there is another one. Errors are data as ranks report them (``worker.failure.describe``).
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from distdl_jupyter.core.errors import JobFailed, JobStillRunning
+from distdl_jupyter.core import humanize
+from distdl_jupyter.core.errors import DistDLError, JobFailed, JobStillRunning
 from distdl_jupyter.core.failure import is_echo
+
+Error = Mapping[str, Any]
 
 
 class RanksBusy(JobStillRunning):
-    """The ranks run something else now; the message says what and whose."""
+    """The ranks run another cell; the message says which and whose."""
 
 
 class RanksState(str):
@@ -25,16 +30,16 @@ class RanksState(str):
     __slots__ = ("reason",)
     reason: str
 
-    def __new__(cls, word: str, reason: str = "") -> RanksState:
-        """Return the word with its reason."""
-        made = super().__new__(cls, word)
+    def __new__(cls, state: str, reason: str = "") -> RanksState:
+        """Return the state with its reason."""
+        made = super().__new__(cls, state)
         made.reason = reason
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """Stands for a value that stayed in its rank: its text there, and why."""
+    """Takes the place of a value that stayed in its rank: its text there, and why."""
 
     repr: str
     why: str
@@ -72,7 +77,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence for the user while a cell runs: who is waited for, and what can be done."""
+    """A sentence for the user while a cell runs: which ranks it waits for, and what can be done."""
 
     text: str
 
@@ -81,23 +86,23 @@ Event = Output | Done | Notice
 
 
 class Values(Mapping[int, Any]):
-    """Values by rank, each opened when it is first looked at; one that cannot be opened here is ``Unsent``."""
+    """Values by rank, each unpickled when it is first used; one that cannot be unpickled here is ``Unsent``."""
 
     def __init__(self) -> None:
         self._pickles: dict[int, tuple[bytes, str]] = {}
-        self._opened: dict[int, Any] = {}
+        self._loaded: dict[int, Any] = {}
 
     def put(self, rank: int, data: bytes, done: Done) -> None:
         """Keep what a rank sent."""
         if done.unsent:
-            self._opened[rank] = Unsent(done.repr, done.unsent)
+            self._loaded[rank] = Unsent(done.repr, done.unsent)
         self._pickles[rank] = (data, done.repr)
 
     def __getitem__(self, rank: int) -> Any:
-        if rank not in self._opened:
-            self._opened[rank] = _opened(*self._pickles[rank])
+        if rank not in self._loaded:
+            self._loaded[rank] = _load(*self._pickles[rank])
             self._pickles[rank] = (b"", "")
-        return self._opened[rank]
+        return self._loaded[rank]
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self._pickles))
@@ -109,17 +114,20 @@ class Values(Mapping[int, Any]):
         return repr(dict(self))
 
 
-def _opened(data: bytes, text: str) -> Any:
+def _load(data: bytes, text: str) -> Any:
     try:
         return pickle.loads(data)
     except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
-        return Unsent(text, f"The value cannot be loaded here ({type(error).__name__}: {error}). Import what it "
-            "needs first, or end the cell with plain data.")  # fmt: skip
+        return Unsent(
+            text,
+            f"The value cannot be loaded here ({type(error).__name__}: {error}). Import what it "
+            "needs first, or end the cell with plain data.",
+        )
 
 
 @dataclass(slots=True)
 class Answer:
-    """What one cell gave: ``values`` and ``errors`` by rank, ``seconds`` from the call to the last rank's end."""
+    """The result of one cell: ``values`` and ``errors`` by rank, ``seconds`` from the call to the last rank's end."""
 
     values: Values = field(default_factory=Values)
     errors: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -129,37 +137,23 @@ class Answer:
     @property
     def first_failure(self) -> int | None:
         """The rank that failed first; one that only lost its peer comes last. None when all succeeded."""
-
-        def order(rank: int) -> tuple[bool, float, int]:
-            error = self.errors[rank]
-            return is_echo(error), float(error.get("time") or 0.0), rank
-
-        return min(self.errors, key=order, default=None)
+        failed = failures(self.errors, sorted(self.dones))
+        return None if failed is None else failed.first
 
     def check(self) -> Answer:
         """Return this answer when every rank succeeded. Raises JobFailed with the first failing rank's traceback."""
-        rank = self.first_failure
-        if rank is None:
+        failed = failures(self.errors, sorted(self.dones))
+        if failed is None:
             return self
-        error = self.errors[rank]
-        others = tuple(f"Rank {other}: {_what(one)}" for other, one in sorted(self.errors.items()) if other != rank)
         raise JobFailed(
-            f"Rank {rank} failed{' first' if others else ''}: {_what(error)}{_place(error)}.",
-            rank=rank, error=error, traceback=str(error.get("traceback", "")), others=others,
-            code=str(error.get("code", "")), hint=str(error.get("hint", "")),
-        )  # fmt: skip
-
-
-def _what(error: dict[str, Any]) -> str:
-    line = (str(error.get("message", "")).strip().splitlines() or [""])[0]
-    return f"{error.get('type')}: {line}" if line else str(error.get("type"))
-
-
-def _place(error: dict[str, Any]) -> str:
-    frames, at = error.get("frames") or [], error.get("values_at")
-    if not isinstance(at, int) or not 0 <= at < len(frames):
-        return ""
-    return f", in {frames[at]['label']}, line {frames[at]['line']}"
+            failed.sentence(),
+            rank=failed.first,
+            error=dict(failed.error),
+            traceback=str(failed.error.get("traceback", "")),
+            others=tuple(failed.rest()),
+            code=str(failed.error.get("code", "")),
+            hint=str(failed.error.get("hint", "")),
+        )
 
 
 class Interrupted(KeyboardInterrupt):
@@ -168,3 +162,127 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, answer: Answer) -> None:
         super().__init__("The cell was interrupted. The ranks are idle again.")
         self.answer = answer
+
+
+# failures -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """``first`` failed first, with ``error``; ``alike`` failed with the same error, ``others`` with another one.
+
+    ``others`` are (ranks, their error, seconds behind the first failure). ``ranks`` are all ranks of the cell.
+    """
+
+    ranks: tuple[int, ...]
+    first: int
+    error: Error
+    alike: tuple[int, ...]
+    others: tuple[tuple[tuple[int, ...], str, float], ...]
+
+    @property
+    def who(self) -> str:
+        """Return who failed, as a sentence begins: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
+        if len(self.alike) + 1 == len(self.ranks) > 1:
+            return f"{('Both' if len(self.ranks) == 2 else f'All {len(self.ranks)}')} ranks failed with the same error"
+        alone = len(self.ranks) == 1
+        return f"Rank {self.first} failed" if alone else f"Rank {self.first} of {len(self.ranks)} failed first"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt is all that happened."""
+        return self.error.get("type") == "KeyboardInterrupt"
+
+    @property
+    def where(self) -> str:
+        """Return ``Cell [7] in quickstart.ipynb, line 11``, "" when no frame is the user's."""
+        frames, at = self.error.get("frames") or [], self.error.get("values_at")
+        return f"{frames[at]['label']}, line {frames[at]['line']}" if isinstance(at, int) and at < len(frames) else ""
+
+    def sentence(self) -> str:
+        """Return who failed with what and where, as one sentence."""
+        if self.interrupted:
+            return f"Interrupted on {named((self.first, *self.alike))}."
+        place = f", in {self.where}" if self.where else ""
+        return f"{self.who}: {what(self.error).rstrip('.')}{place}."
+
+    def rest(self) -> list[str]:
+        """Return one sentence for each group of the other failed ranks."""
+        partly = self.alike and len(self.alike) + 1 < len(self.ranks)
+        groups = [*([(self.alike, "the same error", 0.0)] if partly else []), *self.others]
+        sentences = []
+        for ranks, error, after in groups:
+            late = f" after {humanize.seconds_taken(after)}" if after >= 0.05 else ""
+            sentences.append(f"{named(ranks).capitalize()}: {error}{late}.")
+        return sentences
+
+
+class CellFailed(DistDLError):
+    """A cell raised on at least one rank; the ranks stay alive.
+
+    ``rank`` failed first, ``error`` is its exception as data, ``errors`` those of all ranks that failed.
+    """
+
+    code = "cell-failed"
+
+    def __init__(self, failures: Failures, errors: Mapping[int, Error], *, shown: bool = False) -> None:
+        super().__init__(
+            failures.sentence(), code=str(failures.error.get("code", "")), hint=str(failures.error.get("hint", ""))
+        )
+        self.rank = failures.first
+        self.error = failures.error
+        self.errors = dict(errors)
+        self._rest = failures.rest()
+        self._shown = shown
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), str(self.error.get("traceback", "")).rstrip(), *self._rest]).strip()
+
+    def _render_traceback_(self) -> list[str]:
+        """Show one line where the cell's output shows the rest, else all; frames of this process would not help."""
+        return [f"CellFailed: {self.message}"] if self._shown else f"CellFailed: {self}".splitlines()
+
+
+def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | None:
+    """Return what failed on the ranks of the cell; None when nothing did."""
+    if not errors:
+        return None
+
+    def order(rank: int) -> tuple[bool, float, int]:
+        error = errors[rank]
+        return is_echo(dict(error)) or error.get("type") == "KeyboardInterrupt", when(rank), rank
+
+    def when(rank: int) -> float:
+        return float(errors[rank].get("time") or 0.0)
+
+    first, *later = sorted(errors, key=order)
+    kind = (errors[first].get("type"), errors[first].get("message"))
+    alike = [rank for rank in later if (errors[rank].get("type"), errors[rank].get("message")) == kind]
+    groups: dict[str, list[int]] = {}
+    for rank in later:
+        if rank not in alike:
+            groups.setdefault(what(errors[rank]), []).append(rank)
+    others = tuple(
+        (tuple(sorted(group)), error, max(0.0, max(map(when, group)) - when(first))) for error, group in groups.items()
+    )
+    return Failures(tuple(ranks), first, errors[first], tuple(sorted(alike)), others)
+
+
+def what(error: Error) -> str:
+    """Return an error as a short phrase: ``KeyError: 'label'``."""
+    message = str(error.get("message", "")).strip()
+    kind = str(error.get("type", "Error"))
+    return f"{kind}: {message.splitlines()[0][:300]}" if message else kind
+
+
+def spans(ranks: Sequence[int]) -> str:
+    """Return ranks as they are written for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
+    ordered = sorted(set(ranks))
+    runs = (list(run) for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]))
+    ends = [(run[0][1], run[-1][1]) for run in runs]
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ends)
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return ranks as a sentence names them: ``rank 2``, ``ranks 0-3``."""
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {spans(ranks)}"

@@ -1,32 +1,71 @@
-"""From what a user wrote to what ranks are asked: a cell as plain Python with its place, names as pickles."""
+"""Requests to ranks: what is sent, the wait for all answers with the output of the ranks, and how a session ends.
+
+Events are reported in order of arrival: a rank's output before its end. The output is read from the job's own log, the
+only way of all output, so nothing is lost when a rank dies, and a reader that stops reading makes no rank wait. A rank
+that dies ends the session, and the reason is raised.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import selectors
+import signal
 import tarfile
 import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter import capture
 from distdl_jupyter.capture import listing
 from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, pickled
 from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.capture.modules import search_path
-from distdl_jupyter.capture.notebook import CodeLocation, cell_label
+from distdl_jupyter.capture.notebook import cell_label
 from distdl_jupyter.capture.unpicklable import refuse
+from distdl_jupyter.core import logfile, parts, registry
+from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
 from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.jobs import results
+from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output, named
+from distdl_jupyter.ranks.connection import busy, stamps
+from distdl_jupyter.worker.serving.connection import ConnectionLost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.ranks.connection import RankConnection
+    from distdl_jupyter.worker.serving.connection import Message
 
 _NUMBER = re.compile(r"In \[(\d+)\]")
+_STREAMS = ("out", "err")
+#: Seconds between two reads of the log: the first while a short cell runs, the last while a long one does.
+_SHORTEST, _LONGEST = 0.0005, 0.02
+#: Seconds after which ranks that continue without a failed one are named, and those that ignore an interrupt.
+_WAITS_FOR_FAILED = 2.0
+_DEAF = 5.0
+#: Seconds that the log may take to contain a rank's last lines.
+_LOG_TIMEOUT = 15.0
+#: Seconds until the reason why ranks are gone is known, and in which another supervisor replaces a killed one.
+_TIMEOUT, _ATTACH_TIMEOUT = 15.0, 60.0
+_POLL = 0.02
+_RESTART = "Start new ones with %dist_ranks start, or ranks.start()."
+#: Bytes at the end of the log in which the last cell is looked for.
+_END = 1_000_000
+
+OnEvent = Callable[[Event], object]
+
+
+# what is sent -------------------------------------------------------------------------------------
 
 
 def session() -> CapturedCode:
-    """Return the draft of a job whose ranks stay."""
+    """Return the draft of a job of persistent ranks."""
     place = capture.here()
     return CapturedCode(
         kind="ranks",
@@ -41,39 +80,34 @@ def session() -> CapturedCode:
 def cell(code: str, number: int, *, label: str, raw_cell: str) -> dict[str, Any]:
     """Return the request to run a cell. Raises InvalidSpec, SyntaxError (both name the line as the cell shows it)."""
     place = capture.here()
-    first_line = _first_line(raw_cell or place.raw, code)
-    matched = _NUMBER.fullmatch(label)
-    count = int(matched[1]) if matched else place.execution_count if first_line else None
+    raw = raw_cell or place.raw
+    position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
+    first_line = raw.count("\n", 0, position) + 1 if position >= 0 else None
+    match = _NUMBER.fullmatch(label)
+    count = int(match[1]) if match else place.execution_count if first_line else None
     title = cell_label(count, place.name) if count is not None or not label else label
     filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
-    first_line = first_line or 1
     return {
         "do": "run",
         "id": number,
-        "code": plain_python(code, first_line=first_line, filename=filename, awaits=True),
+        "code": plain_python(code, first_line=first_line or 1, filename=filename, awaits=True),
         "filename": filename,
         "label": label or (f"In [{count}]" if count is not None else title),
         "cell": count,
         "title": title,
-        "first_line": first_line,
+        "first_line": first_line or 1,
     }
 
 
-def _first_line(raw: str, code: str) -> int | None:
-    """Return the number of the code's first line within the whole cell, None when ``raw`` is another cell."""
-    position = raw.rstrip().rfind(code.rstrip())
-    return raw.count("\n", 0, position) + 1 if position >= 0 and code.strip() else None
-
-
 def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Return ``names`` and ``sources`` of a request, and the pickles. Raises InvalidSpec for what cannot travel."""
+    """Return ``names`` and ``sources`` of a request, and the pickles. Raises InvalidSpec for what cannot be sent."""
     if not values:
         return {}, b""
     notes, file = pickled(values.items())
     refuse(notes, values, unit="cell")
     with file:
         file.seek(0)
-        sources = {name: text.to_json() for name, text in listing.sources_of(notes, _here()).items()}
+        sources = {name: text.to_json() for name, text in listing.sources_of(notes, capture.here()).items()}
         return {"names": list(values), "sources": sources}, file.read()
 
 
@@ -89,5 +123,284 @@ def files(draft: CapturedCode) -> bytes:
         return packed.getvalue()
 
 
-def _here() -> CodeLocation:
-    return capture.here()
+# the wait for the answers -------------------------------------------------------------------------
+
+
+class PendingRequest:
+    """A request to ``ranks``, sent over the ``connections`` of all ranks, whose notes had these ``stamps``."""
+
+    def __init__(
+        self,
+        job: Job,
+        connections: Mapping[int, RankConnection],
+        stamps: Mapping[str, int],
+        ranks: list[int],
+        on_event: OnEvent | None,
+    ) -> None:
+        self._job = job
+        self._connections = connections
+        self._stamps = stamps
+        self._running = set(ranks)
+        self._on_event: OnEvent = (lambda _event: None) if on_event is None else on_event
+        self._answer = Answer()
+        self._done: dict[int, tuple[Done, float]] = {}
+        self._pause = _SHORTEST
+        self._interrupts_sent = 0
+        self._interrupted_at = self._failed_at = float("inf")
+        self._warned: set[str] = set()
+
+    def wait(self, header: dict[str, Any], body: bytes) -> Answer:
+        """Send the request and wait for all answers. Raises what ``Ranks.run`` raises."""
+        begin = time.perf_counter()
+        prints = self._running if header["do"] in ("run", "distributed") else ()
+        self._output = CellOutput(self._job.folder, prints, header["id"])
+        with _count_interrupts() as interrupts, selectors.DefaultSelector() as selector:
+            for connection in self._connections.values():
+                selector.register(connection, selectors.EVENT_READ, connection)
+            try:
+                for rank in sorted(self._running):
+                    self._connections[rank].send(header, body)
+                while self._running or self._done:
+                    self._poll(selector)
+                    self._pass_on(len(interrupts))
+                    self._warn()
+            except ConnectionLost:
+                # What all ranks have printed comes before the reason.
+                replaced = is_replaced(self._job, self._stamps, self._read_output)
+                self._read_output()
+                raise (_supervisor_replaced() if replaced else why_ended(self._job)) from None
+        self._answer.seconds = time.perf_counter() - begin
+        if self._interrupts_sent:
+            raise Interrupted(self._answer)
+        return self._answer
+
+    def _poll(self, selector: selectors.BaseSelector) -> None:
+        received = False
+        for key, _ in selector.select(self._pause):
+            for message in key.data.receive():
+                self._take(key.data.rank, message)
+                received = True
+        received = self._read_output() or received
+        self._pause = _SHORTEST if received or not self._running else min(_LONGEST, self._pause * 1.5)
+
+    def _take(self, rank: int, message: Message) -> None:
+        header = message.header
+        if header.get("say") == "busy":
+            raise busy(str(header.get("doing") or ""))
+        if header.get("say") != "done" or rank not in self._running:
+            return
+        done = Done(
+            rank=rank,
+            ok=bool(header.get("ok")),
+            repr=str(header.get("repr") or ""),
+            shown=header.get("shown") or {},
+            error=header.get("error"),
+            seconds=float(header.get("seconds") or 0.0),
+            unsent=str(header.get("unsent") or ""),
+        )
+        self._running.discard(rank)
+        if done.error is not None:
+            self._answer.errors[rank] = done.error
+            self._failed_at = min(self._failed_at, time.monotonic())
+        else:
+            self._answer.values.put(rank, message.body, done)
+        self._answer.dones[rank] = done
+        self._done[rank] = (done, time.monotonic())
+
+    def _read_output(self) -> bool:
+        """Report what was printed, then the ends of ranks whose output is complete."""
+        outputs = self._output.read()
+        for output in outputs:
+            self._on_event(output)
+        for rank, (done, since) in list(self._done.items()):
+            late = time.monotonic() - since > _LOG_TIMEOUT
+            if late:
+                text = f"The last lines of rank {rank} were not received. They will be in the job's log."
+                self._on_event(Notice(text))
+            if late or self._output.is_complete(rank):
+                del self._done[rank]
+                self._on_event(done)
+        return bool(outputs)
+
+    def _pass_on(self, interrupts: int) -> None:
+        while self._interrupts_sent < interrupts:
+            self._interrupts_sent += 1
+            if "deaf" in self._warned:
+                raise _killed(self._job, sorted(self._running))
+            self._interrupted_at = min(self._interrupted_at, time.monotonic())
+            for rank in self._running:
+                self._connections[rank].send({"do": "interrupt"})
+
+    def _warn(self) -> None:
+        """Tell the user which ranks are waited for, and what can be done."""
+        if not self._running:
+            return
+        now, left = time.monotonic(), named(sorted(self._running))
+        verb = "runs" if len(self._running) == 1 else "run"
+        if now - self._interrupted_at > _DEAF:
+            self._warn_once(
+                "deaf",
+                f"{left.capitalize()} still {verb} {_DEAF:g} s after the interrupt, perhaps in a collective "
+                "operation whose peers are gone. Interrupt again to stop the ranks.",
+            )
+        elif now - self._failed_at > _WAITS_FOR_FAILED and not self._interrupts_sent:
+            failed = sorted(self._answer.errors)
+            self._warn_once(
+                "failed",
+                f"{named(failed).capitalize()} failed; {left} still {verb}, perhaps waiting for "
+                f"{'it' if len(failed) == 1 else 'them'}. Interrupt to stop the wait.",
+            )
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self._on_event(Notice(text))
+
+
+@contextlib.contextmanager
+def _count_interrupts() -> Iterator[list[int]]:
+    """Collect SIGINT in a list instead of raising it: what a rank has sent must not be lost.
+
+    In a thread that gets no signals the list stays empty.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+
+
+class CellOutput:
+    """Follows the output of one cell on some ranks from now on: the lines between its marks in the job's log."""
+
+    def __init__(self, folder: JobFolder, ranks: Iterator[int] | set[int] | tuple[()], number: int) -> None:
+        self._path = folder.log
+        self._cursor = logfile.line_start(self._path, parts.size(self._path))
+        self._number = number
+        self._begun: set[tuple[Any, Any]] = set()
+        #: What was reported of each stream's line that has not ended.
+        self._unended: dict[tuple[Any, Any], str] = {}
+        #: Streams whose end mark has not come.
+        self._open = {(rank, stream) for rank in ranks for stream in _STREAMS}
+
+    def read(self) -> list[Output]:
+        """Return what came since the last call, in order; neighbouring pieces of one stream are joined."""
+        events, self._cursor = logfile.read(self._path, self._cursor)
+        outputs: list[Output] = []
+        for event in events:
+            if (output := self._take(event)) is not None:
+                last = outputs[-1] if outputs else None
+                if last is not None and (last.rank, last.stream) == (output.rank, output.stream):
+                    outputs[-1] = Output(output.rank, output.stream, last.text + output.text)
+                else:
+                    outputs.append(output)
+        return outputs
+
+    def is_complete(self, rank: int) -> bool:
+        """Return whether everything that a rank has printed was read."""
+        return not any((rank, stream) in self._open for stream in _STREAMS)
+
+    def _take(self, event: dict[str, Any]) -> Output | None:
+        key = (event.get("rank"), event.get("stream"))
+        if key not in self._open:
+            return None
+        if event["type"] == "mark" and event.get("cell") == self._number:
+            (self._open.discard if event.get("ended") else self._begun.add)(key)
+        elif event["type"] == "log" and key in self._begun:
+            return Output(event["rank"], event["stream"], self._text(key, event))
+        return None
+
+    def _text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
+        """Return what is new for a terminal: a line that only grew continues, one that is drawn over begins again."""
+        shown, text = self._unended.pop(key, ""), str(event["text"])
+        if not event.get("redraws"):
+            return f"{text}\n"
+        if not event.get("closed"):
+            self._unended[key] = text
+        new = text[len(shown) :] if text.startswith(shown) else f"\r{text}"
+        return f"{new}\n" if event.get("closed") else new
+
+
+class LastCell(NamedTuple):
+    """A cell's label, and when it began (epoch seconds)."""
+
+    label: str
+    begun: float
+
+
+def last_cell(log: Path) -> LastCell | None:
+    """Return the last cell that ran on ranks, from the end of their job's log; None when it holds none."""
+    end = parts.size(log)
+    lines, _ = logfile.between(log, logfile.line_start(log, max(0, end - _END)), end)
+    marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
+    return next((LastCell(str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
+
+
+# how a session ends -------------------------------------------------------------------------------
+
+
+def is_replaced(job: Job, before: Mapping[str, int], meanwhile: Callable[[], object] = bool) -> bool:
+    """Wait until it is known why ranks do not answer; return whether another supervisor has replaced theirs.
+
+    ``before`` are the ``stamps`` of their notes; ``meanwhile`` is called during the wait.
+    """
+    attaches = registry.get("clusters", job.spec.cluster).can_attach
+    until = time.monotonic() + (_ATTACH_TIMEOUT if attaches else _TIMEOUT)
+    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
+        now = stamps(job.folder)
+        if now.keys() == before.keys() and not now.items() & before.items():
+            return True
+        meanwhile()
+        time.sleep(_POLL)
+    return False
+
+
+def why_ended(job: Job) -> DistDLError:
+    """Return the exception for a session whose rank is gone, as soon as the reason is known."""
+    until = time.monotonic() + _TIMEOUT
+    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
+        time.sleep(_POLL)
+    if view.failure is not None:
+        error = results.job_failed(job.folder, view)
+        error.hint = f"{error.hint} {_RESTART}".strip()
+        return error
+    return JobNotRunning(reason(job), code="ranks-ended", hint=_RESTART)
+
+
+def reason(job: Job) -> str:
+    """Return one sentence why the ranks are gone."""
+    view = job.view()
+    if view.failure is not None:
+        return results.job_failed(job.folder, view).message
+    sentences = {
+        State.COMPLETED: "The ranks were stopped.",
+        State.CANCELED: view.reason or "The ranks were cancelled.",
+        State.LOST: f"The ranks are lost. {view.reason}",
+        State.FAILED: view.reason,
+    }
+    return sentences.get(view.state, "The ranks are not responding.")
+
+
+def _supervisor_replaced() -> JobNotRunning:
+    return JobNotRunning(
+        "The supervisor of the ranks was replaced, so the result of this cell is unknown.",
+        code="kept-ranks-supervisor-replaced",
+        hint="The ranks keep running with all their variables. Check with %dist_ranks when they are idle.",
+    )
+
+
+def _killed(job: Job, ranks: list[int]) -> JobFailed:
+    """Kill a session whose ranks do not respond to an interrupt, and return the exception for it."""
+    with contextlib.suppress(JobNotRunning):
+        job.cancel(now=True)
+    job.wait()
+    return JobFailed(
+        f"The ranks were stopped because {named(ranks)} did not respond to an interrupt.",
+        code="kept-ranks-not-interrupted",
+        job_id=job.id,
+        hint=_RESTART,
+    )

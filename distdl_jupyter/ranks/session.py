@@ -1,6 +1,6 @@
-"""A session of ranks: what a notebook, a program or a later kernel holds of it.
+"""A session of persistent ranks, as a notebook, a program or a later kernel uses it.
 
-It holds no state of its own but connections; what the session is stands in its job's folder.
+It has no state but its connections; what the session is, is in its job's folder.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotRunning
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.jobs import client
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
-from distdl_jupyter.ranks.ending import is_led_anew, reason, why_ended
-from distdl_jupyter.ranks.found import stamps
-from distdl_jupyter.ranks.link import Gone, Link, linked
-from distdl_jupyter.ranks.pending_request import OnEvent, PendingRequest, Request
-from distdl_jupyter.ranks.turn import busy, holder, turn
-from distdl_jupyter.worker.serving.listener import NOTES, note_of
+from distdl_jupyter.ranks.connection import busy, connect, lock_holder, locked, running, stamps
+from distdl_jupyter.ranks.request import OnEvent, PendingRequest
+from distdl_jupyter.worker.serving.connection import NOTES, ConnectionLost, note_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.ranks.connection import RankConnection
 
-#: Seconds between two looks whether the ranks listen.
+#: Seconds between two checks whether the ranks listen.
 _POLL = 0.01
-#: Seconds between two words on what ranks that are started wait for.
-_SILENCE = 2.0
+#: Seconds between two reports of what the start of ranks waits for.
+_REPORT = 2.0
 
 OnWait = Callable[[str], object]
 
@@ -43,9 +42,9 @@ class Ranks:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._links: dict[int, Link] = {}
-        #: The ``stamps`` of the notes that led to them.
-        self._notes: dict[str, int] = {}
+        self._connections: dict[int, RankConnection] = {}
+        #: The ``stamps`` of the notes that these were made from.
+        self._stamps: dict[str, int] = {}
         self._owner = secrets.token_hex(8)
 
     @property
@@ -60,10 +59,10 @@ class Ranks:
 
     @property
     def setup_call(self) -> str:
-        """The call with which a cell lets the ranks meet, once ("" where they need not)."""
+        """The call with which a cell connects the ranks, once ("" where they need none)."""
         return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
-    # asking -----------------------------------------------------------------------------------
+    # requests ---------------------------------------------------------------------------------
 
     def run(
         self,
@@ -77,106 +76,106 @@ class Ranks:
     ) -> Answer:
         """Run a cell on all ranks, or on those in ``on``, and wait for the results.
 
-        ``code`` is the cell without its magic line, ``raw_cell`` the whole of it and ``label`` what people call it
+        ``code`` is the cell without its magic line, ``raw_cell`` the whole of it and ``label`` its name for users
         ("In [7]"), for errors; ``values`` are put into the namespace first. ``on_event`` is called in this thread with
-        what comes (Output, Done, Notice), in order.
+        events as they come (Output, Done, Notice).
 
-        A rank's error is no exception here: it is in the answer. Raises InvalidSpec and SyntaxError for what cannot
+        An error of a rank is not raised here: it is in the answer. Raises InvalidSpec and SyntaxError for what cannot
         run, RanksBusy, Interrupted (a KeyboardInterrupt) when the wait was interrupted and the ranks have stopped, and
         JobFailed or JobNotRunning when the ranks are gone.
         """
-        asked = request.cell(code, _number(), label=label, raw_cell=raw_cell)
+        header = request.cell(code, _number(), label=label, raw_cell=raw_cell)
         more, body = request.names(values or {})
-        return self._ask(self._chosen(on), {**asked, **more}, body, on_event)
+        return self._request(self._selected(on), {**header, **more}, body, on_event)
 
     def push(self, on: Iterable[int] | None = None, /, **values: Any) -> None:
         """Set variables in the namespaces of the ranks. Raises InvalidSpec for values that cannot be sent."""
         more, body = request.names(values)
         if more:
-            asked = {"do": "push", "id": _number(), "label": f"push({', '.join(values)})", **more}
-            self._ask(self._chosen(on), asked, body).check()
+            header = {"do": "push", "id": _number(), "label": f"push({', '.join(values)})", **more}
+            self._request(self._selected(on), header, body).check()
 
     def pull(self, name: str, on: Iterable[int] | None = None) -> dict[int, Any]:
         """Return the value of a variable by rank. Raises JobFailed if it is not defined on a rank."""
-        asked = {"do": "pull", "id": _number(), "name": name, "label": f"pull({name})"}
-        return dict(self._ask(self._chosen(on), asked, b"").check().values)
+        header = {"do": "pull", "id": _number(), "name": name, "label": f"pull({name})"}
+        return dict(self._request(self._selected(on), header, b"").check().values)
 
     def run_distributed(self, draft: CapturedCode, *, on_event: OnEvent | None = None) -> Answer:
-        """Run a job's code on these ranks: what it captured travels with it, into a namespace of its own.
+        """Run a job's code on these ranks: what it captured is sent with it, into a namespace of its own.
 
-        Where the ranks have met before they stay together. Raises InvalidSpec when a check of the code fails, and what
-        ``run`` raises.
+        Ranks that are connected stay so. Raises InvalidSpec when a check of the code fails, and what ``run`` raises.
         """
         preflight.refuse(preflight.check(draft, self.job.spec))
-        asked = {"do": "distributed", "id": _number(), "label": draft.name}
-        return self._ask(self._chosen(None), asked, request.files(draft), on_event)
+        header = {"do": "distributed", "id": _number(), "label": draft.name}
+        return self._request(self._selected(None), header, request.files(draft), on_event)
 
-    def _ask(self, on: list[int], asked: dict[str, Any], body: bytes, on_event: OnEvent | None = None) -> Answer:
-        requests: dict[int, Request] = dict.fromkeys(on, (asked, body))
-        with turn(self.job.folder, str(asked.get("label") or ""), self._owner) as again:
+    def _request(
+        self, ranks: list[int], header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
+    ) -> Answer:
+        with locked(self.job.folder, str(header.get("label") or ""), self._owner) as had_lock:
             try:
-                if not (again and self._links and all(link.is_open for link in self._links.values())):
-                    self._refuse_busy(on)
-                return PendingRequest(self.job, self._links, self._notes, requests, on_event).wait()
+                if not (had_lock and self._connections and all(one.is_open for one in self._connections.values())):
+                    self._refuse_busy(ranks)
+                return PendingRequest(self.job, self._connections, self._stamps, ranks, on_event).wait(header, body)
             except BaseException:
-                # What still comes on these connections answers nobody's question.
-                self._hang_up()
+                # What still comes on these connections belongs to this request.
+                self._close()
                 raise
 
-    def _refuse_busy(self, on: list[int]) -> None:
-        """Make sure of a fresh connection or a known one to every rank. Raises RanksBusy, why the ranks are gone."""
-        if runs := self._answered(lambda: self._running(on)):
-            raise busy(runs)
+    def _refuse_busy(self, ranks: list[int]) -> None:
+        """Make sure that every rank is connected and idle. Raises RanksBusy, and why the ranks are gone."""
+        if doing := self._retried(lambda: self._running(ranks)):
+            raise busy(doing)
 
-    def _running(self, on: list[int]) -> str:
+    def _running(self, ranks: list[int]) -> str:
         try:
-            if set(self._links) != set(range(self.size)):
-                self._hang_up()
-                self._notes = stamps(self.job.folder)
+            if set(self._connections) != set(range(self.size)):
+                self._close()
+                self._stamps = stamps(self.job.folder)
                 for rank in range(self.size):
-                    self._links[rank] = linked(self.job.folder, rank)
-            return next(filter(None, [_doing(self._links[rank]) for rank in on]), "")
-        except Gone:
-            self._hang_up()
+                    self._connections[rank] = connect(self.job.folder, rank)
+            return next(filter(None, [self._connections[rank].query() for rank in ranks]), "")
+        except ConnectionLost:
+            self._close()
             raise
 
-    def _answered(self, ask: Callable[[], str]) -> str:
-        """Return what ``ask`` gives, asked once more where another supervisor has come. Raises why ranks are gone."""
+    def _retried(self, ask: Callable[[], str]) -> str:
+        """Return what ``ask`` returns, called again where another supervisor has come. Raises why ranks are gone."""
         for _ in range(2):
-            seen = self._notes or stamps(self.job.folder)
+            before = self._stamps or stamps(self.job.folder)
             try:
                 return ask()
-            except Gone:
-                if not is_led_anew(self.job, seen):
+            except ConnectionLost:
+                if not request.is_replaced(self.job, before):
                     break
-        raise why_ended(self.job)
+        raise request.why_ended(self.job)
 
-    def _hang_up(self) -> None:
-        for link in self._links.values():
-            link.close()
-        self._links, self._notes = {}, {}
+    def _close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections, self._stamps = {}, {}
 
-    def _chosen(self, on: Iterable[int] | None) -> list[int]:
-        chosen = list(range(self.size)) if on is None else sorted(set(on))
-        wrong = [rank for rank in chosen if not 0 <= rank < self.size]
-        if wrong or not chosen:
-            what = f"Unknown rank {wrong[0]}" if wrong else "No rank was given"
+    def _selected(self, on: Iterable[int] | None) -> list[int]:
+        ranks = list(range(self.size)) if on is None else sorted(set(on))
+        unknown = [rank for rank in ranks if not 0 <= rank < self.size]
+        if unknown or not ranks:
+            what = f"Unknown rank {unknown[0]}" if unknown else "No rank was given"
             raise InvalidSpec(
                 f"{what}: this session has ranks 0 to {self.size - 1}.", code="kept-rank-unknown", field="on"
             )
-        return chosen
+        return ranks
 
     # life -------------------------------------------------------------------------------------
 
     def state(self) -> RanksState:
         """Return "idle", "busy" or "ended"; ``reason`` is a sentence that says what runs or why the ranks ended."""
         if self.is_over:
-            return RanksState("ended", reason(self.job))
+            return RanksState("ended", request.reason(self.job))
         try:
-            runs = self._answered(lambda: next(filter(None, [self._query(rank) for rank in range(self.size)]), ""))
+            doing = self._retried(lambda: next(filter(None, map(self._doing, range(self.size))), ""))
         except DistDLError as error:
             return RanksState("ended", str(error.args[0]))
-        return RanksState("busy", busy(runs, holder(self.job.folder)).message) if runs else RanksState("idle")
+        return RanksState("busy", busy(doing, lock_holder(self.job.folder)).message) if doing else RanksState("idle")
 
     @property
     def is_over(self) -> bool:
@@ -187,30 +186,30 @@ class Ranks:
     def interrupt(self) -> None:
         """Interrupt the running cell, from any thread or process. Idle ranks are not affected."""
         for rank in range(self.size):
-            with contextlib.suppress(Gone):
-                self._query(rank, {"do": "interrupt"})
+            with contextlib.suppress(ConnectionLost), contextlib.closing(connect(self.job.folder, rank)) as connection:
+                connection.send({"do": "interrupt"})
 
     def stop(self) -> None:
         """Stop the ranks and wait for their end. The job ends as canceled if a cell is running, else as completed."""
-        self._hang_up()
+        self._close()
         if not self.job.view().state.ended:
-            if self._say_stop():
+            if self._send_stop():
                 self.job.wait()
             with contextlib.suppress(JobNotRunning):
                 self.job.cancel()
             self.job.wait()
 
-    def _say_stop(self) -> bool:
-        """Tell all ranks to end; False when one of them runs something, which then goes on everywhere."""
+    def _send_stop(self) -> bool:
+        """Tell all ranks to end; False when one of them runs something, which then continues everywhere."""
         try:
-            with turn(self.job.folder, "stop"):
+            with locked(self.job.folder, "stop"):
                 self._refuse_busy(list(range(self.size)))
-                for link in self._links.values():
-                    link.send({"do": "stop"})
-        except (DistDLError, Gone):
+                for connection in self._connections.values():
+                    connection.send({"do": "stop"})
+        except (DistDLError, ConnectionLost):
             return False
         finally:
-            self._hang_up()
+            self._close()
         return True
 
     def restart(self, on_wait: OnWait | None = None) -> Ranks:
@@ -225,39 +224,25 @@ class Ranks:
 
         ``on_wait`` is called with what is waited for when that has changed, every 2 s at most.
         """
-        said, silent_until = "", time.monotonic() + _SILENCE
+        reported, report_at = "", time.monotonic() + _REPORT
         waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
             if self.is_over:
                 raise _not_started(self.job)
-            if on_wait is not None and time.monotonic() > silent_until:
-                silent_until += _SILENCE
+            if on_wait is not None and time.monotonic() > report_at:
+                report_at += _REPORT
                 phases = self.job.view().phases
-                if phases and phases[-1].detail not in ("", said):
-                    on_wait(said := phases[-1].detail)
+                if phases and phases[-1].detail not in ("", reported):
+                    on_wait(reported := phases[-1].detail)
             time.sleep(_POLL)
 
-    def _query(self, rank: int, request: dict[str, Any] | None = None) -> str:
-        """Return what a rank runs, over a connection of its own; ``request`` needs no answer. Raises Gone."""
-        link = linked(self.job.folder, rank)
-        try:
-            if request is not None:
-                link.send(request)
-            return link.doing
-        finally:
-            link.close()
+    def _doing(self, rank: int) -> str:
+        """Return what a rank runs, over a connection of its own. Raises ConnectionLost."""
+        with contextlib.closing(connect(self.job.folder, rank)) as connection:
+            return connection.doing
 
     def __repr__(self) -> str:
         return f"<Ranks {short_id(self.id)}: {self.size} of {self.job.spec.distributed_backend}, {self.state()}>"
-
-
-def _doing(link: Link) -> str:
-    """Ask a rank what it runs now."""
-    link.send({"do": "state"})
-    while True:
-        for message in link.receive():
-            if message.header.get("say") == "state":
-                return str(message.header.get("doing") or "")
 
 
 def _number() -> int:
@@ -266,8 +251,65 @@ def _number() -> int:
 
 
 def _not_started(job: Job) -> DistDLError:
-    error = why_ended(job)
+    error = request.why_ended(job)
     if isinstance(error, JobNotRunning):
         error.message = f"The ranks could not be started: {job.view().reason or error.message}"
         error.hint = ""
     return error
+
+
+def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
+    """Start persistent ranks and return when every one answers. ``options`` are those of ``submit``.
+
+    ``on_wait`` is called now and then with what is waited for: "waiting for free nodes (Resources)".
+
+    On other machines (``compute_target``) they end after 2 h without a cell, unless ``idle_timeout_seconds`` says
+    otherwise.
+
+    As in a job, a cell calls ``hvd.init()`` or ``init_process_group()`` once before the ranks can work together. Raises
+    InvalidSpec, PluginUnavailable, and JobFailed when a rank ends before it answers.
+    """
+    session = Ranks(client.launch(request.session(), **options))
+    try:
+        session.await_ranks(on_wait)
+    except KeyboardInterrupt as interrupt:
+        with contextlib.suppress(JobNotRunning):
+            session.job.cancel(now=True)
+        explain(interrupt, "Interrupted before the ranks were ready; they were stopped.")
+        raise
+    return session
+
+
+def current(only: str = "") -> Ranks | None:
+    """Return the newest session of this user that was started on this machine, also one of another kernel.
+
+    ``only`` is the id of the one to return. Raises JobNotFound when that is not a session, JobNotRunning when it was
+    started on another host.
+    """
+    if not only:
+        sessions = (Ranks(client.Job(folder)) for folder in running())
+        return next(filter(_is_alive, sessions), None)
+    job = client.attach(only)
+    if job.spec.kind != "ranks":
+        raise JobNotFound(
+            f"Job {job.id} is not a session of ranks.",
+            code="job-has-no-kept-ranks",
+            hint="Start one with ranks.start().",
+        )
+    if (host := job.folder.supervisor().host) and not job.state.ended:
+        raise JobNotRunning(
+            f"The ranks of job {job.id} were started on {host}.",
+            code="kept-ranks-elsewhere",
+            hint=f"Log in to {host} to use them.",
+        )
+    session = Ranks(job)
+    return session if _is_alive(session) else None
+
+
+def _is_alive(session: Ranks) -> bool:
+    """Return whether the ranks have not ended, after the wait for those that are just starting."""
+    with contextlib.suppress(DistDLError):  # they ended meanwhile
+        if not session.is_over:
+            session.await_ranks()
+            return True
+    return False

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.printable import printable
+from distdl_jupyter.ranks.answer import Failures, spans
 
 #: Slots that are kept.
 MOST = 1000
@@ -267,14 +269,29 @@ def _newest(text: str) -> str:
     return text[-_LONGEST_OPEN:]
 
 
-def spans(ranks: Sequence[int]) -> str:
-    """Return ranks as they are written for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
-    ordered = sorted(set(ranks))
-    runs = (list(run) for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]))
-    ends = [(run[0][1], run[-1][1]) for run in runs]
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ends)
+# as plain text: for terminals and for readers without HTML --------------------------------------------
 
 
-def named(ranks: Sequence[int]) -> str:
-    """Return ranks as a sentence names them: ``rank 2``, ``ranks 0-3``."""
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {spans(ranks)}"
+def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
+    """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the ranks' short id."""
+    blocks = fold.blocks(newest)
+    heads = [f"[{spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
+    lines = [f"{head}{text}" for head, block in zip(heads, blocks, strict=True) for _, text in block.rows]
+    earlier = left_out(fold, job, newest)
+    return "\n".join([*([earlier] if earlier else []), *lines, *(_failure(failed) if failed else [])])
+
+
+def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
+    """Return the sentence about lines that are not shown, "" when all are."""
+    missing = fold.left_out(newest)
+    return (
+        f"{plural(missing, 'earlier line')} not shown; print the whole log with %dist_logs {job}" if missing > 0 else ""
+    )
+
+
+def _failure(failed: Failures) -> list[str]:
+    if failed.interrupted:
+        return [failed.sentence()]
+    hint = str(failed.error.get("hint", ""))
+    trace = str(failed.error.get("traceback", "")).rstrip().splitlines()
+    return [f"{failed.sentence()} {hint}".strip(), *trace, *failed.rest()]

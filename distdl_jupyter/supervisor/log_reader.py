@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distdl_jupyter.core.events import MAX_LOG_TEXT
-from distdl_jupyter.node import flow
+from distdl_jupyter.node import channels
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import protocol
 
@@ -100,15 +100,15 @@ class LogReader:
         #: The streams of this round that were not read yet.
         self._ready: deque[selectors.SelectorKey] = deque()
         self._looked = time.monotonic()
-        self._pace = flow.Pace()
+        self._pace = channels.Pace()
         streams = tuple(streams)
-        self._most = max(flow.LEAST, min(_READ, _ROUND // max(1, len(streams))))
+        self._most = max(channels.LEAST, min(_READ, _ROUND // max(1, len(streams))))
         for stream in streams:
             self._selector.register(stream.fd, selectors.EVENT_READ, stream)
             self._splitters[stream.fd] = LineSplitter(
                 nonce if stream.rank is not None else "", in_order=stream.start is not None, safe_end=safe_end
             )
-            self._half[stream.fd] = flow.widen(stream.fd, len(streams)) // 2
+            self._half[stream.fd] = channels.widen(stream.fd, len(streams)) // 2
 
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
@@ -153,7 +153,7 @@ class LogReader:
         with self._sink.together():
             for key in list(self._selector.get_map().values()):
                 if key.data is not None and (ranks is None or key.data.rank is None or key.data.rank in ranks):
-                    left = flow.waiting(key.fd)
+                    left = channels.waiting(key.fd)
                     while left > 0 and (count := self._read(key.data, min(left, self._most))):
                         left, came = left - count, came + count
         return came > 0

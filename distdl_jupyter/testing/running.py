@@ -12,7 +12,7 @@ from distdl_jupyter.core.plan import Service
 from distdl_jupyter.testing.listener import Listener
 from distdl_jupyter.testing.sample import SAVES
 from distdl_jupyter.testing.subject import Subject
-from distdl_jupyter.worker.serving.listener import NOTES, note_of
+from distdl_jupyter.worker.serving.connection import NOTES, note_of
 
 _ENDS = """
 import os, sys
@@ -46,15 +46,15 @@ kept.write_bytes(bytes(range(256)) * 1000)
 """
 _IS_MET = """
 import os, pathlib
-from distdl_jupyter.worker.serving.listener import Door
-door = Door(pathlib.Path(os.environ["DISTDL_PIPES"]), int(os.environ["DISTDL_RANK"]))
+from distdl_jupyter.worker.serving.connection import Listener
+listener = Listener(pathlib.Path(os.environ["DISTDL_PIPES"]), int(os.environ["DISTDL_RANK"]))
 print("here", flush=True)
-with door.accept() as connection:
+with listener.accept() as connection:
     said = b""
     while content := connection.recv(65536):
         said += content
     connection.sendall(os.environ["DISTDL_RANK"].encode() + said[::-1])
-door.close()
+listener.close()
 """
 _GATHERS = """
 import time

@@ -1,30 +1,100 @@
-"""Forking a supervisor into what it starts: a rank, or a service of the backend."""
+"""Forking: a template into the supervisor of a job, and that into its ranks and the services of its backend."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import io
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import IO
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
-from distdl_jupyter.node import processes, spawn
-from distdl_jupyter.node.spawn import Program
-from distdl_jupyter.warm import child, preconditions, process_end, threads
-from distdl_jupyter.warm.preload import Prepared
-from distdl_jupyter.worker.watch import shutdown
+from distdl_jupyter.core import signals
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.node import children, processes
+from distdl_jupyter.node.children import Program
+from distdl_jupyter.warm import preload, process_state, template_files
+from distdl_jupyter.worker.watch import after_fork, shutdown
 
-#: ``python -P -m MODULE ARGUMENTS``: the one form of a command line that is understood here.
+#: What a submitter sends with its request, in this order.
+DESCRIPTORS = ("lock", "supervisor.log")
+#: ``python -P -m MODULE ARGUMENTS``: the only form of a command line that can be forked.
 _BEFORE = ("-P", "-m")
 #: Seconds after which the system no longer counts a thread that was joined.
 _JOINED_SECONDS = 0.1
+#: Packages that have a library of their own for linear algebra.
+_WITH_BLAS = ("numpy", "scipy")
 
 
-class Forked:
-    """A forked child of this process, as ``subprocess.Popen`` shows one."""
+@dataclass(slots=True)
+class Preloaded:
+    """What a template passes on: the ``environment`` of its imports, what they ``read`` of it, and what they set."""
+
+    argv: process_state.ArgvBuffer
+    environment: Mapping[str, str]
+    read: set[str]
+    set_by_imports: Mapping[str, str]
+
+    def differing(self, environment: Mapping[str, str]) -> str:
+        """Return a variable that keeps a process of this environment from being forked, "" when there is none.
+
+        A submitter that has imported the same modules has what they set: torch sets KMP_DUPLICATE_LIB_OK.
+        """
+        set_alike = {name: value for name, value in self.set_by_imports.items() if environment.get(name) == value}
+        return preload.differing({**self.environment, **set_alike}, environment, self.read)
+
+
+# the supervisor of a job --------------------------------------------------------------------------
+
+
+def become_supervisor(
+    connection: socket.socket, message: dict[str, Any], descriptors: list[int], preloaded: Preloaded
+) -> NoReturn:
+    """Run the job of a request to its end, in a process that was just forked for it."""
+    try:
+        lock, log = descriptors
+        _settle((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
+        arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
+        preloaded.argv.show(arguments)
+        process_state.set_limits(message["limits"])
+        os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
+        _forget_parent([sys.executable, *arguments])
+        template_files.send(connection, {"taken": os.getpid()})
+        # The submitter may have given up waiting; the job is this process's only when it confirms.
+        if not template_files.receive(connection)[0].get("go"):
+            os._exit(0)
+        connection.close()
+    except (template_files.BrokenMessage, OSError):
+        os._exit(0)  # the submitter sees the end of the connection and starts the job cold
+    except BaseException:  # noqa: BLE001 - no error may reach the template's own frames
+        traceback.print_exc()
+        os._exit(1)
+    _run_to_end(lambda: _supervise(JobFolder(Path(message["folder"])), message, preloaded))
+
+
+def _supervise(folder: JobFolder, message: dict[str, Any], preloaded: Preloaded) -> None:
+    from distdl_jupyter.supervisor.__main__ import supervise
+
+    _replace_environment(message["inherited"])
+    os.chdir(folder.path)
+    children.fork = Forker(preloaded)
+    supervise(folder, message["secrets"])
+
+
+# its ranks ----------------------------------------------------------------------------------------
+
+
+class ForkedProcess:
+    """A forked child of this process, with the methods of ``subprocess.Popen``."""
 
     def __init__(self, pid: int, stdin: IO[bytes] | None) -> None:
         self.pid = pid
@@ -56,80 +126,200 @@ class Forked:
             try:
                 pid, status = os.waitpid(self.pid, flags)
             except ChildProcessError:
-                pid, status = self.pid, 0  # somebody else has waited for it, as for a Popen
+                pid, status = self.pid, 0  # it was waited for elsewhere, as a Popen treats it
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
 
 class Forker:
-    """What ``node.spawn.fork`` is in a supervisor that was forked from a template."""
+    """``node.children.fork`` in a supervisor that was forked from a template."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared = prepared
+    def __init__(self, preloaded: Preloaded) -> None:
+        self._preloaded = preloaded
 
-    def __call__(self, program: Program) -> Forked | None:
+    def __call__(self, program: Program) -> ForkedProcess | None:
         """Fork into a program; None when it has to be started as a new interpreter."""
         if reason := self._refusal(program):
-            spawn.reasons.append(reason)
+            children.reasons.append(reason)
             return None
-        given = os.pipe() if program.stdin == subprocess.PIPE else None
+        stdin = os.pipe() if program.stdin == subprocess.PIPE else None
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            process_end.run(lambda: self._become(program, given[0] if given else -1))
-        if given is None:
-            return Forked(pid, None)
-        os.close(given[0])
-        return Forked(pid, os.fdopen(given[1], "wb"))
+            _run_to_end(lambda: self._become(program, stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)))
+        if stdin is None:
+            return ForkedProcess(pid, None)
+        os.close(stdin[0])
+        return ForkedProcess(pid, os.fdopen(stdin[1], "wb"))
 
     def _refusal(self, program: Program) -> str:
-        """Return why this program cannot be forked, "" when it can; that it cannot be started at all is told later."""
+        """Return why this program cannot be forked, "" when it can; errors of its start are reported later."""
         arguments, environment = program.arguments, program.environment
         if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _BEFORE:  # noqa: PTH100 - links are kept
             return "it uses a different Python"
-        if not _can_enter(program.directory):
+        if program.directory and not os.access(program.directory, os.X_OK):
             return "its working directory is not accessible"
-        if "DISTDL_RANK" in environment and threads.wanted(environment) is None:
+        if "DISTDL_RANK" in environment and library_threads(environment) is None:
             return "its number of threads cannot be set after a fork"
-        if name := self._prepared.differing(environment):
+        if name := self._preloaded.differing(environment):
             return f"the value of its environment variable {name} differs from that of the template"
-        # What was injected into the template lives by its end, which a forked process does not have.
+        # An injected library works at the end of a process, which a forked one does not have.
         if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
         return "the supervisor has started threads" if _has_threads() else ""
 
     def _become(self, program: Program, stdin: int) -> None:
-        environment = program.environment
-        if stdin < 0:
-            stdin = os.open(os.devnull, os.O_RDONLY)
-        child.settle((stdin, program.stdout, program.stderr))
-        child.replace_environment(environment, set_by_imports=self._prepared.set_by_imports)
+        arguments, environment = program.arguments, program.environment
+        _settle((stdin, program.stdout, program.stderr))
+        _replace_environment({**environment, **self._preloaded.set_by_imports})
         if program.directory:
             os.chdir(program.directory)
-        self._show(program.arguments, environment)
-        spawn.fork = None
-        child.be_another(program.arguments)
-        threads.allow(environment)
-        sys.argv[:] = ["-m", *program.arguments[4:]]
-        runpy.run_module(program.arguments[3], run_name="__main__", alter_sys=True)
-
-    def _show(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        rank = environment.get("DISTDL_RANK")
-        who = f"rank {rank} of {environment[processes.MARK]}" if rank else f"service of {environment[processes.MARK]}"
-        self._prepared.room.say([*arguments[1:], f"({who})"], f"{processes.MARK}={environment[processes.MARK]}")
+        job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
+        role = f"rank {rank} of {job}" if rank else f"service of {job}"
+        self._preloaded.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
+        children.fork = None
+        _forget_parent(arguments)
+        _set_library_threads(environment)
+        sys.argv[:] = ["-m", *arguments[4:]]
+        runpy.run_module(arguments[3], run_name="__main__", alter_sys=True)
 
 
 def _has_threads() -> bool:
-    """Say whether there are threads; the system still counts one for a moment after it was joined."""
+    """Return whether there are threads; the system still counts one for a moment after it was joined."""
     until = time.monotonic() + _JOINED_SECONDS
-    while preconditions.threads() > 1:
+    while preload.thread_count() > 1:
         if time.monotonic() > until:
             return True
         time.sleep(0.001)
     return False
 
 
-def _can_enter(directory: str | None) -> bool:
-    return not directory or os.access(directory, os.X_OK)
+# every forked process -----------------------------------------------------------------------------
+
+
+def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
+    """Begin a session, with ``streams`` as descriptors 0, 1, 2 and of the others only ``keep``.
+
+    The others are pointed to /dev/null and not closed: when an object of the parent's is deleted later it would
+    otherwise close whatever has the same number by then.
+    """
+    os.setsid()
+    signals.reset()
+    copies = [os.dup(fd) if fd < len(streams) else fd for fd in streams]
+    for number, fd in enumerate(copies):
+        os.dup2(fd, number)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in set(open_descriptors()) - {0, 1, 2, nothing, *keep}:
+        os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)
+    # Python's own streams are opened again: the template's know whether its log is seekable.
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    for fd, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
+        raw = io.FileIO(fd, "w", closefd=False)
+        raw.name = f"<{name}>"
+        # Unbuffered, as with `python -u`.
+        stream = io.TextIOWrapper(raw, "utf-8", errors, "\n", line_buffering=True, write_through=True)
+        stream.mode = "w"  # type: ignore[misc]  # Python sets it too, where it opens them
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def open_descriptors() -> list[int]:
+    """Return this process's open descriptors."""
+    folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+    return [fd for fd in map(int, os.listdir(folder)) if _is_open(fd)]  # noqa: PTH208 - numbers are wanted
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _replace_environment(environment: Mapping[str, str]) -> None:
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def _forget_parent(arguments: Sequence[str]) -> None:
+    """Replace what a process must not share with its parent: command line, random numbers, caches, keys."""
+    sys.orig_argv[:] = list(arguments)
+    sys.argv[:] = [""]
+    importlib.invalidate_caches()
+    after_fork.reseed()
+    # Python's own ``random`` draws a new seed in every forked process.
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        current = process.current_process()
+        current.authkey = os.urandom(32)
+        current._parent_pid = os.getppid()  # noqa: SLF001 - read when it is imported, and set nowhere else
+
+
+def _run_to_end(program: Callable[[], Any]) -> NoReturn:
+    """Call ``program`` and end this process, with the exit code of its SystemExit or its error.
+
+    Nothing of it ever returns or raises into the frames of the parent.
+    """
+    code = 1
+    try:
+        code = _exit_code(program)
+        shutdown.end(code)
+    except BaseException:  # noqa: BLE001 - neither does an error at the end
+        os._exit(code)
+    finally:
+        os._exit(code)
+
+
+def _exit_code(program: Callable[[], Any]) -> int:
+    try:
+        program()
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    except BaseException:  # noqa: BLE001 - printed as Python prints an uncaught one
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+# threads of numerical libraries, of which the template allows one -----------------------------------
+
+
+def library_threads(environment: Mapping[str, str]) -> int | None:
+    """Return how many threads a process of this environment uses; None when that cannot be set after a fork.
+
+    0 where no numerical library is loaded: one that is loaded later reads the environment itself.
+    """
+    if not after_fork.has_threads() and not _has_blas():
+        return 0
+    count = environment.get("OMP_NUM_THREADS", "")
+    if not count.isdigit() or int(count) < 1 or "MKL_NUM_THREADS" in environment:
+        return None
+    if _blas_threads(environment) > 1 and importlib.util.find_spec("threadpoolctl") is None:
+        return None
+    return int(count)
+
+
+def _blas_threads(environment: Mapping[str, str]) -> int:
+    count = environment.get("OPENBLAS_NUM_THREADS", environment.get("OMP_NUM_THREADS", ""))
+    return int(count) if count.isdigit() and _has_blas() else 1
+
+
+def _has_blas() -> bool:
+    return any(name in sys.modules for name in _WITH_BLAS)
+
+
+def _set_library_threads(environment: Mapping[str, str]) -> None:
+    count = library_threads(environment) or 1
+    if count > 1:
+        after_fork.set_threads(count)
+    if (number := _blas_threads(environment)) > 1:
+        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+        ThreadpoolController().select(user_api="blas").limit(limits=number)

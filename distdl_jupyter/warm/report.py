@@ -1,4 +1,4 @@
-"""What a user may know of warm starts: in words, and as the doctor's row."""
+"""The state of warm starts for users: as lines, and as the doctor's row."""
 
 from __future__ import annotations
 
@@ -8,60 +8,59 @@ from pathlib import Path
 
 from distdl_jupyter.core.humanize import ago, listing, plural, short_id, size
 from distdl_jupyter.environment.doctor import Row
-from distdl_jupyter.warm import settings, start, template_client, template_files
+from distdl_jupyter.warm import preload, start, template_files
+from distdl_jupyter.warm.template_files import TemplateFiles
 
-_BY_VARIABLE = "To switch them on, unset DISTDL_WARM."
-_BY_SETTINGS = "To switch them on, run %dist_config warm on, or `distdl warm on`."
+#: What switched warm starts off -> how to switch them on.
+_REMEDIES = {
+    "DISTDL_WARM": "To switch them on, unset DISTDL_WARM.",
+    "the settings": "To switch them on, run %dist_config warm on, or `distdl warm on`.",
+}
 
 
 def lines() -> list[str]:
-    """Return how warm starts stand for this Python: one line a fact."""
-    where = template_files.of()
-    off = settings.switched_off()
-    if off:
-        said = [f"Warm starts are switched off by {off}. {_BY_VARIABLE if off == 'DISTDL_WARM' else _BY_SETTINGS}"]
+    """Return the state of warm starts for this Python: one line a fact."""
+    files = template_files.of()
+    if off := template_files.switched_off():
+        first = f"Warm starts are switched off by {off}. {_REMEDIES[off]}"
     else:
-        minutes = settings.read().idle_minutes
-        said = [f"Warm starts are on. An unused template ends after {minutes:g} minutes."]
-    return [*said, *_template(where), *_unlike(where), *_last_cold(where)]
+        minutes = template_files.read_settings().idle_minutes
+        first = f"Warm starts are on. An unused template ends after {minutes:g} minutes."
+    return [first, *_template(files), *_unforkable(files), *_last_cold(files)]
 
 
-def _template(where: template_files.TemplateFiles) -> list[str]:
-    own = template_client.status(where)
-    if own is None:
-        if template_client.is_being_made(where):
-            return [f"A template for {where.python} is being prepared."]
-        if settings.switched_off():
+def _template(files: TemplateFiles) -> list[str]:
+    status = start.status(files)
+    if status is None:
+        if start.is_being_made(files):
+            return [f"A template for {files.python} is being prepared."]
+        if template_files.switched_off():
             return []
         return [
-            f"No template is running for {where.python}. The next job starts one; to start one now, "
+            f"No template is running for {files.python}. The next job starts one; to start one now, "
             "run `distdl warm start`."
         ]
-    shared, alone = memory(own["pid"])
-    used = f"{size(alone)} of memory ({size(shared)} with shared pages)" if shared else "an unknown amount of memory"
-    loaded = f"{plural(own['modules'], 'module')} ({listing(own['loads']) or 'no framework'})"
+    mapped, share = memory(status["pid"])
+    used = f"{size(share)} of memory ({size(mapped)} with shared pages)" if mapped else "an unknown amount of memory"
+    loaded = f"{plural(status['modules'], 'module')} ({listing(status['loads']) or 'no framework'})"
+    since = ago(max(0.0, time.time() - status["since"]))
     return [
-        f"The template for {where.python} was started {ago(max(0.0, time.time() - own['since']))} (pid {own['pid']}).",
+        f"The template for {files.python} was started {since} (pid {status['pid']}).",
         f"It uses {used} and has loaded {loaded}.",
-        f"It has started {plural(own['jobs'], 'job')} ({own['running']} running).",
+        f"It has started {plural(status['jobs'], 'job')} ({status['running']} running).",
     ]
 
 
-def _unlike(where: template_files.TemplateFiles) -> list[str]:
-    from distdl_jupyter.warm.import_history import Learned
-
-    because: dict[str, list[str]] = {}
-    for name, why in Learned(where.learned).unfit.items():
-        because.setdefault(why, []).append(name)
-    return [f"{_first(names)} is not preloaded, because it {why}." for why, names in because.items()]
-
-
-def _first(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+def _unforkable(files: TemplateFiles) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for name, why in preload.ImportHistory(files.history).unforkable.items():
+        by_reason.setdefault(why, []).append(name)
+    first = {why: names[0] + (f" (and {len(names) - 1} more)" if names[1:] else "") for why, names in by_reason.items()}
+    return [f"{name} is not preloaded, because it {why}." for why, name in first.items()]
 
 
-def _last_cold(where: template_files.TemplateFiles) -> list[str]:
-    last = start.last_cold(where)
+def _last_cold(files: TemplateFiles) -> list[str]:
+    last = start.last_cold(files)
     if not last:
         return []
     when = ago(max(0.0, time.time() - float(last["time"])))
@@ -71,33 +70,26 @@ def _last_cold(where: template_files.TemplateFiles) -> list[str]:
 def memory(pid: int) -> tuple[int, int]:
     """Return the memory of a process in bytes: all that it maps, and its share when shared pages are split (PSS).
 
-    (0, 0) where the operating system does not say.
+    (0, 0) where the operating system does not report it.
     """
     with contextlib.suppress(OSError, ValueError, KeyError):
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-        found = dict(line.split(":", 1) for line in text.splitlines()[1:])
-        return tuple(int(found[name].split()[0]) * 1024 for name in ("Rss", "Pss"))  # type: ignore[return-value]
+        fields = dict(line.split(":", 1) for line in text.splitlines()[1:])
+        mapped, share = (int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss"))
+        return mapped, share
     return 0, 0
 
 
 def rows() -> list[Row]:
     """Return the doctor's row."""
-    off = settings.switched_off()
-    if off:
-        return [
-            Row(
-                "Warm starts",
-                "absent",
-                f"off ({off})",
-                _BY_VARIABLE if off == "DISTDL_WARM" else _BY_SETTINGS,
-            )
-        ]
-    where = template_files.of()
-    own = template_client.status(where)
-    if own is None:
-        ready = "a template is being prepared" if template_client.is_being_made(where) else "no template is running"
-        return [Row("Warm starts", "ok", f"on; {ready}")]
-    resident, share = memory(own["pid"])
-    held = f", {size(resident)} of memory ({size(share)} without shared pages)" if resident else ""
-    loads = listing(own["loads"]) or "no framework"
-    return [Row("Warm starts", "ok", f"on; a template with {loads}{held}, {plural(own['jobs'], 'job')} started")]
+    if off := template_files.switched_off():
+        return [Row("Warm starts", "absent", f"off ({off})", _REMEDIES[off])]
+    files = template_files.of()
+    status = start.status(files)
+    if status is None:
+        state = "a template is being prepared" if start.is_being_made(files) else "no template is running"
+        return [Row("Warm starts", "ok", f"on; {state}")]
+    mapped, share = memory(status["pid"])
+    used = f", {size(mapped)} of memory ({size(share)} without shared pages)" if mapped else ""
+    loads = listing(status["loads"]) or "no framework"
+    return [Row("Warm starts", "ok", f"on; a template with {loads}{used}, {plural(status['jobs'], 'job')} started")]

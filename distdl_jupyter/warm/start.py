@@ -1,79 +1,220 @@
-"""The submitter's side: hand a job to the template, or start it cold, say why, and see to a template for the next."""
+"""The submitter's side: give a job to the template or start it cold, and make a template for the next job."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import signal
+import socket
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.clusters.environment import for_ranks_here
+from distdl_jupyter.core import atomic_write, locks, sockets
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.warm import settings, template_client, template_files
-from distdl_jupyter.worker import import_recorder
+from distdl_jupyter.warm import process_state, template_files
+from distdl_jupyter.worker import import_recorder, owned
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import JobLock
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.warm.template_files import TemplateFiles
 
 #: The code of the note that says why a job was started cold.
 COLD = "cold-start"
+#: Seconds for the template's reply (it may be importing a module): a cold start takes longer than that.
+_TIMEOUT = 1.0
 
 
 def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> str:
-    """Start the supervisor of a published job and give it the lock; warm where that is possible.
+    """Start the supervisor of a published job, warm where that is possible, and pass the lock to it.
 
-    Returns why it was started cold, one sentence that stands in the job's log as a note too; "" for a warm start and
-    where warm starts do not apply: on other machines, inside of a rank, switched off. Raises OSError when no
-    supervisor can be started.
+    Return why it was started cold: one sentence, which the job's log has as a note too. "" for a warm start and where
+    warm starts do not apply: on other machines, inside a rank, switched off. Raises OSError when no supervisor can be
+    started.
     """
     spec = folder.spec()
     if not _applies(spec):
         control.start_supervisor(folder, lock, secret_variables, python=python)
         return ""
-    where = template_files.of(python)
+    files = template_files.of(python)
     import_recorder.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
-    reason = template_client.start(where, folder, lock, secret_variables, spec)
+    reason = start_warm(files, folder, lock, secret_variables, spec)
     if not reason:
         lock.release()
         return ""
-    _note(folder, where, reason)
+    _note(folder, files, reason)
     control.start_supervisor(folder, lock, secret_variables, python=python)
     with contextlib.suppress(OSError):
-        template_client.make(where, folder)
+        make(files, folder)
     return reason
 
 
 def _applies(spec: JobSpec) -> bool:
-    # Elsewhere a forked rank could not be found by its job's mark (see ``process_marker``). A job inside of a rank is
-    # one of that rank's processes and must not live on elsewhere.
+    # Elsewhere the mark of a forked rank cannot be written (see ``process_state``). A job inside a rank is one of that
+    # rank's processes and must end with it.
     return (
         sys.platform == "linux"
         and spec.cluster == "local"
         and "DISTDL_JOB_ID" not in os.environ
-        and not settings.switched_off()
+        and not template_files.switched_off()
     )
 
 
-def _note(folder: JobFolder, where: template_files.TemplateFiles, reason: str) -> None:
+def _note(folder: JobFolder, files: TemplateFiles, reason: str) -> None:
     writer = EventWriter(folder.events)
     try:
         writer.write("note", level="info", text=reason, code=COLD)
     finally:
         writer.close()
     with contextlib.suppress(OSError):
-        atomic_write.write(where.last_cold, {"job": folder.id, "time": time.time(), "reason": reason})
+        atomic_write.write(files.last_cold, {"job": folder.id, "time": time.time(), "reason": reason})
 
 
-def last_cold(where: template_files.TemplateFiles) -> dict[str, Any]:
+def last_cold(files: TemplateFiles) -> dict[str, Any]:
     """Return ``{"job", "time", "reason"}`` of the last job that was started cold, {} when there was none."""
     try:
-        data = json.loads(where.last_cold.read_text(encoding="utf-8"))
+        data = json.loads(files.last_cold.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+# the template -------------------------------------------------------------------------------------
+
+
+def start_warm(
+    files: TemplateFiles, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec
+) -> str:
+    """Let the template start the job. Return "" when it has, else why not: one sentence."""
+    inherited = _inherited()
+    request = {
+        "type": "start",
+        "folder": str(folder.path.absolute()),
+        "inherited": inherited,
+        "environment": {**for_ranks_here(inherited), **spec.environment_variables, **secret_variables},
+        "secrets": dict(secret_variables),
+        "state": process_state.current(),
+        "limits": process_state.limits(),
+        "niceness": process_state.niceness(),
+    }
+    try:
+        connection = _connect(files)
+    except (OSError, DistDLError):
+        if is_being_made(files):
+            return "This job starts cold because the warm template for this Python is still being prepared."
+        return "This job starts cold because no warm template was running for this Python; the next job will have one."
+    try:
+        with connection, folder.supervisor_log.open("ab") as log:
+            template_files.send(connection, request, (lock.fd, log.fileno()))
+            reply = template_files.receive(connection)[0]
+            if "taken" in reply:
+                template_files.send(connection, {"go": True})
+                return ""
+    except (OSError, template_files.BrokenMessage):
+        return "This job starts cold because the warm template did not respond."
+    return f"This job starts cold because {reply.get('cold', 'the warm template could not start it')}."
+
+
+def _inherited() -> dict[str, str]:
+    """Return this process's environment without the mark of a job that it may belong to."""
+    return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", process_state.FILLER)}
+
+
+def _connect(files: TemplateFiles) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_TIMEOUT)
+        connection.connect(str(files.socket))
+        is_own = sockets.peer_uid(connection) == os.getuid()
+    except BaseException:
+        connection.close()
+        raise
+    if not is_own:
+        connection.close()
+        raise PermissionError("the socket belongs to another user's process")
+    return connection
+
+
+def is_being_made(files: TemplateFiles) -> bool:
+    """Return whether a template lives, ready or not."""
+    return locks.is_held(files.lock)
+
+
+def status(files: TemplateFiles) -> dict[str, Any] | None:
+    """Return a template's status: ``pid python modules since jobs running learning unfit loads``; None without one."""
+    return _ask(files, "status")
+
+
+def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
+    """Stop the template and wait for its end; the jobs that it has started continue.
+
+    False without a template, or with one that is not proven to run on this host: such a process gets no signal.
+    """
+    # For a template that has no lock yet: it starts just now, or waits for the end of another one.
+    with contextlib.suppress(FileNotFoundError):
+        files.stopped.write_text(repr(time.time()), encoding="ascii")
+    if not is_being_made(files):
+        return False
+    received = _ask(files, "stop") is not None
+    until = time.monotonic() + timeout
+    while is_being_made(files) and time.monotonic() < until:
+        # It is still importing. The lock's file names its owner, perhaps on another host that shares this folder.
+        with contextlib.suppress(OSError):
+            received = received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
+        time.sleep(0.02)
+    return not is_being_made(files)
+
+
+def _ask(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
+    try:
+        with _connect(files) as connection:
+            template_files.send(connection, {"type": type_})
+            return template_files.receive(connection)[0]
+    except (OSError, template_files.BrokenMessage, DistDLError):
+        return None
+
+
+def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
+    """Start a template, unless one lives; with ``folder`` it imports when that job runs. Raises OSError."""
+    environment = for_ranks_here(_inherited())
+    files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    order = {"environment": environment, "job": str(folder.path.absolute()) if folder else "", "made": time.time()}
+    # In memory and complete before the start: the process that submits may end at once.
+    with open(files.log, "ab", opener=owned.private) as log, open(os.memfd_create("order"), "w+b") as stdin:  # noqa: PTH123
+        stdin.write(json.dumps(order).encode())
+        stdin.seek(0)
+        process = subprocess.Popen(
+            [files.python, "-u", "-P", "-m", "distdl_jupyter.warm.template", process_state.argument()],
+            stdin=stdin,
+            stdout=log,
+            stderr=log,
+            # All processes of this user can read the environment that a program was started with.
+            env={
+                **{name: value for name, value in environment.items() if not is_secret(name, value)},
+                **process_state.variables(),
+            },
+            cwd=files.folder,
+            start_new_session=True,
+        )
+    # A child that ended stays a zombie until it is waited for; where no thread can be started, until this process ends.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=process.wait, name="reap-template", daemon=True).start()
+
+
+def wait_until_ready(files: TemplateFiles, timeout: float = 120.0) -> dict[str, Any] | None:
+    """Return the status of a template as soon as it serves, None when it does not within ``timeout`` seconds."""
+    until = time.monotonic() + timeout
+    while (reply := status(files)) is None and time.monotonic() < until:
+        time.sleep(0.05)
+    return reply

@@ -1,7 +1,9 @@
-"""The template process: it imports ahead, then answers at its socket and forks one supervisor for each job.
+"""``python -u -P -m distdl_jupyter.warm.template FILLER``: the template process (FILLER: see ``process_state``).
 
-It has one thread, opens no GPU and holds no job's lock. It ends when nobody has needed it for a while, when anything
-that it has imported has changed, when its socket or its data directory is gone, and when it is asked to.
+It imports ahead, then answers at its socket and forks one supervisor for each job.
+
+It has one thread, opens no GPU and holds no job's lock. It exits when it was not used for a while, when anything that
+it has imported has changed, when its socket or its data directory is gone, and when it is asked to.
 """
 
 from __future__ import annotations
@@ -9,245 +11,245 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import json
 import os
 import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import sockets
+from distdl_jupyter.core import locks, registry, sockets
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import (
-    import_history,
-    modules,
-    pages,
-    preconditions,
-    process_context,
-    settings,
-    supervisor,
-    wire,
-)
-from distdl_jupyter.warm.preload import Prepared
-from distdl_jupyter.warm.process_marker import Room
+from distdl_jupyter.warm import fork, preload, process_state, template_files
+from distdl_jupyter.warm.preload import Unforkable
 from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import import_recorder, installed
 from distdl_jupyter.worker.watch import frameworks, rendezvous
 
-#: Seconds between two looks at what makes a template end.
+#: Seconds between two checks of what ends a template.
 _TICK = 2.0
-#: Seconds that one conversation may take.
+#: Seconds for one connection.
 _TIMEOUT = 5.0
+#: Seconds after which the imports begin even if the job that started the template does not run yet.
+_LATEST = 20.0
+#: States of a job before its ranks train: the imports would take the cores from their start.
+_STARTING = ("queued", "preparing", "starting")
+#: Seconds to wait for the end of another template.
+_LOCK_SECONDS = 5.0
 
 
 class Ended(Exception):
-    """The template is to end; the message says why."""
+    """The template exits; the message says why."""
 
 
 class Template:
     """One template. ``environment`` is the submitter's, in which everything is imported."""
 
-    def __init__(self, place: TemplateFiles, room: Room, environment: Mapping[str, str]) -> None:
-        self._place = place
-        self._room = room
+    def __init__(
+        self,
+        files: TemplateFiles,
+        argv: process_state.ArgvBuffer,
+        environment: Mapping[str, str],
+        job: JobFolder | None,
+    ) -> None:
+        self._files = files
+        self._argv = argv
         self._environment = dict(environment)
-        self._process_context = process_context.now()
-        self._modules = modules.Modules()
-        self._learned = import_history.Learned(place.learned)
+        self._state = process_state.current()
+        self._preloader = preload.Preloader()
+        self._history = preload.ImportHistory(files.history)
         self._since = time.time()
         self._last = time.monotonic()
         self._jobs: dict[int, JobFolder] = {}
         self._started = 0
-        self._watched: list[JobFolder] = []
-        self._wanted: list[str] = []
-        #: Jobs that tell only what they have imported beyond this template's modules.
+        #: Jobs whose imports are added to the history when they have ended.
+        self._watched = [job] if job is not None else []
+        self._to_load: list[str] = []
+        #: Jobs that report only what they have imported beyond this template's modules.
         self._warm: set[str] = set()
         self._socket: socket.socket | None = None
-
-    def watch(self, folder: JobFolder) -> None:
-        """Learn from this job when it has ended."""
-        self._watched.append(folder)
 
     # imports ----------------------------------------------------------------------------------
 
     def prepare(self, more: tuple[str, ...] = ()) -> None:
-        """Import what jobs need. Raises Unfit, Ended."""
+        """Import what jobs need. Raises Unforkable, Ended."""
         try:
-            for name in modules.own():
-                self._modules.load(name)
-        except modules.Unfit as unfit:
-            raise Ended(f"a module that it needs cannot be preloaded: {unfit}") from unfit
-        for name in (*more, *self._learned.names()):
-            if not self._learned.is_unfit(name):
-                self._modules.load(name)
-        if entry := preconditions.relative_path():
+            for name in preload.required():
+                self._preloader.load(name)
+        except Unforkable as unforkable:
+            raise Ended(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
+        for name in (*more, *self._history.names()):
+            if not self._history.is_unforkable(name):
+                self._preloader.load(name)
+        if entry := preload.relative_path():
             raise Ended(f"sys.path contains {entry!r}, which is a different folder for every job")
         _settle()
 
     def _learn(self) -> None:
-        """Begin to import what ended jobs have imported beyond that, or go on with it. Raises Unfit."""
+        """Import what ended jobs have imported beyond that, one module a call. Raises Unforkable."""
         for folder in list(self._watched):
             if not _has_ended(folder):
                 continue
             self._watched.remove(folder)
-            if names := import_history.take_from(folder.path):
-                self._learned.add([*self._learned.names(), *names] if folder.id in self._warm else names)
-                self._wanted += [name for name in self._learned.names() if self._modules.would_load(name)]
-        if self._wanted:
-            # One at a time: between two of them a job may come.
-            self._modules.load(self._wanted.pop(0))
-            if not self._wanted:
+            if names := preload.take_imports(folder.path):
+                self._history.add([*self._history.names(), *names] if folder.id in self._warm else names)
+                self._to_load += [name for name in self._history.names() if self._preloader.would_load(name)]
+        if self._to_load:
+            # One at a time: a job may come between two of them.
+            self._preloader.load(self._to_load.pop(0))
+            if not self._to_load:
                 _settle()
 
-    def leave_out(self, unfit: modules.Unfit) -> None:
-        """Never import those modules ahead again."""
-        self._learned.leave_out(unfit.names, unfit.why)
+    def leave_out(self, unforkable: Unforkable) -> None:
+        """Never preload those modules again."""
+        self._history.leave_out(unforkable)
 
     # serving ----------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Answer until something ends it. Raises Ended, Unfit, OSError."""
+        """Answer until something ends it. Raises Ended, Unforkable, OSError."""
         wake = _wake_on_child()
-        installed.packages()  # each rank 0 tells them
-        self._listen()
+        installed.packages()  # each rank 0 reports them
+        listener = self._listen()
+        readers = [listener.fileno(), wake]
         while True:
-            assert self._socket is not None, "it listens until it ends"
-            for ready in select.select([self._socket.fileno(), wake], [], [], 0 if self._wanted else _TICK)[0]:
+            for ready in select.select(readers, [], [], 0 if self._to_load else _TICK)[0]:
                 if ready == wake:
-                    _empty(wake)
+                    with contextlib.suppress(BlockingIOError):
+                        while os.read(wake, 4096):
+                            pass
                 else:
-                    self._answer_next()
+                    self._accept(listener)
             self._reap()
-            self._look_around()
+            self._check()
             self._learn()
 
-    def _listen(self) -> None:
-        path = self._place.socket
+    def _listen(self) -> socket.socket:
+        path = self._files.socket
         sockets.secured(path.parent)
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket.bind(str(path))
+            listener = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(str(path))
         finally:
             os.umask(before)
-        self._socket.listen(16)
-        self._socket.setblocking(False)  # noqa: FBT003 - its only argument
+        listener.listen(16)
+        listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
+        return listener
+
+    def _has_socket(self) -> bool:
+        try:
+            return self._files.socket.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     def close(self) -> None:
-        """Take no more jobs, and the socket away, unless another template has put its own there."""
+        """Accept no more jobs, and remove the socket, unless another template has its own there."""
         if self._socket is not None:
-            with contextlib.suppress(OSError):
-                if self._place.socket.stat().st_ino == self._inode:
-                    self._place.socket.unlink()
+            if self._has_socket():
+                self._files.socket.unlink(missing_ok=True)
             self._socket.close()
 
-    def _look_around(self) -> None:
-        try:
-            same = self._place.socket.stat().st_ino == self._inode
-        except OSError:
-            same = False
-        if not same:
+    def _check(self) -> None:
+        if not self._has_socket():
             raise Ended("its socket is gone")
-        if not self._place.folder.is_dir():
+        if not self._files.folder.is_dir():
             raise Ended("its data directory is gone")
         if self._jobs:
             self._last = time.monotonic()
-        if time.monotonic() - self._last > settings.read().idle_minutes * 60:
+        if time.monotonic() - self._last > template_files.read_settings().idle_minutes * 60:
             raise Ended("it was not used for a while")
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                folder = self._jobs.pop(found[0], None)
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                folder = self._jobs.pop(ended[0], None)
                 if folder is not None:
                     self._warm.add(folder.id)
-                    self.watch(folder)
+                    self._watched.append(folder)
 
-    # conversations ----------------------------------------------------------------------------
+    # requests ---------------------------------------------------------------------------------
 
-    def _answer_next(self) -> None:
-        assert self._socket is not None
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = self._socket.accept()
+            connection, _ = listener.accept()
         except OSError:
             return
+        descriptors: list[int] = []
         with connection:
             connection.settimeout(_TIMEOUT)
-            if sockets.peer_uid(connection) == os.getuid():
-                self._converse(connection)
-
-    def _converse(self, connection: socket.socket) -> None:
-        descriptors: list[int] = []
-        try:
-            message, descriptors = wire.receive(connection)
-            self._answer(connection, message, descriptors)
-        except (wire.Broken, OSError, KeyError, TypeError) as error:
-            sys.stderr.write(f"A connection ended early: {error!r}.\n")
-        finally:
-            for fd in descriptors:
-                os.close(fd)
+            if sockets.peer_uid(connection) != os.getuid():
+                return
+            try:
+                message, descriptors = template_files.receive(connection)
+                self._answer(connection, message, descriptors)
+            except (template_files.BrokenMessage, OSError, KeyError, TypeError) as error:
+                sys.stderr.write(f"A connection ended early: {error!r}.\n")
+            finally:
+                for fd in descriptors:
+                    os.close(fd)
 
     def _answer(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
         kind = message.get("type")
         if kind == "status":
-            wire.send(connection, self._status())
+            template_files.send(connection, self._status())
         elif kind == "stop":
-            wire.send(connection, {"pid": os.getpid()})
+            template_files.send(connection, {"pid": os.getpid()})
             raise Ended("it received a request to stop")
-        elif kind == "start" and len(descriptors) == len(supervisor.DESCRIPTORS):
+        elif kind == "start" and len(descriptors) == len(fork.DESCRIPTORS):
             self._start(connection, message, descriptors)
 
     def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
-        reason = self._refusal(message)
-        if reason:
-            wire.send(connection, {"cold": reason})
+        preloaded = fork.Preloaded(
+            self._argv, self._environment, self._preloader.recorder.read, self._preloader.recorder.set
+        )
+        if reason := self._refusal(message, preloaded):
+            template_files.send(connection, {"cold": reason})
             raise Ended(reason)
-        if name := self._prepared().differing(message["environment"]):
-            # The job's own variables: another template would not have them either.
-            wire.send(connection, {"cold": _differs(name)})
+        if name := preloaded.differing(message["environment"]):
+            # One of the job's own variables: another template would not have it either.
+            template_files.send(connection, {"cold": _differs(name)})
             return
         pid = os.fork()
         if pid == 0:
-            supervisor.become(connection, message, descriptors, self._prepared())
+            fork.become_supervisor(connection, message, descriptors, preloaded)
         self._jobs[pid] = JobFolder(Path(message["folder"]))
         self._started += 1
         self._last = time.monotonic()
 
-    def _refusal(self, message: dict[str, Any]) -> str:
-        """Return why this job cannot start warm, "" when it can; a template that says so has had its day."""
-        if path := self._modules.stamps.changed():
+    def _refusal(self, message: dict[str, Any], preloaded: fork.Preloaded) -> str:
+        """Return why this template can start no such job, "" when it can; it exits then, and the next one can."""
+        if path := self._preloader.stamps.changed():
             return f"{path} has changed since the template was started"
-        if name := self._prepared().differing(for_ranks_here(message["inherited"])):
+        if name := preloaded.differing(for_ranks_here(message["inherited"])):
             return _differs(name)
-        if name := process_context.difference(self._process_context, message["circumstances"]):
+        if name := process_state.difference(self._state, message["state"]):
             return f"the job and the template differ in {name}"
-        if message["niceness"] < process_context.niceness():
+        if message["niceness"] < process_state.niceness():
             return "the template has a lower priority (nice)"
-        if preconditions.threads() > 1:
-            return "the template has started threads"
-        return ""
-
-    def _prepared(self) -> Prepared:
-        recorder = self._modules.recorder
-        return Prepared(self._room, self._environment, recorder.read, recorder.set)
+        return "the template has started threads" if preload.thread_count() > 1 else ""
 
     def _status(self) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
-            "python": self._place.python,
+            "python": self._files.python,
             "modules": len(sys.modules),
             "since": self._since,
             "jobs": self._started,
             "running": len(self._jobs),
-            "learning": bool(self._wanted) or any(map(_has_ended, self._watched)),
-            "unfit": self._learned.unfit,
+            "learning": bool(self._to_load) or any(map(_has_ended, self._watched)),
+            "unfit": self._history.unforkable,
             "loads": [name for name in frameworks.SLOW if name in sys.modules],
         }
 
@@ -257,20 +259,21 @@ def _differs(name: str) -> str:
 
 
 def _has_ended(folder: JobFolder) -> bool:
-    return not folder.path.exists() or supervisor.is_over(folder)
+    """Return whether no process runs the job any more; its supervisor was on this host."""
+    return not folder.path.exists() or not locks.is_held(folder.lock)
 
 
 def _settle() -> None:
-    """Let the garbage collector leave alone what was loaded: what it touches would be copied."""
+    """Exempt what was loaded from garbage collection: pages that it touches would be copied."""
     rendezvous.look_ahead()
     gc.collect()
     gc.freeze()
-    pages.collapse()
+    preload.collapse_pages()
     import_recorder.known = len(sys.modules)
 
 
 def _wake_on_child() -> int:
-    """Return a descriptor that becomes readable when a child ends."""
+    """Return a descriptor that can be read when a child has ended."""
     read, write = os.pipe()
     for fd in (read, write):
         os.set_blocking(fd, False)
@@ -279,17 +282,51 @@ def _wake_on_child() -> int:
     return read
 
 
-def _empty(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        while os.read(fd, 4096):
-            pass
+# the program --------------------------------------------------------------------------------------
 
 
-def only_one(place: TemplateFiles, timeout: float = 5.0) -> int | None:
-    """Take the lock of the place and return its descriptor; None when another template keeps it."""
-    place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fd = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + timeout
+def main() -> None:
+    """Import, then serve until something ends the template.
+
+    Standard input holds one JSON object: the ``environment`` of the submitter in which modules are imported (here and
+    not in the process's own, which all processes of this user can read), the ``job`` after whose start the imports
+    begin, and when the template was ``made`` (epoch seconds).
+    """
+    argv = process_state.ArgvBuffer()
+    text = sys.stdin.read()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    order = json.loads(text)
+    os.environ.clear()
+    os.environ.update({**order["environment"], **preload.NO_THREADS})
+    files = template_files.of()
+    lock = _lock(files)
+    if lock is None or order["made"] <= _stopped_at(files):
+        return
+    job = JobFolder(Path(order["job"])) if order.get("job") else None
+    if job is not None:
+        _wait_for_ranks(job)
+    template = Template(files, argv, order["environment"], job)
+    try:
+        template.prepare(_backend_modules(job) if job is not None else ())
+        template.serve()
+    except Ended as ended:
+        _log(f"The template exits: {ended}.")
+    except Unforkable as unforkable:
+        _log(f"{unforkable}, so it will not be preloaded again.")
+        template.leave_out(unforkable)
+        template.close()
+        _restart(text)
+    finally:
+        template.close()
+
+
+def _lock(files: TemplateFiles) -> int | None:
+    """Take the lock of the files and return its descriptor; None when another template keeps it."""
+    files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -304,9 +341,48 @@ def only_one(place: TemplateFiles, timeout: float = 5.0) -> int | None:
             return fd
 
 
-def stopped(place: TemplateFiles) -> float:
-    """Return when a template of this place was last asked to end (epoch seconds), 0 when none was."""
+def _stopped_at(files: TemplateFiles) -> float:
+    """Return when a template of these files was last asked to stop (epoch seconds), 0 when none was."""
     try:
-        return float(place.stopped.read_text(encoding="ascii"))
+        return float(files.stopped.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return 0.0
+
+
+def _wait_for_ranks(job: JobFolder) -> None:
+    until = time.monotonic() + _LATEST
+    while time.monotonic() < until:
+        try:
+            states = [event["state"] for event in read_all(job.events)[0] if event["type"] == "state"]
+        except OSError:
+            return
+        if states and states[-1] not in _STARTING:
+            return
+        time.sleep(0.1)
+
+
+def _backend_modules(job: JobFolder) -> tuple[str, ...]:
+    with contextlib.suppress(DistDLError):
+        spec = job.spec()
+        backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
+        return tuple(backend.modules(options))
+    return ()
+
+
+def _restart(order: str) -> None:
+    """Run this program again in this process: what an unforkable module has started is gone with the old image."""
+    with tempfile.TemporaryFile() as file:
+        file.write(json.dumps({**json.loads(order), "job": ""}).encode())
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+    # The environment of this process's own exec.
+    pairs = (os.fsdecode(line).partition("=") for line in Path("/proc/self/environ").read_bytes().split(b"\0") if line)
+    os.execve(sys.executable, [*sys.orig_argv], {name: value for name, _, value in pairs})  # noqa: S606
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.html import ranks as saved
-from distdl_jupyter.ranks.view import Fold, named
-from distdl_jupyter.ranks.viewerrors import Error, Failures, failures
-from distdl_jupyter.ranks.viewtext import text
+from distdl_jupyter.ranks.answer import Error, Failures, failures, named
+from distdl_jupyter.ranks.view import Fold, text
 
 #: Seconds between two drawings, at least; and how many times as long as one drawing takes.
 _PAUSE = 0.05

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 from distdl_jupyter.html import ranks as saved
-from distdl_jupyter.ranks.view import spans
+from distdl_jupyter.ranks.answer import spans
 
 #: Forms of a value by MIME type, always with text/plain.
 Forms = Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Runs the job's code in this process: a cell, a function or a script, or whatever a session of ranks is asked."""
+"""Runs the job's code in this process: a cell, a function or a script."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from distdl_jupyter.worker.recursion import deep_recursion
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
     from pathlib import Path
 
     from distdl_jupyter.worker.payload import Payload
     from distdl_jupyter.worker.sources import Sources
 
+    #: Runs a payload, with its folder and its sources, and returns the rank's value.
+    Runner = Callable[[Path, Payload, Sources], Any]
 
 #: inspect.CO_COROUTINE, without importing inspect into every rank.
 _COROUTINE = 0x80
 _loop: asyncio.AbstractEventLoop | None = None
 
 
-def run(folder: Path, payload: Payload, sources: Sources) -> Any:
-    """Run the payload and return the rank's value; whatever the code raises comes through."""
+def run(folder: Path, payload: Payload, sources: Sources, runner: Runner | None = None) -> Any:
+    """Run the payload and return the rank's value, with ``runner`` where it is not code to run once.
+
+    Raises what the code raises.
+    """
+    runner = runner or _run
     if "DISTDL_RAY" not in os.environ:
-        return _run(folder, payload, sources)
+        return runner(folder, payload, sources)
     from distdl_jupyter.worker.watch import ray_cluster
 
     with ray_cluster.in_cluster(os.environ["DISTDL_RAY"]) as lends:
-        return None if lends else _run(folder, payload, sources)
+        return None if lends else runner(folder, payload, sources)
 
 
 def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
-    if payload.kind == "ranks":
-        from distdl_jupyter.worker.serving.server import serve
-
-        return serve(folder, payload, sources)
     sources.add_all(payload.sources)
     payloads.extend_path(folder, payload)
     if payload.working_directory:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from distdl_jupyter.worker import (
@@ -65,7 +66,7 @@ def main() -> int:
 def _run(identity: Identity, sources: Sources) -> int:
     try:
         code = payload.read(identity.folder)
-        value = execute.run(identity.folder, code, sources)
+        value = execute.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
     except SystemExit as error:
         return _exited(error, identity, sources)
     except BaseException as error:  # noqa: BLE001  whatever ends the user's code is told
@@ -76,6 +77,12 @@ def _run(identity: Identity, sources: Sources) -> int:
     shutdown.leave()
     shutdown.announce_survivors("The function has returned" if code.kind == "function" else "The code has ended")
     return 0
+
+
+def _serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
+    from distdl_jupyter.worker.serving.server import serve
+
+    serve(folder, session, sources)
 
 
 def _quiet() -> None:

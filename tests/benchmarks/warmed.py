@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.warm import template_client, template_files
+from distdl_jupyter.warm import start as warm_start
+from distdl_jupyter.warm import template_files
 from distdl_jupyter.warm.start import COLD
 
 #: How often a job may be started until one starts warm.
@@ -33,7 +34,7 @@ def warmed(jobs: Iterable[Callable[[], object]]) -> Iterator[str]:
             reason = str(error)
         yield reason
     finally:
-        template_client.stop(template_files.of())
+        warm_start.stop(template_files.of())
 
 
 def _until_warm(job: Callable[[], object]) -> None:
@@ -41,7 +42,7 @@ def _until_warm(job: Callable[[], object]) -> None:
         job()
         if not (reason := why_cold(newest())):
             return
-        template_client.wait_until_ready(template_files.of())
+        warm_start.wait_until_ready(template_files.of())
     raise StillCold(reason)
 
 

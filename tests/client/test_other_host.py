@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from distdl_jupyter import ranks
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
@@ -14,7 +15,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.job_list import Listing
-from distdl_jupyter.ranks import beginning, found
+from distdl_jupyter.ranks.connection import running as running_sessions
 from distdl_jupyter.views.card import card
 from tests import finished
 from tests.elsewhere import sign_elsewhere
@@ -142,6 +143,6 @@ def test_ranks_of_another_host_are_not_offered_here():
         locks.fcntl.flock(file, locks.fcntl.LOCK_EX)  # a file system whose locks all hosts see
         (folder.path / "serving").mkdir()
         (folder.path / "serving" / "rank-0.json").touch()
-        assert list(found.running()) == []
+        assert list(running_sessions()) == []
     with pytest.raises(JobNotRunning, match=r"The ranks of job .* were started on login1\. Log in to login1"):
-        beginning.current(only=folder.id)
+        ranks.current(only=folder.id)

@@ -12,9 +12,14 @@ from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.node.devices import in_words
+from distdl_jupyter.node import devices
 from tests.conftest import wait_for
 from tests.processes import executable
+
+
+def forget():
+    gpus.devices.cache_clear()
+    devices.known.cache_clear()
 
 
 @pytest.fixture
@@ -25,10 +30,10 @@ def nvidia_smi(tmp_path, monkeypatch):
 
     def install(script):
         executable(tmp_path / "nvidia-smi", script)
-        gpus.devices.cache_clear()
+        forget()
 
     yield install
-    gpus.devices.cache_clear()
+    forget()
 
 
 TWO = """
@@ -67,7 +72,7 @@ def test_what_is_there_is_limited_by_the_variable(nvidia_smi, monkeypatch, chose
 def test_a_gpu_that_was_named_by_its_uuid_keeps_this_name_in_ranks(nvidia_smi, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-77aa11bb-0042,GPU-5d5ba0d6-d33d")
     nvidia_smi(TWO)
-    assert in_words({"CUDA_VISIBLE_DEVICES": "1,0", "DISTDL_GPU": "0", "RANK": "1"}, gpus.devices()) == {
+    assert devices.in_words({"CUDA_VISIBLE_DEVICES": "1,0", "DISTDL_GPU": "0", "RANK": "1"}, gpus.devices()) == {
         "CUDA_VISIBLE_DEVICES": "GPU-77aa11bb-0042,GPU-5d5ba0d6-d33d",
         "DISTDL_GPU": "GPU-5d5ba0d6-d33d",
     }
@@ -87,7 +92,7 @@ def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, word
     nvidia_smi(DIVIDED)
     assert [gpu.word for gpu in gpus.devices()] == words
     for number, word in zip(gpus.visible(), words, strict=True):
-        assert in_words({"CUDA_VISIBLE_DEVICES": str(number)}, gpus.devices()) == {"CUDA_VISIBLE_DEVICES": word}
+        assert devices.in_words({"CUDA_VISIBLE_DEVICES": str(number)}, gpus.devices()) == {"CUDA_VISIBLE_DEVICES": word}
     assert gpus.name() in ("NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)", "")
 
 
@@ -166,7 +171,7 @@ def test_a_job_that_a_rank_submits_shares_the_gpus_of_its_job(two, monkeypatch):
     first, spec, _ = wants(2)
     monkeypatch.setenv("DISTDL_JOB_DIR", f"/jobs/{spec.id}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    gpus.devices.cache_clear()
+    forget()
     second, other, now = wants(1)
     assert now is None
     assert placed(second, other) == [1]

@@ -45,7 +45,7 @@ def templates(folder):
     found = []
     for process in left_behind(folder):
         try:
-            if "distdl_jupyter.warm" in process.cmdline():
+            if "distdl_jupyter.warm.template" in process.cmdline():
                 found.append(process)
         except psutil.Error:
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.node import facts, interfaces
+from distdl_jupyter.node import facts
 from tests.conftest import wait_for
 from tests.hosts import IP
 from tests.processes import executable
@@ -176,7 +176,7 @@ def test_interfaces_are_those_that_the_system_tells():
         pytest.skip("needs iproute2 to compare with")
     told = json.loads(subprocess.run([IP, "-j", "-4", "addr"], capture_output=True, text=True, check=True).stdout)
     expected = {(link["ifname"], one["local"], one["prefixlen"]) for link in told for one in link["addr_info"]}
-    found = interfaces.interfaces()
+    found = facts.interfaces()
     assert {(one["name"], one["address"], one["prefix"]) for one in found} == expected
     loopback = next(one for one in found if one["address"] == "127.0.0.1")
     assert loopback["loopback"]
@@ -190,7 +190,7 @@ def test_all_addresses_of_an_interface_are_told(three_hosts):
     subprocess.run([*at, "add", *second], check=True)
     try:
         code = f"{sys.executable} -c 'import sys; sys.path.insert(0, \"{Path.cwd()}\");\
-                from distdl_jupyter.node import interfaces; print(interfaces.interfaces())'"
+                from distdl_jupyter.node import facts; print(facts.interfaces())'"
         found = eval(three_hosts.ssh(name, code).stdout)
     finally:
         subprocess.run([*at, "del", *second], check=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.node import files, frames
-from distdl_jupyter.node.files import Refused
-from distdl_jupyter.node.tar_stream import Incoming
+from distdl_jupyter.node.files import Incoming, Refused
 from tests.node.driver import resident, until
 
 

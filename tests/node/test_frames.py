@@ -79,15 +79,3 @@ def test_noise_before_the_greeting_is_bounded_and_searched_once():
         reader.feed(b"x" * 64)
     assert len(reader.before) == MAX_BEFORE + 64
     assert time.process_time() - began < 1
-
-
-def test_a_greeting_that_comes_byte_by_byte_after_noise_is_recognized():
-    reader = Reader(greeting=True)
-    for byte in b"noise" + GREETING[:5] + GREETING + message("beat"):
-        frames = reader.feed(bytes([byte]))
-    assert frames == [Message({"type": "beat"})]
-
-
-def test_a_greeting_in_one_piece_with_much_output_after_it_is_recognized():
-    reader = Reader(greeting=True)
-    assert len(reader.feed(GREETING + data(1, b"x" * 2 * MAX_BEFORE))) > 1

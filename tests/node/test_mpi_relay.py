@@ -4,7 +4,7 @@ import json
 import selectors
 import socket
 
-from distdl_jupyter.node.mpi_relay import Shells
+from distdl_jupyter.node.mpi_shell import Shells
 
 
 def test_a_slow_mpirun_gets_all_output_and_the_end(tmp_path):

@@ -13,7 +13,7 @@ from tests.hosts import needs_hosts
 from tests.node.driver import Driven, until
 from tests.processes import is_alive
 
-RELAY = (sys.executable, "-m", "distdl_jupyter.node.mpi_rsh")
+RELAY = (sys.executable, "-m", "distdl_jupyter.node.mpi_shell")
 
 
 @pytest.fixture

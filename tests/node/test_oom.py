@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.node import oom
+from distdl_jupyter.node import headroom
 from tests.node.driver import Driven
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the counters are Linux's")
@@ -50,10 +50,10 @@ def test_a_rank_that_takes_all_memory_is_told_with_the_evidence(group, tmp_path)
 
 
 def test_what_was_killed_before_is_no_evidence():
-    before = oom.counters()
+    before = headroom.counters()
     assert "The kernel" in before
-    found = oom.evidence(before)
+    found = headroom.evidence(before)
     assert not found or "are free" in found
-    assert oom.evidence({name: count - 2 for name, count in before.items()}).endswith(
+    assert headroom.evidence({name: count - 2 for name, count in before.items()}).endswith(
         "reports 2 processes killed for lack of memory since the start."
     )

@@ -3,7 +3,7 @@ import socket
 import threading
 import time
 
-from distdl_jupyter.node import port_check
+from distdl_jupyter.node import ports
 from tests.conftest import wait_for
 from tests.processes import free_port
 
@@ -36,18 +36,18 @@ def serving(answer=None):
 
 
 def test_who_listens_is_reached_and_again():
-    server, port = port_check.listen("127.0.0.1")
+    server, port = ports.listen("127.0.0.1")
     with server:
-        assert port_check.reach([["127.0.0.1", port]], 10) == [["127.0.0.1", port, ""]]
-        assert port_check.reach([["127.0.0.1", port]], 10) == [["127.0.0.1", port, ""]]
+        assert ports.reach([("127.0.0.1", port)], 10) == [["127.0.0.1", port, ""]]
+        assert ports.reach([("127.0.0.1", port)], 10) == [["127.0.0.1", port, ""]]
 
 
 def test_every_other_end_has_its_reason_in_the_order_asked():
-    server, port = port_check.listen("127.0.0.1")
+    server, port = ports.listen("127.0.0.1")
     closed = free_port()
     with server, serving(b"SSH-2.0-OpenSSH_9.2\r\n") as other, serving() as mute:
         begin = time.monotonic()
-        found = port_check.reach([["127.0.0.1", at] for at in (mute, closed, port, other)], 2)
+        found = ports.reach([("127.0.0.1", at) for at in (mute, closed, port, other)], 2)
         assert [why for _, _, why in found] == [
             "timed out",
             "connection refused",
@@ -59,33 +59,33 @@ def test_every_other_end_has_its_reason_in_the_order_asked():
 
 
 def test_who_answers_for_another_address_is_not_taken_for_it():
-    server, port = port_check.listen("127.0.0.2")
+    server, port = ports.listen("127.0.0.2")
     with server, serving(f"distdl 127.0.0.2:{port}\n".encode()) as gateway:
-        assert port_check.reach([["127.0.0.1", gateway]], 5) == [
+        assert ports.reach([("127.0.0.1", gateway)], 5) == [
             ["127.0.0.1", gateway, "another machine or program answers"]
         ]
 
 
 def test_an_address_that_is_not_here_cannot_be_listened_on():
     with contextlib.suppress(OSError):
-        port_check.listen("192.0.2.250")
+        ports.listen("192.0.2.250")
         raise AssertionError("it listens")
 
 
 def test_many_are_tried_in_parts_and_silent_ones_leave_time_for_the_rest():
-    server, port = port_check.listen("127.0.0.1")
+    server, port = ports.listen("127.0.0.1")
     with server, serving() as mute:
-        targets = [["127.0.0.1", mute]] * 1 + [["127.0.0.1", at] for at in range(1, 400)] + [["127.0.0.1", port]]
-        found = port_check.reach(targets, 6)
+        targets = [("127.0.0.1", mute)] * 150 + [("127.0.0.1", at) for at in range(1, 250)] + [("127.0.0.1", port)]
+        found = ports.reach(targets, 6)
         assert len(found) == len(targets)
         assert found[-1] == ["127.0.0.1", port, ""]
 
 
 def test_listening_ends_when_it_is_closed():
-    server, port = port_check.listen("127.0.0.1")
+    server, port = ports.listen("127.0.0.1")
     server.close()
 
     def refused():
-        return port_check.reach([["127.0.0.1", port]], 5)[0][2] == "connection refused"
+        return ports.reach([("127.0.0.1", port)], 5)[0][2] == "connection refused"
 
     wait_for(refused, what="a closed port")

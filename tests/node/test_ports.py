@@ -88,10 +88,3 @@ def test_whoever_has_taken_the_folder_of_locks_neither_stops_a_job_nor_redirects
     assert not (temporary.parent / "nowhere").exists()
     one.release()
     other.release()
-
-
-def test_lock_files_lie_in_the_temporary_directory(temporary):
-    held = ports.Ports()
-    (port,) = held.reserve(1, "127.0.0.1")
-    assert [path.name for path in temporary.iterdir()] == [str(port)]
-    held.release()

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.node import devices, nvml, processes
+from distdl_jupyter.node import devices, processes
 from distdl_jupyter.node.resources import Sampler
 from tests.conftest import wait_for
 
@@ -105,7 +105,7 @@ def test_the_host_tells_rates_from_the_second_sample_on(start):
 def test_a_host_without_a_driver_has_no_gpus_and_no_remark():
     if devices.driver():
         pytest.skip("this host has a driver")
-    found = nvml.Gpus({0: "0"})
+    found = devices.Gpus({0: "0"})
     assert (found.about(), found.sample()) == (([], ""), {})
 
 
@@ -114,7 +114,7 @@ def test_a_driver_that_does_not_answer_is_a_remark_and_no_error(monkeypatch):
     if devices.driver():
         pytest.skip("this host has a driver")
     monkeypatch.setattr(devices, "driver", lambda: "550.1")
-    gpus, why = nvml.Gpus({0: "0"}).about()
+    gpus, why = devices.Gpus({0: "0"}).about()
     assert gpus == []
     assert why == "GPU utilization cannot be read: NVML Shared Library Not Found."
 
@@ -122,4 +122,4 @@ def test_a_driver_that_does_not_answer_is_a_remark_and_no_error(monkeypatch):
 def test_without_the_library_the_remark_names_what_to_install(monkeypatch):
     monkeypatch.setattr(devices, "driver", lambda: "550.1")
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pip install nvidia-ml-py" in nvml.Gpus({0: "0"}).about()[1]
+    assert "pip install nvidia-ml-py" in devices.Gpus({0: "0"}).about()[1]

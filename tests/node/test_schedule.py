@@ -3,22 +3,26 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.node.schedule import ORDER, Held, Need, Waiting, order_jobs, schedule
+from distdl_jupyter.node.slots import HOLDS, ORDER, Entry, Need, order_jobs, schedule
 
 GPUS = tuple("abcd")
 LIMITS = {"cores": 8.0, "memory": 64.0}
 
 
 def waits(key, number, gpus=0, *, user=1, among=GPUS, priority=0.0, blocked=False, **amounts):
-    return Waiting(key, user, number, Need(gpus, among if gpus else (), amounts), priority, blocked)
+    return Entry(key, user, number, Need(gpus, among if gpus else (), amounts), priority=priority, blocked=blocked)
+
+
+def holds(key, gpus=(), amounts=()):
+    return Entry(key, 1, 0, Need(len(gpus), gpus, dict(amounts)), HOLDS, gpus)
 
 
 def places(held, *waiting, late=()):
-    return {place.key: place for place in schedule(held, waiting, LIMITS, late)}
+    return {place.key: place for place in schedule([*held, *waiting], LIMITS, late)}
 
 
 def test_what_fits_starts_now_and_nothing_is_given_twice():
-    found = places([Held("r", ("a",))], waits("x", 1, 2), waits("y", 2, 1), waits("z", 3, 1))
+    found = places([holds("r", ("a",))], waits("x", 1, 2), waits("y", 2, 1), waits("z", 3, 1))
     assert found["x"].gpus == ("b", "c")
     assert found["y"].gpus == ("d",)
     assert not found["z"].now
@@ -26,20 +30,20 @@ def test_what_fits_starts_now_and_nothing_is_given_twice():
 
 
 def test_a_job_says_what_is_missing_who_has_it_and_what_is_free():
-    held = [Held("r", ("a", "b"), {"cores": 6}), Held("s", ("c",), {})]
+    held = [holds("r", ("a", "b"), {"cores": 6}), holds("s", ("c",), {})]
     place = places(held, waits("x", 1, 2, cores=2))["x"]
     assert (place.place, place.now, place.lacks, place.holders, place.others) == (1, False, ("gpus",), ("r", "s"), 0)
     assert place.free == {"cores": 2, "gpus": 1}
 
 
 def test_of_many_holders_the_first_are_named_and_the_others_counted():
-    held = [Held(f"r{number}", (), {"cores": 0.001}) for number in range(1000)]
+    held = [holds(f"r{number}", (), {"cores": 0.001}) for number in range(1000)]
     place = places(held, waits("x", 1, cores=8))["x"]
     assert (len(place.holders), place.others) == (4, 996)
 
 
 def test_a_job_passes_another_only_where_it_needs_nothing_of_what_that_one_waits_for():
-    held = [Held("r", ("a", "b"))]
+    held = [holds("r", ("a", "b"))]
     assert not places(held, waits("big", 1, 4), waits("small", 2, 1))["small"].now
     assert places(held, waits("big", 1, 3, among=GPUS[:3]), waits("other", 2, 1))["other"].gpus == ("d",)
     assert places(held, waits("big", 1, 4), waits("cores", 2, cores=8))["cores"].now
@@ -72,7 +76,7 @@ def test_nothing_is_kept_for_a_user_whose_jobs_could_start_and_do_not():
     found = places([], *jobs, late={1})
     assert found["x"].now
     assert found["y"].now
-    assert not places([Held("r", ("a",))], *jobs, late={1})["y"].now
+    assert not places([holds("r", ("a",))], *jobs, late={1})["y"].now
 
 
 # all cases --------------------------------------------------------------------------------------
@@ -93,13 +97,13 @@ needs = st.builds(
 @st.composite
 def queues(draw, most=8):
     return [
-        Waiting(
+        Entry(
             f"j{number}",
             draw(st.sampled_from((1, 2))),
             number,
             draw(needs),
-            float(draw(st.integers(-1, 1))),
-            draw(st.integers(0, 9)) == 0,
+            priority=float(draw(st.integers(-1, 1))),
+            blocked=draw(st.integers(0, 9)) == 0,
         )
         for number in range(draw(st.integers(1, most)))
     ]
@@ -109,7 +113,7 @@ def check(held):
     gpus = [gpu for job in held for gpu in job.gpus]
     assert len(gpus) == len(set(gpus))
     for name, limit in LIMITS.items():
-        assert sum(job.amounts.get(name, 0) for job in held) <= limit
+        assert sum(job.need.amounts.get(name, 0) for job in held) <= limit
 
 
 def start_order(jobs, lengths):
@@ -117,11 +121,11 @@ def start_order(jobs, lengths):
     held, ends, starts, now = {}, {}, {}, 0.0
     while len(starts) < len(jobs):
         waiting = [job for job in jobs if job.key not in starts]
-        ready = next((place for place in schedule(list(held.values()), waiting, LIMITS) if place.now), None)
+        ready = next((place for place in schedule([*held.values(), *waiting], LIMITS) if place.now), None)
         if ready is not None:
             job = next(job for job in jobs if job.key == ready.key)
             starts[job.key] = now
-            held[job.key] = Held(job.key, ready.gpus, job.need.amounts)
+            held[job.key] = holds(job.key, ready.gpus, job.need.amounts)
             ends[job.key] = now + lengths[job.key]
             check(held.values())
             continue
@@ -143,24 +147,24 @@ def test_never_more_than_there_is_and_every_job_starts(jobs, data):
 @given(queues(), st.data())
 def test_no_job_delays_one_before_it(jobs, data):
     """The first job starts as if it were alone, whatever passes it."""
-    jobs = [job._replace(blocked=False, priority=0.0, user=1) for job in jobs]
-    first = Waiting("first", 1, -1, data.draw(needs))
+    jobs = [job._replace(blocked=False, priority=0.0, uid=1) for job in jobs]
+    first = Entry("first", 1, -1, data.draw(needs))
     gpus = tuple(data.draw(st.sets(st.sampled_from(GPUS))))
-    busy = Held("r", gpus, {"cores": float(data.draw(st.integers(0, 8)))})
-    passing = {p.key: p for p in schedule([busy], [first, *jobs], LIMITS)}
-    running = [Held(job.key, passing[job.key].gpus, job.need.amounts) for job in jobs if passing[job.key].now]
+    busy = holds("r", gpus, {"cores": float(data.draw(st.integers(0, 8)))})
+    passing = {p.key: p for p in schedule([busy, first, *jobs], LIMITS)}
+    running = [holds(job.key, passing[job.key].gpus, job.need.amounts) for job in jobs if passing[job.key].now]
     check([busy, *running])
-    assert schedule([], [first], LIMITS)[0].now
-    assert next(p for p in schedule(running, [first], LIMITS) if p.key == "first").now
+    assert schedule([first], LIMITS)[0].now
+    assert next(p for p in schedule([*running, first], LIMITS) if p.key == "first").now
 
 
 @settings(max_examples=30, deadline=None)
 @given(queues(), st.lists(st.sampled_from(GPUS), max_size=4))
 def test_a_schedule_is_the_same_for_all_and_what_starts_now_fits_together(jobs, running):
-    held = [Held(f"r{number}", (gpu,)) for number, gpu in enumerate(dict.fromkeys(running))]
-    found = schedule(held, jobs, LIMITS)
-    assert schedule(held, list(reversed(jobs)), LIMITS) == found
+    held = [holds(f"r{number}", (gpu,)) for number, gpu in enumerate(dict.fromkeys(running))]
+    found = schedule([*held, *jobs], LIMITS)
+    assert schedule([*held, *reversed(jobs)], LIMITS) == found
     assert [place.place for place in found] == list(range(1, len(jobs) + 1))
     by_key = {job.key: job for job in jobs}
-    check([*held, *(Held(p.key, p.gpus, by_key[p.key].need.amounts) for p in found if p.now)])
+    check([*held, *(holds(p.key, p.gpus, by_key[p.key].need.amounts) for p in found if p.now)])
     assert not any(by_key[place.key].blocked for place in found if place.now)

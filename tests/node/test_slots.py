@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.node import processes, slots
-from distdl_jupyter.node.schedule import Need
-from distdl_jupyter.node.slots import Slot
+from distdl_jupyter.node.slots import Need, Slot
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
 
@@ -113,7 +112,7 @@ def test_a_blocked_job_only_keeps_its_place(slot):
 CODE = """
 import sys, time
 from distdl_jupyter.node.slots import Slot
-from distdl_jupyter.node.schedule import Need
+from distdl_jupyter.node.slots import Need
 slot = Slot(sys.argv[1], "it")
 while slot.ask(Need(int(sys.argv[2]), ("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))) is not None:
     time.sleep(0.05)
@@ -434,7 +433,7 @@ def test_two_hundred_jobs_at_once(tmp_path):
     code = (
         "import sys, time\n"
         "from distdl_jupyter.node.slots import Slot\n"
-        "from distdl_jupyter.node.schedule import Need\n"
+        "from distdl_jupyter.node.slots import Need\n"
         "jobs = [Slot(f'{sys.argv[1]}-{number}', 'n') for number in range(50)]\n"
         "running = {}\n"
         "while jobs or running:\n"

@@ -24,8 +24,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.node import processes, slots
-from distdl_jupyter.node.schedule import Need
-from distdl_jupyter.node.slots import Slot
+from distdl_jupyter.node.slots import Need, Slot
 from distdl_jupyter.supervisor import queueing as supervisor_queueing
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for

@@ -105,13 +105,13 @@ def test_a_process_that_takes_the_signal_and_says_nothing(rank, tmp_path):
 def test_a_stopped_process_is_not_signalled(rank, tmp_path):
     process = rank()
     process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: stacks._stat(process.pid)[0] == "T", 10)
+    wait_for(lambda: stacks._state(process.pid)[0] == "T", 10)
     assert f"kill -CONT {process.pid}" in stacks.gather(tmp_path, [3])[3].missing
     process.send_signal(signal.SIGCONT)
-    wait_for(lambda: stacks._stat(process.pid)[0] == "S", 10)
+    wait_for(lambda: stacks._state(process.pid)[0] == "S", 10)
     assert stacks.gather(tmp_path, [3])[3].text.count("Current thread") == 1
 
 
 def test_what_is_told_over_a_wire_comes_back():
     one = stacks.Answer("text", "", "running", {"pid": 3})
-    assert stacks.of_json(json.loads(json.dumps(one.to_json()))) == one
+    assert stacks.from_json(json.loads(json.dumps(one.to_json()))) == one

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from distdl_jupyter.node import data_cache, workdir
+from distdl_jupyter.node import data_cache, files
 
 DIGEST = "0123456789abcdef"
 JOB = "20260101-000000-abcde"
@@ -16,7 +16,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 def test_a_new_folder_is_its_owner_s_alone(tmp_path):
     before = os.umask(0)
     try:
-        place = workdir.find(JOB, "", None, str(tmp_path / "base"))
+        place = files.find(JOB, "", None, str(tmp_path / "base"))
     finally:
         os.umask(before)
     for path in (tmp_path / "base", place.folder.parent, place.folder, place.folder / "code"):
@@ -27,7 +27,7 @@ def test_a_base_that_others_may_write_takes_no_job_and_no_copy(tmp_path):
     (tmp_path / "copies" / DIGEST).mkdir(parents=True)
     tmp_path.chmod(0o777)
     for use in (
-        lambda: workdir.find(JOB, "", None, str(tmp_path)),
+        lambda: files.find(JOB, "", None, str(tmp_path)),
         lambda: data_cache.copied(DIGEST, str(tmp_path)),
         lambda: data_cache.Copy(DIGEST, str(tmp_path)),
     ):
@@ -42,7 +42,7 @@ def test_a_folder_of_another_user_takes_no_job(tmp_path, below):
     (tmp_path / "jobs").mkdir()
     os.chown(tmp_path / below, 4321, 4321)
     with pytest.raises(PermissionError, match=r"belongs to another user \(number 4321\)"):
-        workdir.find(JOB, "", None, str(tmp_path))
+        files.find(JOB, "", None, str(tmp_path))
 
 
 @needs_root
@@ -63,8 +63,8 @@ def test_a_link_in_the_place_of_a_copy_is_not_followed(tmp_path):
 
 
 def test_only_folders_that_agents_have_made_are_a_job_s(tmp_path):
-    own = workdir.find(JOB, "", None, str(tmp_path)).folder
+    own = files.find(JOB, "", None, str(tmp_path)).folder
     (tmp_path / "jobs" / f"{JOB}-2" / "thesis").mkdir(parents=True)
     (tmp_path / "elsewhere" / "code").mkdir(parents=True)
     (tmp_path / "jobs" / f"{JOB}-3").symlink_to(tmp_path / "elsewhere")
-    assert list(workdir.of_job(JOB, str(tmp_path))) == [own]
+    assert list(files.of_job(JOB, str(tmp_path))) == [own]

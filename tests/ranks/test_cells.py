@@ -188,7 +188,7 @@ def test_an_error_names_the_cell_and_its_line(shared, told):
     with pytest.raises(JobFailed) as caught:
         answer.check()
     assert caught.value.rank == 0
-    assert "Rank 0 failed: ZeroDivisionError: division by zero, in Cell [7], line 4." in str(caught.value)
+    assert "Rank 0 of 2 failed first: ZeroDivisionError: division by zero, in Cell [7], line 4." in str(caught.value)
 
 
 def test_a_function_of_an_earlier_cell_still_names_that_cell(shared):

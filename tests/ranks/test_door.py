@@ -9,10 +9,10 @@ import stat
 import pytest
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.ranks import link
+from distdl_jupyter.ranks import connection as rank_connection
 from distdl_jupyter.ranks.answer import RanksBusy
-from distdl_jupyter.worker.serving import listener
-from distdl_jupyter.worker.serving.frames import Reader, encode
+from distdl_jupyter.worker.serving import connection
+from distdl_jupyter.worker.serving.connection import Reader, encode
 from tests.conftest import wait_for
 
 
@@ -95,11 +95,11 @@ def test_nothing_is_opened_before_the_token(shared, tmp_path):
 
 def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
-    one = listener.Door(tmp_path, 0)
+    one = connection.Listener(tmp_path, 0)
     stranger, friend = connected(str(one.path)), connected(str(one.path))
     real = os.getuid()
     answers = iter([real + 1, real])
-    monkeypatch.setattr(listener, "peer_uid", lambda _connection: next(answers))
+    monkeypatch.setattr(connection, "peer_uid", lambda _connection: next(answers))
     accepted = one.accept()
     assert hung_up(stranger)
     friend.close()
@@ -110,16 +110,16 @@ def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
 
 
 def test_a_kernel_says_nothing_to_another_users_socket(shared, monkeypatch):
-    monkeypatch.setattr(link.sockets, "peer_uid", lambda _connection: os.getuid() + 1)
+    monkeypatch.setattr(rank_connection.sockets, "peer_uid", lambda _connection: os.getuid() + 1)
     with pytest.raises(DistDLError, match="Another process is listening at"):
-        link.linked(shared.job.folder, 0)
+        rank_connection.connect(shared.job.folder, 0)
 
 
 @pytest.mark.parametrize("wrong", [0o755, 0o770])
 def test_a_rank_listens_in_a_private_folder_only(tmp_path, wrong):
     tmp_path.chmod(wrong)
     with pytest.raises(PermissionError, match="is not a private folder of its owner, so the"):
-        listener.Door(tmp_path, 0)
+        connection.Listener(tmp_path, 0)
 
 
 def test_a_client_that_never_reads_makes_no_rank_wait(shared):

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from distdl_jupyter.ranks.view import Fold, named, spans
+from distdl_jupyter.ranks.answer import named, spans
+from distdl_jupyter.ranks.view import Fold
 
 
 def shown(fold):

@@ -1,17 +1,12 @@
 """Which rank failed first, told in sentences, and the exception that a cell ends with."""
 
-from distdl_jupyter.ranks.view import Fold
-from distdl_jupyter.ranks.viewerrors import CellFailed, failures
-from distdl_jupyter.ranks.viewtext import text
+from distdl_jupyter.ranks.answer import CellFailed, failures
+from distdl_jupyter.ranks.view import Fold, text
 
 FRAMES = [{"label": "Cell [7]", "line": 3, "kind": "cell"}]
 KEY = {"type": "KeyError", "message": "'label'", "time": 10.0, "frames": FRAMES, "values_at": 0, "traceback": "Trace\n"}
 PEER = {"type": "HorovodInternalError", "message": "Connection closed by peer", "time": 9.5, "frames": []}
 INTERRUPT = {"type": "KeyboardInterrupt", "message": "", "time": 11.0, "frames": []}
-
-
-def test_none():
-    assert failures({}, [0, 1]) is None
 
 
 def test_one_of_many_and_those_that_lost_it():
@@ -27,10 +22,6 @@ def test_all_alike():
     assert failures({0: KEY, 1: KEY}, range(2)).who == "Both ranks failed with the same error"
     ended = {**KEY, "message": "There is none."}
     assert failures({0: ended}, [0]).sentence() == "Rank 0 failed: KeyError: There is none, in Cell [7], line 3."
-
-
-def test_a_cell_for_one_rank():
-    assert failures({1: KEY}, [1]).sentence() == "Rank 1 failed: KeyError: 'label', in Cell [7], line 3."
 
 
 def test_an_interrupt_is_no_failure_of_its_own():

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.node import flow
+from distdl_jupyter.node import channels
 from distdl_jupyter.supervisor import log_reader as under_test
 from distdl_jupyter.supervisor.log_reader import LogReader, LogText, RankReport
 from distdl_jupyter.worker import protocol
@@ -95,7 +95,7 @@ def test_what_was_written_by_now_is_read_and_a_flood_that_goes_on_ends_nothing(s
         assert sink.lines[9] == n + 1
     before = sink.bytes[0]
     reader.drain()
-    assert sink.bytes[0] - before <= flow._MOST, "no more than its pipe held"
+    assert sink.bytes[0] - before <= channels._MOST_OF_ONE, "no more than its pipe held"
     reader.finish()
 
 
@@ -139,7 +139,7 @@ def test_the_first_lines_after_silence_are_read_at_once(streams):
     reader = LogReader([stream], NONCE, sink)
     paused = []
     reader._wakes = type("Never", (), {"select": lambda _, seconds: paused.append(seconds), "close": lambda _: None})()
-    for n in range(flow.BURST):
+    for n in range(channels.BURST):
         os.write(write, b"line\n")
         assert reader.run(1.0)
         assert sink.lines[0] == n + 1

@@ -3,8 +3,9 @@
 import pytest
 
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.node.spawn import WARM
-from distdl_jupyter.warm import template_client, template_files
+from distdl_jupyter.node.children import WARM
+from distdl_jupyter.warm import start as warm_start
+from distdl_jupyter.warm import template_files
 from tests.conftest import until_gone
 from tests.starting import revive
 
@@ -28,7 +29,7 @@ def own_home(start, tmp_path, monkeypatch):
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "own"))
     monkeypatch.delenv("DISTDL_WARM_DIR")
     yield tmp_path / "own"
-    template_client.stop(template_files.of())
+    warm_start.stop(template_files.of())
     for job_id in JobStore().ids():
         assert not until_gone(job_id)
 

@@ -1,6 +1,6 @@
 """A program: pytest in a process whose cluster forks its ranks, as a warm supervisor does. Arguments are pytest's.
 
-The last argument is the filler of ``warm.process_marker``. At the end it prints how many programs were forked, and why
+The last argument is the filler of ``warm.process_state``. At the end it prints how many programs were forked, and why
 others were not.
 """
 
@@ -10,10 +10,9 @@ from typing import ClassVar
 
 import pytest
 
-from distdl_jupyter.node import spawn
-from distdl_jupyter.warm.fork import Forker
-from distdl_jupyter.warm.preload import Prepared
-from distdl_jupyter.warm.process_marker import Room
+from distdl_jupyter.node import children
+from distdl_jupyter.warm.fork import Forker, Preloaded
+from distdl_jupyter.warm.process_state import ArgvBuffer
 
 
 class Counting(Forker):
@@ -23,12 +22,12 @@ class Counting(Forker):
     def __call__(self, program):
         process = super().__call__(program)
         Counting.forked += process is not None
-        Counting.why_not |= set(spawn.reasons)
+        Counting.why_not |= set(children.reasons)
         return process
 
 
 if __name__ == "__main__":
-    spawn.fork = Counting(Prepared(Room(), dict(os.environ), set(), {}))
+    children.fork = Counting(Preloaded(ArgvBuffer(), dict(os.environ), set(), {}))
     code = pytest.main(sys.argv[1:-1])
     print(f"{Counting.forked} programs were forked", *Counting.why_not, sep="; ")
     sys.exit(code)

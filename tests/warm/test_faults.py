@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from distdl_jupyter.core.state import State
-from distdl_jupyter.warm import start, template_client, template_files
+from distdl_jupyter.warm import start as warm_start
+from distdl_jupyter.warm import template_files
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import few_or_all
@@ -52,7 +53,7 @@ def test_a_supervisor_killed_at_random_moments(distdl_home, also, injected):
         assert job.state is State.LOST, told
         assert not until_gone(job.id, PROMISED), told
         # The template took the job; ranks that mpirun starts are new interpreters all the same.
-        assert start.last_cold(template_files.of()).get("job") != job.id, told
+        assert warm_start.last_cold(template_files.of()).get("job") != job.id, told
         for rank in range(job.spec.process_count):
             seen = jobs.numbers(job, rank)
             assert seen == list(range(len(seen))), f"rank {rank}: lines are missing, {told}"
@@ -64,6 +65,6 @@ def kill(job, also):
     besides = []
     if "template" in also:  # what it learns from the job may make it begin anew
         besides.append(
-            psutil.Process(wait_for(lambda: template_client.status(template_files.of()), what="a template")["pid"])
+            psutil.Process(wait_for(lambda: warm_start.status(template_files.of()), what="a template")["pid"])
         )
     return jobs.kill_supervisor(job, watchdog="watchdog" in also, also=tuple(besides))

@@ -15,7 +15,8 @@ from distdl_jupyter import submit
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import import_history, process_marker, report, settings, template_client, template_files, wire
+from distdl_jupyter.warm import preload, process_state, report, template_files
+from distdl_jupyter.warm import start as warm_start
 from tests.conftest import until_gone, wait_for
 from tests.faults.jobs import found_supervisor_of
 from tests.starting import revive
@@ -48,10 +49,10 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
         line = psutil.Process(pid).cmdline()
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
         assert line[4].strip() == f"(rank {rank} of {job.id})"
-        assert process_marker.NAME not in psutil.Process(pid).environ()
+        assert process_state.FILLER not in psutil.Process(pid).environ()
     own = found_supervisor_of(job)
     assert processes.MARK not in own.environ()
-    assert psutil.Process(own.ppid()).ppid() == template_client.status(template_files.of())["pid"]
+    assert psutil.Process(own.ppid()).ppid() == warm_start.status(template_files.of())["pid"]
     job.cancel(now=True)
     assert job.wait(60).state is State.CANCELED
 
@@ -77,16 +78,16 @@ def test_a_killed_supervisor_leaves_nothing(distdl_home):
 
 def killed():
     """Kill the template, and say whether none is there: what it has learned may have made it begin anew."""
-    if said := template_client.status(template_files.of()):
+    if said := warm_start.status(template_files.of()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(said["pid"], signal.SIGKILL)
-    return not template_client.is_being_made(template_files.of())
+    return not warm_start.is_being_made(template_files.of())
 
 
 @pytest.mark.fault("supervisor", "a template that is killed harms no job")
 def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home):
     job = started()
-    old = template_client.status(template_files.of())["pid"]
+    old = warm_start.status(template_files.of())["pid"]
     wait_for(killed)
     after = submit(abs, (-3,), distributed_backend="plain")
     assert after.result(timeout=120) == 3
@@ -104,7 +105,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
 @pytest.mark.full
 def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     monkeypatch.setenv("MY_API_TOKEN", "a-secret-of-the-submitter")
-    template_client.stop(template_files.of())
+    warm_start.stop(template_files.of())
     pid = revive()["pid"]
     job = started(environment_variables={"OTHER_SECRET": "a-secret-of-the-job"})
     assert_warm(job)
@@ -141,13 +142,18 @@ def test_many_submitters_at_once(distdl_home):
 def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
     with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / "lock", "wb") as file:
         connection.connect(str(template_files.of().socket))
-        from distdl_jupyter.warm import process_context
-
-        wire.send(connection, {"type": "start", "folder": str(tmp_path), "inherited": dict(os.environ), "secrets": {},
-                               "environment": for_ranks_here(os.environ), "limits": {},
-                               "circumstances": process_context.now(), "niceness": process_context.niceness()},
-                  (file.fileno(), file.fileno()))  # fmt: skip
-        answer = wire.receive(connection)[0]
+        request = {
+            "type": "start",
+            "folder": str(tmp_path),
+            "inherited": dict(os.environ),
+            "secrets": {},
+            "environment": for_ranks_here(os.environ),
+            "limits": {},
+            "state": process_state.current(),
+            "niceness": process_state.niceness(),
+        }
+        template_files.send(connection, request, (file.fileno(), file.fileno()))
+        answer = template_files.receive(connection)[0]
         assert "taken" in answer, answer
         pid = answer["taken"]
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
@@ -155,20 +161,20 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
 
 
 def test_nonsense_at_the_socket_ends_nothing(distdl_home):
-    pid = template_client.status(template_files.of())["pid"]
+    pid = warm_start.status(template_files.of())["pid"]
     for words in (b"", b"\xff\xff\xff\xff", b"\0\0\0\x02{", b"\0\0\0\x02{}", b"\0\0\0\x02[]"):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(template_files.of().socket))
             connection.sendall(words)
             connection.shutdown(socket.SHUT_WR)
             connection.recv(10)
-    assert template_client.status(template_files.of())["pid"] == pid
+    assert warm_start.status(template_files.of())["pid"] == pid
 
 
 def test_another_users_process_is_refused_at_both_ends(distdl_home, monkeypatch):
     """The other user is made by telling this process that it is somebody else: one machine's tests have one user."""
-    monkeypatch.setattr("distdl_jupyter.warm.template_client.os.getuid", lambda: 12345)
-    assert template_client.status(template_files.of()) is None
+    monkeypatch.setattr("distdl_jupyter.warm.start.os.getuid", lambda: 12345)
+    assert warm_start.status(template_files.of()) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes root to become somebody else")
@@ -176,7 +182,7 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
     folder = template_files.of().socket.parent
     assert oct(folder.stat().st_mode)[-3:] == "700"
     assert oct(template_files.of().socket.stat().st_mode)[-3:] == "600"
-    pid = template_client.status(template_files.of())["pid"]
+    pid = warm_start.status(template_files.of())["pid"]
     connection = socket.socket(socket.AF_UNIX)
     child = os.fork()
     if child == 0:
@@ -196,7 +202,7 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     connection.close()
     template_files.of().socket.chmod(0o600)
-    assert template_client.status(template_files.of())["pid"] == pid
+    assert warm_start.status(template_files.of())["pid"] == pid
 
 
 def needs_everything():
@@ -220,9 +226,9 @@ def test_a_template_learns_from_the_first_job_what_the_next_one_needs(own_home):
     assert "no warm template was running" in cold_reason(first)
     assert any(line.startswith("Last cold start: job") for line in report.lines())
     wanted = {"horovod.torch", "torch._dynamo", "numpy"}
-    wait_for(lambda: wanted <= set(import_history.Learned(template_files.of().learned).names()), what="the learning")
+    wait_for(lambda: wanted <= set(preload.ImportHistory(template_files.of().history).names()), what="the learning")
     wait_for(
-        lambda: "horovod.torch" in (template_client.status(template_files.of()) or {"loads": ()})["loads"],
+        lambda: "horovod.torch" in (warm_start.status(template_files.of()) or {"loads": ()})["loads"],
         what="the imports",
     )
     second = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
@@ -231,10 +237,10 @@ def test_a_template_learns_from_the_first_job_what_the_next_one_needs(own_home):
 
 
 def test_an_unused_template_ends(own_home):
-    template_client.make(template_files.of())
-    assert template_client.wait_until_ready(template_files.of()) is not None
-    settings.change(idle_minutes=0.001)
-    wait_for(lambda: not template_client.is_being_made(template_files.of()), what="the end of the template")
+    warm_start.make(template_files.of())
+    assert warm_start.wait_until_ready(template_files.of()) is not None
+    template_files.change_settings(idle_minutes=0.001)
+    wait_for(lambda: not warm_start.is_being_made(template_files.of()), what="the end of the template")
     assert "it was not used for a while" in template_files.of().log.read_text()
     assert not template_files.of().socket.exists()
 
@@ -243,29 +249,26 @@ def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
     import shutil
 
     for remove in (template_files.of().socket.unlink, lambda: shutil.rmtree(own_home)):
-        template_client.make(template_files.of())
-        said = template_client.wait_until_ready(template_files.of())
+        warm_start.make(template_files.of())
+        said = warm_start.wait_until_ready(template_files.of())
         remove()
         wait_for(
-            lambda pid=said["pid"]: (
-                psutil.pid_exists(pid) is False or not template_client.is_being_made(template_files.of())
-            )
+            lambda pid=said["pid"]: psutil.pid_exists(pid) is False or not warm_start.is_being_made(template_files.of())
         )
 
 
 def test_there_is_one_template_at_most(own_home):
     for _ in range(3):
-        template_client.make(template_files.of())
-    first = template_client.wait_until_ready(template_files.of())
+        warm_start.make(template_files.of())
+    first = warm_start.wait_until_ready(template_files.of())
     wait_for(lambda: len(templates(own_home)) == 1, what="the end of the others")
     assert templates(own_home) == [first["pid"]]
 
 
 def templates(home):
-    found = [
-        p for p in psutil.process_iter(["cmdline", "environ"]) if "distdl_jupyter.warm" in (p.info["cmdline"] or ())
-    ]
-    return [p.pid for p in found if (p.info["environ"] or {}).get("DISTDL_HOME") == str(home)]
+    found = psutil.process_iter(["cmdline", "environ"])
+    made = [process for process in found if "distdl_jupyter.warm.template" in (process.info["cmdline"] or ())]
+    return [process.pid for process in made if (process.info["environ"] or {}).get("DISTDL_HOME") == str(home)]
 
 
 def test_switched_off_nothing_is_asked_and_nothing_said(distdl_home, monkeypatch):

@@ -8,17 +8,9 @@ import types
 
 import pytest
 
-from distdl_jupyter.warm import (
-    import_history,
-    preconditions,
-    process_context,
-    process_marker,
-    template_files,
-    threads,
-    wire,
-)
-from distdl_jupyter.warm.env_recorder import Recorder
-from distdl_jupyter.warm.preload import Prepared
+from distdl_jupyter.warm import fork, preload, process_state, template_files
+from distdl_jupyter.warm.fork import Preloaded
+from distdl_jupyter.warm.preload import Recorder
 from distdl_jupyter.worker import import_recorder
 
 
@@ -26,8 +18,8 @@ def test_a_message_brings_its_descriptors(tmp_path):
     one, other = socket.socketpair()
     with one, other, open(tmp_path / "file", "wb") as file:
         sent = {"text": "ü" * 1000}
-        wire.send(one, sent, [file.fileno()])
-        message, descriptors = wire.receive(other)
+        template_files.send(one, sent, [file.fileno()])
+        message, descriptors = template_files.receive(other)
         assert message == sent
         os.write(descriptors[0], b"through the other end")
         os.close(descriptors[0])
@@ -43,8 +35,8 @@ def test_a_broken_message_is_told_as_such(words):
     with one, other:
         one.sendall(words)
         one.shutdown(socket.SHUT_WR)
-        with pytest.raises(wire.Broken):
-            wire.receive(other)
+        with pytest.raises(template_files.BrokenMessage):
+            template_files.receive(other)
 
 
 def test_reads_of_the_environment_are_recorded(monkeypatch):
@@ -96,11 +88,11 @@ def test_torchs_own_settings_are_no_variables_of_ranks():
     ],
 )
 def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read, name):
-    assert preconditions.differing(template, job, read) == name
+    assert preload.differing(template, job, read) == name
 
 
 def test_what_imports_set_in_the_template_matters_where_the_submitter_has_another_value():
-    own = Prepared(None, {"KMP_OF": "1"}, set(), {"KMP_OF": "2", "KMP_SET": "True"})
+    own = Preloaded(None, {"KMP_OF": "1"}, set(), {"KMP_OF": "2", "KMP_SET": "True"})
     given = [{"KMP_OF": "1"}, {"KMP_OF": "2", "KMP_SET": "True"}, {"KMP_OF": "1", "KMP_SET": "False"}, {"KMP_OF": "3"}]
     assert [own.differing(environment) for environment in given] == ["", "", "KMP_SET", "KMP_OF"]
 
@@ -110,7 +102,7 @@ def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
     file = tmp_path / "one.py"
     file.write_text("1")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    stamps = preconditions.Stamps()
+    stamps = preload.Stamps()
     module = types.ModuleType("one")
     module.__file__ = str(file)
     stamps.take([module])
@@ -124,23 +116,23 @@ def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
 
 
 def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
-    own = import_history.Learned(tmp_path / "learned.json")
+    own = preload.ImportHistory(tmp_path / "learned.json")
     for number in range(20):
         own.add([f"m{number}", "common", "tensorflow.python", "keras"])
-    again = import_history.Learned(tmp_path / "learned.json")
+    again = preload.ImportHistory(tmp_path / "learned.json")
     assert again.names()[:2] == ["m19", "common"]
     assert "m0" not in again.names()
     assert not {"tensorflow.python", "keras"} & set(again.names())
-    again.leave_out(["common"], "starts a thread when imported")
-    assert "common" not in import_history.Learned(tmp_path / "learned.json").names()
+    again.leave_out(preload.Unforkable("common", "starts a thread when imported"))
+    assert "common" not in preload.ImportHistory(tmp_path / "learned.json").names()
     again.add(["package.part", "packages"])
-    again.leave_out(["package"], "reads the whole environment when imported (in package.other)")
+    again.leave_out(preload.Unforkable("package", "reads the whole environment when imported"))
     assert again.names()[0] == "packages"
     for number in range(20):
-        again.leave_out([f"m{number}"], f"imports /home/ann/{number}.py, which is not an installed module")
+        again.leave_out(preload.Unforkable(f"m{number}", "imports a file which is not an installed module"))
     assert again.names() == [], "what goes on being unfit is given up"
     (tmp_path / "learned.json").write_text("[")
-    assert import_history.Learned(tmp_path / "learned.json").names() == []
+    assert preload.ImportHistory(tmp_path / "learned.json").names() == []
 
 
 def test_only_installed_modules_are_told(tmp_path, monkeypatch):
@@ -155,12 +147,6 @@ def test_only_installed_modules_are_told(tmp_path, monkeypatch):
     import_recorder.record()
 
 
-def test_circumstances_are_compared_by_name():
-    mine = process_context.now()
-    assert process_context.difference(mine, process_context.now()) == ""
-    assert process_context.difference(mine, {**mine, "the user": [1, 1, 1]}) == "the user"
-
-
 @pytest.mark.parametrize(
     ("environment", "count"),
     [({"OMP_NUM_THREADS": "3"}, 3), ({}, None), ({"OMP_NUM_THREADS": "2,2"}, None), ({"OMP_NUM_THREADS": "0"}, None),
@@ -168,24 +154,24 @@ def test_circumstances_are_compared_by_name():
 )  # fmt: skip
 def test_a_number_of_threads_that_cannot_be_set_is_a_doubt(environment, count, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    assert threads.wanted(environment) == count
+    assert fork.library_threads(environment) == count
 
 
 def test_without_a_numerical_library_there_is_nothing_to_set(monkeypatch):
     for name in ("torch", "numpy", "scipy"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    assert threads.wanted({}) == 0
+    assert fork.library_threads({}) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows where a process keeps its environment")
 def test_a_process_shows_the_mark_that_it_writes():
-    code = ("import sys; from distdl_jupyter.warm.process_marker import Room; room = Room(); "
-            "room.say(['-P', '-m', 'something', '(rank 0 of me)'], 'DISTDL_JOB_ID=me'); "
+    code = ("import sys; from distdl_jupyter.warm.process_state import ArgvBuffer; argv = ArgvBuffer(); "
+            "argv.show(['-P', '-m', 'something', '(rank 0 of me)'], 'DISTDL_JOB_ID=me'); "
             "print(flush=True); sys.stdin.read()")  # fmt: skip
     import psutil
 
-    environment = {**os.environ, "DISTDL_JOB_ID": "", **process_marker.variables()}
-    command = [sys.executable, "-c", code, process_marker.argument()]
+    environment = {**os.environ, "DISTDL_JOB_ID": "", **process_state.variables()}
+    command = [sys.executable, "-c", code, process_state.argument()]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         seen = psutil.Process(process.pid)
@@ -193,12 +179,12 @@ def test_a_process_shows_the_mark_that_it_writes():
         process.stdin.close()
     assert line == [sys.executable, "-P", "-m", "something", "(rank 0 of me)"]
     assert variables["DISTDL_JOB_ID"] == "me"
-    assert process_marker.NAME not in variables
+    assert process_state.FILLER not in variables
 
 
 def test_without_room_there_is_no_mark():
     with pytest.raises(LookupError):
-        process_marker.Room()
+        process_state.ArgvBuffer()
 
 
 def test_data_directories_that_share_a_folder_for_templates_share_one_template(tmp_path, monkeypatch):

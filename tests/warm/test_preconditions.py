@@ -8,7 +8,8 @@ import textwrap
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.warm import import_history, template_client, template_files
+from distdl_jupyter.warm import preload, template_files
+from distdl_jupyter.warm import start as warm_start
 from tests.conftest import wait_for
 from tests.starting import revive
 from tests.warm.conftest import assert_warm, cold_reason, is_warm
@@ -71,7 +72,7 @@ def test_a_variable_that_is_read_at_an_import_starts_cold_and_then_warm(distdl_h
         assert again.result(timeout=120) == 1
         assert_warm(again)
     finally:
-        template_client.stop(template_files.of())  # the other tests' environment is not this one
+        warm_start.stop(template_files.of())  # the other tests' environment is not this one
 
 
 def value_of(name):
@@ -110,9 +111,9 @@ def test_what_differs_from_terminal_to_terminal_is_the_jobs_own(distdl_home):
         from distdl_jupyter import submit
         from tests.warm.test_preconditions import surroundings
         from tests.warm.conftest import assert_warm
-        from distdl_jupyter.warm import template_client
+        from distdl_jupyter.warm import start as warm_start
 
-        template_client._TIMEOUT = 30.0
+        warm_start._TIMEOUT = 30.0
         job = submit(surroundings, distributed_backend="plain")
         print(*job.result(timeout=120))
         assert_warm(job)
@@ -148,7 +149,7 @@ def test_another_limit_starts_cold(distdl_home):
         print([n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
-    template_client.stop(template_files.of())  # the other tests' limits are not these
+    warm_start.stop(template_files.of())  # the other tests' limits are not these
     assert "the job and the template differ in the hard limits (ulimit -H)" in said.stdout, said.stderr
 
 
@@ -193,7 +194,7 @@ def test_a_changed_module_of_the_users_is_seen(distdl_home, tmp_path):
         assert job.result(timeout=120) == value
         assert_warm(job)
     revive()
-    assert "my_training" not in import_history.Learned(template_files.of().learned).names()
+    assert "my_training" not in preload.ImportHistory(template_files.of().history).names()
 
 
 @pytest.fixture
@@ -252,17 +253,17 @@ def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp
     try:
         install(environment, tmp_path, "1.0")
         assert run()[0] == "1.0"
-        wait_for(lambda: "tinything" in import_history.Learned(where.learned).names(), what="the learning")
-        wait_for(lambda: template_client.status(where), what="the template")
+        wait_for(lambda: "tinything" in preload.ImportHistory(where.history).names(), what="the learning")
+        wait_for(lambda: warm_start.status(where), what="the template")
         assert run() == ["1.0", ""]
         install(environment, tmp_path, "2.0")
         version, reason = run()
         assert version == "2.0"
         assert "has changed since the template was started" in reason
-        assert template_client.wait_until_ready(where)
+        assert warm_start.wait_until_ready(where)
         assert run() == ["2.0", ""]
     finally:
-        template_client.stop(where)
+        warm_start.stop(where)
 
 
 @pytest.mark.full
@@ -284,12 +285,12 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
         (site / "library" / f"part{number}.py").touch()
     parts = [f"library.part{number}" for number in range(30)]
     where = template_files.of(str(environment))
-    import_history.Learned(where.learned).add(
+    preload.ImportHistory(where.history).add(
         ["restless.first", "restless.second", "restless", *parts, "trains", "curious", "json", "not_there"]
     )
     try:
-        template_client.make(where)
-        said = template_client.wait_until_ready(where)
+        warm_start.make(where)
+        said = warm_start.wait_until_ready(where)
         assert set(said["unfit"]) == {"restless", "library", "library.core", "curious", "trains", "ranked", "tools"}
         assert where.log.read_text().count("so it will not be preloaded again") == 3, (
             "each is found once, with all that import it"
@@ -298,7 +299,7 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
         assert "starts a thread" in said["unfit"]["restless"]
         assert "whole environment" in said["unfit"]["curious"]
     finally:
-        template_client.stop(where)
+        warm_start.stop(where)
 
 
 def imports_torchmetrics():
@@ -311,8 +312,8 @@ def imports_torchmetrics():
 def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
     options = {"distributed_backend": "torch", "process_count_per_node": 2}
     assert submit(imports_torchmetrics, **options).results(timeout=120) == ["torchmetrics"] * 2
-    learned = template_files.of().learned
-    wait_for(lambda: import_history.Learned(learned).is_unfit("torchmetrics"), what="the learning")
+    learned = template_files.of().history
+    wait_for(lambda: preload.ImportHistory(learned).is_unforkable("torchmetrics"), what="the learning")
     revive()
     for code in (threads, imports_torchmetrics):
         job = submit(code, **options)

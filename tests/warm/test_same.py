@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.node.spawn import WARM
+from distdl_jupyter.node.children import WARM
 from tests.warm.conftest import assert_warm, is_warm
 from tests.written import all_written
 
@@ -183,7 +183,7 @@ def test_a_rank_heeds_every_signal_although_a_script_ignores_some_in_the_backgro
     code = """
         import signal
         from distdl_jupyter import submit
-        from distdl_jupyter.warm import template_client
+        from distdl_jupyter.warm import start as warm_start
 
         def heeds():
             import signal
@@ -191,7 +191,7 @@ def test_a_rank_heeds_every_signal_although_a_script_ignores_some_in_the_backgro
             ignored = [name for name, handler in given.items() if handler is signal.SIG_IGN]
             return given["SIGINT"] is signal.default_int_handler, sorted(ignored), signal.pthread_sigmask(0, ())
 
-        template_client._TIMEOUT = 30.0
+        warm_start._TIMEOUT = 30.0
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM])
         job = submit(heeds, distributed_backend="plain")
         assert job.result(timeout=120) == (True, ["SIGPIPE", "SIGXFSZ"], set()), job.result()

@@ -13,7 +13,8 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.magic import topics
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import report, settings, template_client, template_files
+from distdl_jupyter.warm import report, template_files
+from distdl_jupyter.warm import start as warm_start
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -21,36 +22,36 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.mark.full
 def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
     assert submit(abs, (-3,), distributed_backend="plain").result(timeout=120) == 3
-    assert template_client.wait_until_ready(template_files.of())
+    assert warm_start.wait_until_ready(template_files.of())
     assert cli.main(["warm"]) == 0
     said = capsys.readouterr().out
     assert "Warm starts are on. An unused template ends after 30 minutes." in said
     assert template_files.of().python in said
-    own = template_client.status(template_files.of())
+    own = warm_start.status(template_files.of())
     assert f"{own['modules']:,} modules ({listing(own['loads']) or 'no framework'})." in said
     assert "MB of memory" in said
-    resident, share = report.memory(template_client.status(template_files.of())["pid"])
+    resident, share = report.memory(warm_start.status(template_files.of())["pid"])
     assert 10 * 2**20 < share <= resident
 
 
 def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_home, capsys):
     assert cli.main(["warm", "start", "--idle-minutes", "5"]) == 0
-    pid = template_client.status(template_files.of())["pid"]
+    pid = warm_start.status(template_files.of())["pid"]
     assert f"pid {pid}" in capsys.readouterr().out
     assert cli.main(["warm", "start"]) == 0
-    assert template_client.status(template_files.of())["pid"] == pid
+    assert warm_start.status(template_files.of())["pid"] == pid
     assert "after 5 minutes" in capsys.readouterr().out
     assert cli.main(["warm", "stop"]) == 0
-    assert not template_client.is_being_made(template_files.of())
+    assert not warm_start.is_being_made(template_files.of())
     assert "No template is running" in capsys.readouterr().out
 
 
 def test_stop_ends_a_template_that_is_still_being_prepared(own_home):
-    template_client.make(template_files.of())
-    while not template_client.is_being_made(template_files.of()):
+    warm_start.make(template_files.of())
+    while not warm_start.is_being_made(template_files.of()):
         pass
-    assert template_client.stop(template_files.of())
-    assert not template_client.is_being_made(template_files.of())
+    assert warm_start.stop(template_files.of())
+    assert not warm_start.is_being_made(template_files.of())
 
 
 @pytest.mark.fault("entry", "no signal to a process that is not proven to be the template")
@@ -65,45 +66,46 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
         mark = {**json.loads(processes.mark()), **true, **(other or {})}
         lock.write(json.dumps(mark) if other else str(innocent.pid))
         lock.flush()
-        assert not template_client.stop(where, timeout=0.2)
+        assert not warm_start.stop(where, timeout=0.2)
         assert innocent.poll() is None
         innocent.kill()
 
 
 def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
     where = template_files.of()
-    template_client.make(where)
-    template_client.make(where)  # waits for the first one's end
-    template_client.stop(where)
-    made = [one for one in psutil.process_iter(["cmdline"]) if "distdl_jupyter.warm" in (one.info["cmdline"] or ())]
-    ours = [one for one in made if Path(one.cwd()) == where.folder]
+    warm_start.make(where)
+    warm_start.make(where)  # waits for the first one's end
+    warm_start.stop(where)
+    found = psutil.process_iter(["cmdline"])
+    made = [process for process in found if "distdl_jupyter.warm.template" in (process.info["cmdline"] or ())]
+    ours = [process for process in made if Path(process.cwd()) == where.folder]
     assert not psutil.wait_procs(ours, 20)[1]
-    assert not template_client.is_being_made(where)
-    template_client.make(where)
-    assert template_client.wait_until_ready(where)
+    assert not warm_start.is_being_made(where)
+    warm_start.make(where)
+    assert warm_start.wait_until_ready(where)
 
 
 def test_the_line_magic_switches(own_home, capsys):
     topics.warm({"off": ""})
     assert capsys.readouterr().out.startswith("Warm starts are switched off by the settings.")
-    assert settings.switched_off() == "the settings"
+    assert template_files.switched_off() == "the settings"
     assert [row.status for row in report.rows()] == ["absent"]
     topics.warm({"on": "", "idle_minutes": "2.5"})
-    assert settings.read() == settings.Settings(enabled=True, idle_minutes=2.5)
+    assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
     assert [row.status for row in report.rows()] == ["ok"]
     for wrong in ({"of": ""}, {"on": "", "off": ""}, {"idle_minutes": "soon"}, {"idle_minutes": "0"}):
         with pytest.raises(InvalidSpec):
             topics.warm(wrong)
-    assert settings.read() == settings.Settings(enabled=True, idle_minutes=2.5)
+    assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
 
 
 def test_damaged_settings_are_none(own_home):
-    settings.change(enabled=False)
+    template_files.change_settings(enabled=False)
     (template_files.folder() / "settings.json").write_text("{")
-    assert settings.read() == settings.Settings()
+    assert template_files.read_settings() == template_files.Settings()
 
 
 def test_the_variable_wins(own_home, monkeypatch):
     monkeypatch.setenv("DISTDL_WARM", "off")
-    assert settings.switched_off() == "DISTDL_WARM"
+    assert template_files.switched_off() == "DISTDL_WARM"
     assert "To switch them on, unset DISTDL_WARM." in report.lines()[0]

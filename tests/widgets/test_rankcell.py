@@ -6,8 +6,8 @@ import time
 from IPython.lib.pretty import pretty
 
 from distdl_jupyter.html import ranks as saved
+from distdl_jupyter.ranks.answer import failures
 from distdl_jupyter.ranks.view import Fold
-from distdl_jupyter.ranks.viewerrors import failures
 from distdl_jupyter.widgets.rankoutput import CellOutput, PrintedOutput
 from distdl_jupyter.widgets.rankvalues import Values, ValuesOf
 from distdl_jupyter.worker.failure import describe

@@ -118,7 +118,7 @@ class AgentCluster(Cluster):
                 str(found.facts[first.host]["python"]["executable"]),
                 "-P",
                 "-m",
-                "distdl_jupyter.node.mpi_rsh",
+                "distdl_jupyter.node.mpi_shell",
             ),
         )
 

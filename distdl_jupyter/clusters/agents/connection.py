@@ -125,14 +125,14 @@ class Connection(AgentConnection):
 
     def stacks(self) -> Mapping[int, Answer]:
         """Return, once, what the host has answered; one that fails or is lost answers for none of its ranks."""
-        from distdl_jupyter.node.stacks import Answer, of_json
+        from distdl_jupyter.node.stacks import Answer, from_json
 
         if self._stack_request is None or not self._stack_request[1].done():
             return {}
         (ranks, answer), self._stack_request = self._stack_request, None
         if (error := answer.exception()) is not None:
             return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
-        return {int(rank): of_json(one) for rank, one in answer.result()["answers"].items()}
+        return {int(rank): from_json(one) for rank, one in answer.result()["answers"].items()}
 
     # what comes, on the wire's thread -------------------------------------------------------------
 

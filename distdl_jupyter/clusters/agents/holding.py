@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.node.schedule import Need
+    from distdl_jupyter.node.slots import Need
 
 #: Seconds between two questions whether it is the job's turn on a host.
 _POLL = 0.5

@@ -1,6 +1,6 @@
 """Which network a job's hosts meet on, and each host's own interface and address on it.
 
-Pure: it judges addresses and what was found by connecting (``node.port_check``). An interface's name or subnet proves
+Pure: it judges addresses and what was found by connecting (``node.ports``). An interface's name or subnet proves
 nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 that lead to different networks. So only addresses that
 every other host has reached count.
 """
@@ -69,7 +69,7 @@ class Gap:
 def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], wanted: str = "") -> list[Endpoint]:
     """Return the addresses on which a host could meet others, best first.
 
-    ``interfaces`` as ``node.interfaces`` tells them; ``wanted`` is a network or the name of an interface ("": any).
+    ``interfaces`` are those of ``node.facts``; ``wanted`` is a network or the name of an interface ("": any).
     Raises InvalidSpec when ``wanted`` is neither.
     """
     up = [one for one in interfaces if one["up"] and not one["loopback"] and not one["address"].startswith("169.254.")]

@@ -25,7 +25,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.node.frames import BrokenWire
-from distdl_jupyter.worker.serving.listener import NOTES, note_of, write_note
+from distdl_jupyter.worker.serving.connection import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Node, Nodes, PipeReader

@@ -124,9 +124,9 @@ def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: s
 
 def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:
     """Run the worker to its end; return the exit code for Azure and what is reported of the end."""
-    from distdl_jupyter.node import oom, processes
+    from distdl_jupyter.node import headroom, processes
 
-    before, stops = oom.counters(), 0
+    before, stops = headroom.counters(), 0
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "distdl_jupyter.worker"],
         stdin=subprocess.DEVNULL,
@@ -147,7 +147,7 @@ def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, obj
     _copy(child, nonce)
     code = child.wait()
     name = processes.signal_name(-code) if code < 0 else None
-    evidence = oom.evidence(before) if name == "KILL" and not stops else ""
+    evidence = headroom.evidence(before) if name == "KILL" and not stops else ""
     end: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
     return code if code >= 0 else 128 - code, end
 

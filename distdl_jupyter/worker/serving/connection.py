@@ -1,121 +1,301 @@
-"""One connection of a rank: a thread that reads what is asked, and one that sends what is answered.
+"""Connections to a persistent rank: their messages, both ends, and the socket at which the rank listens.
 
-Neither ever makes the rank's own code wait: what the other end does not read waits here.
+A message is ``<header length, 4 bytes> <body length, 8 bytes> <header> <body>``: lengths in network order, a JSON
+header, and a body that mostly is a pickle, which is opened only when the other end is known.
+
+The rank listens in the run's private folder on its host, and beside the socket a note names both. The host's agent
+passes the note to the supervisor, which writes it into the job's folder (``NOTES``). Three things keep others out: the
+folder (0700) and the socket (0600), the user id that the operating system reports for the other end, and the rank's
+token, which only private folders hold.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
+import json
 import os
 import queue
+import secrets
 import socket
+import stat
+import struct
+import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from distdl_jupyter.worker.serving import frames
-from distdl_jupyter.worker.serving.listener import Door
-
-OnMessage = Callable[["Line", frames.Message], None]
+#: Folder of a job in which notes name the sockets of its ranks.
+NOTES = "serving"
+#: Bytes of the longest header, which holds errors with their frames and pictures of values; and of a greeting.
+LONGEST_HEADER, _LONGEST_GREETING = 64 * 1024 * 1024, 4096
+#: Bytes of the longest body: more would not fit into a rank's memory twice.
+LONGEST_BODY = 64 * 1024 * 1024 * 1024
+_LENGTHS = struct.Struct("!IQ")
 _READ = 1024 * 1024
-#: Seconds in which the other end has to say who it is.
+_BACKLOG = 16
+#: Seconds in which the other end has to send the token.
 _GREETING_TIMEOUT = 10.0
 
 
-class Line:
-    """A connection whose other end is the same user; ``on_message`` is called for each message behind the token."""
+class BrokenMessage(ValueError):
+    """What was received is not a message, or a longer one than is allowed."""
 
-    def __init__(self, connection: socket.socket, door: Door, greeting: dict[str, Any], on_message: OnMessage) -> None:
-        self._connection = connection
-        self._door = door
+
+class ConnectionLost(ConnectionError):
+    """The other end has hung up, or its process has ended."""
+
+
+class Message(NamedTuple):
+    """One message."""
+
+    header: dict[str, Any]
+    body: bytes = b""
+
+
+def encode(header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
+    """Return the message as pieces to be sent one after the other; the body is not copied."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    head = _LENGTHS.pack(len(text), memoryview(body).nbytes) + text
+    return [head, body] if memoryview(body).nbytes else [head]
+
+
+class Reader:
+    """Assembles messages from the bytes of a socket.
+
+    With ``strict`` it accepts one short header without a body, from an end that has not sent the token yet; what
+    follows is read when ``strict`` is False again.
+    """
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self._data = bytearray()
+        self.strict = strict
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take bytes and return the messages that are complete now. Raises BrokenMessage."""
+        self._data += data
+        messages: list[Message] = []
+        while not (self.strict and messages) and (message := self._next()) is not None:
+            messages.append(message)
+        return messages
+
+    def _next(self) -> Message | None:
+        if len(self._data) < _LENGTHS.size:
+            return None
+        head, body = _LENGTHS.unpack_from(self._data)
+        if head > (_LONGEST_GREETING if self.strict else LONGEST_HEADER) or body > (0 if self.strict else LONGEST_BODY):
+            raise BrokenMessage(f"A message of {head + body} bytes exceeds the limit.")
+        begin = _LENGTHS.size + head
+        if len(self._data) < begin + body:
+            return None
+        try:
+            header = json.loads(bytes(self._data[_LENGTHS.size : begin]))
+        except ValueError:
+            header = None
+        if not isinstance(header, dict):
+            raise BrokenMessage("A message has no JSON header.")
+        message = Message(header, bytes(self._data[begin : begin + body]))
+        del self._data[: begin + body]
+        return message
+
+
+class Connection:
+    """One end of a connection, which sends and receives whole messages."""
+
+    def __init__(self, connection: socket.socket, *, strict: bool = False) -> None:
+        self._socket = connection
+        self._reader = Reader(strict=strict)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._socket.fileno()
+
+    def send(self, header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -> None:
+        """Send a message. Raises ConnectionLost."""
+        try:
+            for piece in encode(header, body):
+                self._socket.sendall(piece)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def receive(self) -> list[Message]:
+        """Read once and return the messages that are complete now. Raises ConnectionLost, BrokenMessage."""
+        try:
+            data = self._socket.recv(_READ)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        if not data:
+            raise ConnectionLost("The other end has hung up.")
+        return self._reader.feed(data)
+
+    def close(self) -> None:
+        """Hang up; what the rank runs continues."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+
+class ServedConnection(Connection):
+    """The rank's end: one thread reads requests, one sends replies that the other end does not read at once.
+
+    Neither makes the rank's own code wait. ``on_message`` is called for each message that follows the token.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        listener: Listener,
+        greeting: dict[str, Any],
+        on_message: Callable[[ServedConnection, Message], None],
+    ) -> None:
+        super().__init__(connection, strict=True)
+        self._listener = listener
         self._greeting = greeting
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         #: Messages in the outbox that are not sent completely.
         self._waiting = 0
-        self.open = True
-        _lines.add(self)
-
-    def start(self) -> None:
-        """Begin to read and to send."""
-        for work in (self._read, self._send):
+        self._open = True
+        _connections.add(self)
+        for work in (self._read, self._write):
             threading.Thread(target=work, name="distdl-serving", daemon=True).start()
 
-    def say(self, header: dict[str, Any], body: bytes = b"") -> None:
+    def reply(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Send a message as soon as the other end reads; nothing happens when it is gone."""
-        pieces = frames.encode(header, body)
+        pieces = encode(header, body)
         with self._sending:
-            if self.open and (self._waiting or not self._sent_at_once(pieces)):
+            if self._open and (self._waiting or not self._send_now(pieces)):
                 self._waiting += 1
                 self._outbox.put(pieces)
 
-    def _sent_at_once(self, pieces: list[Any]) -> bool:
-        """Send a short message from here when there is room for it, which spares another thread's turn."""
+    def _send_now(self, pieces: list[Any]) -> bool:
+        """Send a short message in this thread when the socket takes it: waking another thread takes longer."""
         try:
             if len(pieces) > 1:
                 return False
-            sent = self._connection.send(pieces[0], socket.MSG_DONTWAIT)
-        except OSError:  # no room, or the other end is gone, which the thread that reads hears of
+            sent = self._socket.send(pieces[0], socket.MSG_DONTWAIT)
+        except OSError:  # no room; or the other end is gone, which the reading thread notices
             return False
         pieces[0] = pieces[0][sent:]
         return not pieces[0]
 
     def _read(self) -> None:
         try:
-            with contextlib.suppress(OSError, frames.Broken):
-                self._connection.settimeout(_GREETING_TIMEOUT)
-                reader = frames.Reader(strict=True)
-                self._admit(reader)
-                data = b""
+            with contextlib.suppress(OSError, BrokenMessage):
+                self._socket.settimeout(_GREETING_TIMEOUT)
+                while not (messages := self.receive()):
+                    pass
+                greeting = messages[0].header
+                if greeting.get("do") != "hello" or not self._listener.is_token(greeting.get("token")):
+                    return
+                self._reader.strict = False
+                self._socket.settimeout(None)
+                self.reply(self._greeting)
+                messages = self._reader.feed(b"")
                 while True:
-                    for message in reader.feed(data):
+                    for message in messages:
                         self._on_message(self, message)
-                    if not (data := self._connection.recv(_READ)):
-                        return
+                    messages = self.receive()
         finally:
-            self.open = False
+            self._open = False
             self._outbox.put(None)
 
-    def _admit(self, reader: frames.Reader) -> None:
-        """Wait for the token and answer it. Raises Broken for anything else."""
-        found: list[frames.Message] = []
-        while not found:
-            data = self._connection.recv(4096)
-            if not data:
-                raise frames.Broken("No message was received.")
-            found = reader.feed(data)
-        if found[0].header.get("do") != "hello" or not self._door.knows(found[0].header.get("token")):
-            raise frames.Broken("The other end sent a wrong token.")
-        reader.strict = False
-        self._connection.settimeout(None)
-        self.say(self._greeting)
-
-    def _send(self) -> None:
+    def _write(self) -> None:
         with contextlib.suppress(OSError):
             while (pieces := self._outbox.get()) is not None:
                 for piece in pieces:
-                    self._connection.sendall(piece)
+                    self._socket.sendall(piece)
                 with self._sending:
                     self._waiting -= 1
-        self.open = False
+        self._open = False
         with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-
-    def forget(self) -> None:
-        """Close a forked child's copy: one that stays open would hide this process's end from the other side."""
-        with contextlib.suppress(OSError):
-            self._connection.close()
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
 
 
-_lines: weakref.WeakSet[Line] = weakref.WeakSet()
+_connections: weakref.WeakSet[ServedConnection] = weakref.WeakSet()
 
 
-def _forget_all() -> None:
-    for line in list(_lines):
-        line.forget()
+def _close_all() -> None:
+    """Close a forked child's copies: an open one would hide this process's end from the other side."""
+    for connection in list(_connections):
+        connection.close()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_close_all)
+
+
+# the socket ---------------------------------------------------------------------------------------
+
+
+class Listener:
+    """The listening socket of one rank. Raises PermissionError, OSError."""
+
+    def __init__(self, run: Path, rank: int) -> None:
+        self.path = run / f"rank-{rank}.sock"
+        self._note = note_of(run, rank)
+        self._token = secrets.token_urlsafe(32)
+        self.socket = listening(self.path)
+        write_note(self._note, {"socket": str(self.path), "token": self._token, "rank": rank, "pid": os.getpid()})
+        os.register_at_fork(after_in_child=self.socket.close)
+
+    def accept(self) -> socket.socket:
+        """Return the next connection of this user; others are closed before a byte of theirs is read."""
+        while True:
+            connection, _ = self.socket.accept()
+            with contextlib.suppress(OSError):
+                if peer_uid(connection) == os.getuid():
+                    return connection
+            connection.close()
+
+    def is_token(self, token: Any) -> bool:
+        """Return whether this is the rank's token."""
+        return isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
+
+    def close(self) -> None:
+        """Remove the note and the socket's path."""
+        for path in (self._note, self.path):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user id of the process at the other end of a Unix socket, as the operating system reports it."""
+    if sys.platform == "darwin":
+        # struct xucred: version, uid, ...; SOL_LOCAL is 0 and LOCAL_PEERCRED 1 (sys/un.h).
+        return int(struct.unpack("II", connection.getsockopt(0, 1, 76)[:8])[1])
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def note_of(folder: Path, rank: int) -> Path:
+    """Return the note of a rank in a folder; it exists while the rank listens."""
+    return folder / f"rank-{rank}.json"
+
+
+def listening(path: Path) -> socket.socket:
+    """Return a socket that listens in a folder which only its owner may enter. Raises PermissionError, OSError."""
+    status = path.parent.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+        raise PermissionError(f"{path.parent} is not a private folder of its owner, so the rank does not listen there.")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def write_note(path: Path, data: dict[str, Any]) -> None:
+    """Write a note, which becomes visible only when it is complete."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump(data, file)
+    hidden.replace(path)

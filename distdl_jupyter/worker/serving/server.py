@@ -1,45 +1,47 @@
-"""The life of a rank that stays: its main thread runs what it is asked, one thing at a time, until it is told to end.
+"""The life of a persistent rank: its main thread runs one request after the other until it is told to stop.
 
-Code of the user runs in the main thread, where interrupts arrive and where libraries expect it.
+The user's code runs in the main thread, where interrupts arrive and where libraries expect it.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import ctypes
 import faulthandler
+import io
 import os
 import queue
+import shutil
 import signal
 import sys
+import tarfile
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from distdl_jupyter.worker import channel, failure, report
+from distdl_jupyter.worker import channel, execute, failure, payload, pictures, report
+from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.identity import Identity, identify
-from distdl_jupyter.worker.payload import Payload, extend_path
-from distdl_jupyter.worker.serving import shown, values
-from distdl_jupyter.worker.serving.connection import Line
-from distdl_jupyter.worker.serving.frames import Message
-from distdl_jupyter.worker.serving.listener import Door
-from distdl_jupyter.worker.serving.marks import Marks
-from distdl_jupyter.worker.serving.namespace import Room
+from distdl_jupyter.worker.serving import values
+from distdl_jupyter.worker.serving.connection import NOTES, Listener, Message, ServedConnection
 from distdl_jupyter.worker.sources import Sources
-from distdl_jupyter.worker.watch import autolog
+from distdl_jupyter.worker.watch import autolog, persistent_groups
 
-#: Seconds within which a signal that a client had sent arrives.
-_ON_ITS_WAY = 10.0
+#: Seconds within which a signal that was sent for a client arrives.
+_SIGNAL_SECONDS = 10.0
 
 
-def serve(folder: Path, payload: Payload, sources: Sources) -> None:
-    """Run what clients ask for until one of them says stop. Raises KeyboardInterrupt when the job is cancelled."""
-    extend_path(folder, payload)
-    if payload.working_directory:
+def serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
+    """Run the requests of clients until one stops the rank. Raises KeyboardInterrupt when the job is cancelled."""
+    payload.extend_path(folder, session)
+    if session.working_directory:
         with contextlib.suppress(OSError):
-            os.chdir(payload.working_directory)
+            os.chdir(session.working_directory)
     server = Server(identify(os.environ), sources)
     try:
         server.run()
@@ -48,143 +50,141 @@ def serve(folder: Path, payload: Payload, sources: Sources) -> None:
 
 
 class Server:
-    """One rank with its namespace and the door at which it is asked."""
+    """One rank with its namespace and its listening socket."""
 
     def __init__(self, identity: Identity, sources: Sources) -> None:
         self._identity = identity
         self._sources = sources
-        self._room = Room(identity, sources)
+        namespace = Namespace(identity, sources)
+        self._handlers = {
+            "run": namespace.run,
+            "push": namespace.push,
+            "pull": namespace.pull,
+            "distributed": namespace.distributed,
+        }
         self._marks = Marks(identity)
-        self._work: queue.SimpleQueue[tuple[Line, Message] | None] = queue.SimpleQueue()
-        self._claim = threading.Lock()
+        self._requests: queue.SimpleQueue[tuple[ServedConnection, Message] | None] = queue.SimpleQueue()
+        self._claiming = threading.Lock()
         self._doing: str | None = None
         self._main = threading.get_ident()
-        #: Whether a signal may break into what runs now, and whether the job is cancelled.
+        #: Whether a signal may interrupt what runs now, and whether the job is cancelled.
         self._interruptible = self._canceled = False
-        #: When clients had a signal sent that has not arrived; two may arrive as one.
+        #: When signals were sent for clients that have not arrived; two may arrive as one.
         self._announced: deque[float] = deque(maxlen=100)
         if identity.pipes is None:
             raise RuntimeError("This rank is not reachable: only an agent can start the ranks of a session.")
-        self._door = Door(identity.pipes, identity.rank)
-        # The trace of a crash goes to where the rank's own errors go, also while a cell has moved descriptor 2.
+        self._listener = Listener(identity.pipes, identity.rank)
+        # The trace of a crash goes to the rank's own error output, also while a cell has moved descriptor 2.
         faulthandler.enable(os.dup(2))
 
     def run(self) -> None:
-        """Listen, and work until told to end."""
-        signal.signal(signal.SIGINT, self._on_interrupt)
-        threading.Thread(target=self._listen, name="distdl-door", daemon=True).start()
-        out = channel.current()
-        if out is not None:
-            # Cells meet the other ranks when they like; the rank is ready to be asked.
-            out.send("ready", backend="", size=self._identity.world_size)
-        while (item := self._work.get()) is not None:
-            self._perform(*item)
-            del item
+        """Listen, and run requests until one stops the rank."""
+        signal.signal(signal.SIGINT, self._on_signal)
+        threading.Thread(target=self._listen, name="distdl-listen", daemon=True).start()
+        if (output := channel.current()) is not None:
+            # Cells connect the ranks when they like; the rank is ready for requests.
+            output.send("ready", backend="", size=self._identity.world_size)
+        while (request := self._requests.get()) is not None:
+            self._perform(*request)
+            del request
             if self._canceled:
                 raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Be met no more."""
-        self._door.close()
+        """Stop listening."""
+        self._listener.close()
 
-    # asked from other threads -----------------------------------------------------------------
+    # in other threads -------------------------------------------------------------------------
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                Line(self._door.accept(), self._door, self._greeting(), self._on_message).start()
+                connection = self._listener.accept()
+                ServedConnection(connection, self._listener, self._state("hello"), self._on_message)
 
-    def _greeting(self) -> dict[str, Any]:
-        return {"say": "hello", "rank": self._identity.rank, "pid": os.getpid(), "doing": self._doing or ""}
+    def _state(self, say: str, **fields: Any) -> dict[str, Any]:
+        return {"say": say, "rank": self._identity.rank, "pid": os.getpid(), "doing": self._doing or "", **fields}
 
-    def _on_message(self, line: Line, message: Message) -> None:
-        asked = message.header
-        if asked.get("do") == "interrupt":
-            self._interrupt()
-        elif asked.get("do") == "state":
-            line.say({"say": "state", "id": asked.get("id"), "doing": self._doing or ""})
-        elif not self._claimed(str(asked.get("label") or asked.get("do"))):
-            line.say({"say": "busy", "id": asked.get("id"), "doing": self._doing or ""})
+    def _on_message(self, connection: ServedConnection, message: Message) -> None:
+        header = message.header
+        if header.get("do") == "interrupt":
+            if self._interruptible:
+                self._announced.append(time.monotonic())
+                signal.pthread_kill(self._main, signal.SIGINT)
+        elif header.get("do") == "state":
+            connection.reply(self._state("state", id=header.get("id")))
+        elif not self._claim(str(header.get("label") or header.get("do"))):
+            connection.reply(self._state("busy", id=header.get("id")))
         else:
-            self._work.put(None if asked.get("do") == "stop" else (line, message))
+            self._requests.put(None if header.get("do") == "stop" else (connection, message))
 
-    def _claimed(self, label: str) -> bool:
-        with self._claim:
+    def _claim(self, label: str) -> bool:
+        with self._claiming:
             if self._doing is not None:
                 return False
             self._doing = label
             return True
 
-    def _interrupt(self) -> None:
-        if self._interruptible:
-            self._announced.append(time.monotonic())
-            signal.pthread_kill(self._main, signal.SIGINT)
-
-    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Break into the user's code; a signal that no client sent is the job's cancellation and ends the rank."""
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Interrupt the user's code; a signal that no client has asked for cancels the job and ends the rank."""
         announced = False
         while self._announced and not announced:
-            announced = time.monotonic() - self._announced.popleft() < _ON_ITS_WAY
+            announced = time.monotonic() - self._announced.popleft() < _SIGNAL_SECONDS
         self._canceled = self._canceled or not announced
         if self._interruptible or not announced:
             raise KeyboardInterrupt
 
-    # the work ---------------------------------------------------------------------------------
+    # in the main thread -----------------------------------------------------------------------
 
-    def _perform(self, line: Line, message: Message) -> None:
-        asked, begin = message.header, time.perf_counter()
-        number = _whole(asked.get("id"))
-        cell = asked.get("do") in ("run", "distributed")
-        if cell:
-            self._marks.begin(number, str(asked.get("label") or ""))
-        answer, body, error = self._answer(message)
+    def _perform(self, connection: ServedConnection, message: Message) -> None:
+        header, begin = message.header, time.perf_counter()
+        number = header["id"] if isinstance(header.get("id"), int) else 0
+        is_cell = header.get("do") in ("run", "distributed")
+        if is_cell:
+            self._marks.begin(number, str(header.get("label") or ""))
+        try:
+            answer, body, error = self._try(message)
+        except KeyboardInterrupt as interrupt:  # it came while another error, or interrupt, was described
+            self._interruptible = False
+            answer, body, error = self._failed(interrupt)
         with contextlib.suppress(Exception):
             autolog.release()
             report.flush()
-        if cell:
+        if is_cell:
             self._marks.end(number)
         if error:
-            # Behind the mark: whoever asked gets it in the answer, the log shows it too.
-            _print(error)
+            # After the mark: the client gets it in the answer, and the log shows it too.
+            with contextlib.suppress(Exception):
+                sys.stderr.write(error if error.endswith("\n") else f"{error}\n")
+                sys.stderr.flush()
         self._doing = None
-        if self._canceled:
-            return  # the end of this process is the answer
-        line.say({"say": "done", "id": number, "seconds": time.perf_counter() - begin, **answer}, body)
+        if not self._canceled:  # else the end of this process is the answer
+            seconds = time.perf_counter() - begin
+            connection.reply({"say": "done", "id": number, "seconds": seconds, **answer}, body)
 
-    def _answer(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
-        """Return the answer, its body and the text of an error; whatever the user's code does, there is an answer."""
+    def _try(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
+        """Return the answer, its body and the text of an error."""
         try:
-            return self._attempted(message)
-        except KeyboardInterrupt as error:  # it came while another error, or interrupt, was being told
-            self._interruptible = False
-            return self._failed(error)
-
-    def _attempted(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
-        try:
-            signal.signal(signal.SIGINT, self._on_interrupt)
+            signal.signal(signal.SIGINT, self._on_signal)
             self._interruptible = True
-            answer, body = self._given(message)
+            kind = message.header.get("do")
+            handler = self._handlers.get(str(kind))
+            if handler is None:
+                raise ValueError(f"Unknown request {kind!r}. Restart the ranks, for example after an update.")  # noqa: TRY301
+            answer, body = _value(handler(message.header, message.body))
             self._interruptible = False
         except SystemExit as error:
             self._interruptible = False
             if error.code in (None, 0):
-                return _value(None)[0], values.packed(None)[0], ""
+                return *_value(None), ""
             return self._failed(error)
-        except BaseException as error:  # noqa: BLE001  whatever ends the user's code is told
+        except BaseException as error:  # noqa: BLE001  whatever ends the user's code is reported
             self._interruptible = False
             return self._failed(error)
         finally:
-            # Code that listens to interrupts itself does so during its own cell only.
-            signal.signal(signal.SIGINT, self._on_interrupt)
+            # Code that handles interrupts itself does so during its own cell only.
+            signal.signal(signal.SIGINT, self._on_signal)
         return answer, body, ""
-
-    def _given(self, message: Message) -> tuple[dict[str, Any], bytes]:
-        asked = message.header
-        work = {"run": self._room.run, "push": self._room.push, "pull": self._room.pull,
-                "distributed": self._room.distributed}.get(str(asked.get("do")))  # fmt: skip
-        if work is None:
-            raise ValueError(f"Unknown request {asked.get('do')!r}. Restart the ranks, for example after an update.")
-        return _value(work(asked, message.body))
 
     def _failed(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:
         described = failure.describe(error, self._sources, self._identity.folder / "code")
@@ -194,14 +194,110 @@ class Server:
 
 def _value(value: Any) -> tuple[dict[str, Any], bytes]:
     body, why = values.packed(value)
-    return {"ok": True, "repr": values.text(value), "shown": shown.bundle(value), "unsent": why}, body
+    return {"ok": True, "repr": values.text(value), "shown": values.forms(value), "unsent": why}, body
 
 
-def _whole(number: Any) -> int:
-    return number if isinstance(number, int) else 0
+class Marks:
+    """Marks in a rank's own output: what one cell has printed is between a begin and an end mark.
+
+    They are reports on both streams, so they keep their place among the lines, whatever descriptors 1 and 2 point to.
+    Made before any code of the user runs.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self._channels = {
+            name: channel.Channel(os.dup(fd), identity.nonce, identity.rank) for name, fd in (("out", 1), ("err", 2))
+        }
+        # Text that C code has printed may still be in C's own buffers.
+        self._c = ctypes.CDLL(None)
+
+    def begin(self, cell: int, label: str) -> None:
+        """Mark that a cell begins, with its label for users."""
+        self._write(cell, label, ended=False)
+
+    def end(self, cell: int) -> None:
+        """Mark that everything a cell has printed is before this."""
+        self._write(cell, "", ended=True)
+
+    def _write(self, cell: int, label: str, *, ended: bool) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        self._c.fflush(None)
+        for name, stream_channel in self._channels.items():
+            stream_channel.send("mark", stream=name, cell=cell, label=label, ended=ended)
 
 
-def _print(text: str) -> None:
-    with contextlib.suppress(Exception):
-        sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
-        sys.stderr.flush()
+class Namespace:
+    """The namespace of one rank, a ``__main__`` of its own, with ``log`` and its rank in it.
+
+    Each method handles one request: it returns the value or raises what the user's code raises.
+    """
+
+    def __init__(self, identity: Identity, sources: Sources) -> None:
+        self._sources = sources
+        self._folder = identity.folder / NOTES
+        self._rank = identity.rank
+        self._main = payload.fresh_main()
+        self._main.__dict__.update(
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+            world_size=identity.world_size,
+            log=report.log,
+            progress=report.progress,
+            data_path=data_path,
+        )
+        builtins.display = pictures.display  # type: ignore[attr-defined]
+        builtins.input = _no_input
+        persistent_groups.watch()
+
+    def run(self, header: Mapping[str, Any], body: bytes) -> Any:
+        """Run ``code`` as a cell and return the value of its last expression; ``names`` in ``body`` are set first."""
+        self.push(header, body)
+        filename = str(header["filename"])
+        location = {name: header.get(name) for name in ("cell", "first_line")}
+        self._sources.add_all({filename: {"text": header["code"], "label": header["title"], **location}})
+        return execute.run_cell(str(header["code"]), filename, self._sources, self._main.__dict__)
+
+    def push(self, header: Mapping[str, Any], body: bytes) -> None:
+        """Set ``names`` from ``body``, which holds one pickle after the other."""
+        if names := header.get("names") or ():
+            self._sources.add_all(header.get("sources") or {})
+            unpickler = payload.NotebookUnpickler(io.BytesIO(body), self._main.__dict__)
+            self._main.__dict__.update({str(name): unpickler.load() for name in names})
+
+    def pull(self, header: Mapping[str, Any], _body: bytes) -> Any:
+        """Return the value of the name. Raises NameError."""
+        name = str(header["name"])
+        if name not in self._main.__dict__:
+            raise NameError(f"name {name!r} is not defined in this rank")
+        return self._main.__dict__[name]
+
+    def distributed(self, header: Mapping[str, Any], body: bytes) -> Any:
+        """Run a job's code, whose files ``body`` holds as a tar, in a namespace of its own."""
+        folder = self._folder / f"run-{int(header['id'])}-{self._rank}"
+        before = (list(sys.path), list(sys.argv), Path.cwd())
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+            with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+                # It drops other users' right to write; Python before 3.11.4 has no such filter.
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)
+                archive.extractall(folder)  # noqa: S202 - from a client that may run any code here
+            code = payload.read(folder)
+            if not Path(code.working_directory).is_dir():  # the notebook's, on another machine
+                code = code._replace(working_directory="")
+            with persistent_groups.kept():
+                return execute.run(folder, code, self._sources)
+        finally:
+            sys.path[:], sys.argv[:] = before[0], before[1]
+            os.chdir(before[2])
+            sys.modules["__main__"] = self._main
+            # Modules that were sent with this code are imported again the next time: they may be others then.
+            for name, module in list(sys.modules.items()):
+                if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+                    del sys.modules[name]
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_input(*_: object) -> str:
+    raise RuntimeError("input() does not work on ranks because they have no keyboard. Write the value into the cell.")

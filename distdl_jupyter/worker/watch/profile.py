@@ -1,7 +1,7 @@
 """Records some training steps of this rank with torch's profiler, when the job is asked for it while it runs.
 
 * A request is a file ``rank-N.profile`` in the folder of the rank's named pipes, which the node's agent writes
-  (``node.profile``). It is looked for where an optimizer of torch has stepped, ten times a second at most; nothing else
+  (``node.run_dir``). It is looked for where an optimizer of torch has stepped, ten times a second at most; nothing else
   happens in a rank that is not asked.
 * The rank says at which step it is (``armed``) and how long the last one took. From all answers the supervisor chooses
   the step with which the recording begins, so that all record the same ones, and adds it to the file as ``start``.

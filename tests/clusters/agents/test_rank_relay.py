@@ -19,7 +19,7 @@ from distdl_jupyter.clusters.agents import rank_relay, wire
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.worker.serving.listener import listening
+from distdl_jupyter.worker.serving.connection import listening
 from tests.conftest import wait_for
 from tests.node.driver import resident
 

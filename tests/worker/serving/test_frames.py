@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker.serving.frames import LONGEST_BODY, Broken, Message, Reader, encode
+from distdl_jupyter.worker.serving.connection import LONGEST_BODY, BrokenMessage, Message, Reader, encode
 
 HEADERS = st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.none()))
 
@@ -21,13 +21,13 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(messages, size):
 
 @pytest.mark.parametrize("data", [b"\xff" * 12, b"\0\0\0\2" + b"\0" * 8 + b"[]", b"\0\0\0\2" + b"\0" * 8 + b"{\xff"])
 def test_what_is_no_message_is_refused(data):
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenMessage):
         Reader().feed(data)
 
 
 def test_a_body_beyond_all_bounds_is_refused_by_its_length():
     head = b"\0\0\0\2" + (LONGEST_BODY + 1).to_bytes(8, "big")
-    with pytest.raises(Broken, match="exceeds the limit"):
+    with pytest.raises(BrokenMessage, match="exceeds the limit"):
         Reader().feed(head)
 
 
@@ -37,7 +37,7 @@ def test_a_strict_reader_takes_one_short_message_without_a_body():
     assert reader.feed(both) == [Message({"do": "hello"}, b"")]
     reader.strict = False
     assert reader.feed(b"") == [Message({"do": "run"}, b"body")]
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenMessage):
         Reader(strict=True).feed(joined(({}, b"body")))
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenMessage):
         Reader(strict=True).feed(joined(({"long": "x" * 5000}, b"")))

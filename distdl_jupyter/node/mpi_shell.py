@@ -1,20 +1,25 @@
-"""The agent's end of the relay: what Open MPI here wants to run on another host, and what came of it.
+"""Open MPI's remote shell on a host with an agent: the program, and the agent's end of its socket.
 
-``shell.py`` is the program that Open MPI starts as its remote shell. It says over a socket what it was asked for; the
-supervisor has that done on the other host and answers.
+``python -m distdl_jupyter.node.mpi_shell HOST COMMAND...`` lets the agent run COMMAND on HOST and behaves as
+``ssh HOST COMMAND`` would: it passes on the output and ends with the command's exit code, or 255 without a connection.
+No second ssh, no key and no host name is needed for it. The agent passes the request on to the supervisor, which has it
+run on the other host.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.node.channels import Outgoing
+from distdl_jupyter.node.run_dir import SOCKET
 
 _LONGEST = 1024 * 1024
 
@@ -27,7 +32,7 @@ class Shells:
         self._send = send
         self._relays: dict[int, socket.socket] = {}
         self._answers: dict[int, Outgoing] = {}
-        self._said: dict[int, bytes] = {}
+        self._received: dict[int, bytes] = {}
         self._number = 0
 
     def listen(self, path: Path) -> None:
@@ -43,7 +48,7 @@ class Shells:
             relay, _ = listener.accept()
             relay.settimeout(0)
             number, self._number = self._number, self._number + 1
-            self._relays[number], self._said[number] = relay, b""
+            self._relays[number], self._received[number] = relay, b""
             self._answers[number] = Outgoing(relay.dup(), self._selector, lambda **_: None)
             self._selector.register(relay, selectors.EVENT_READ, lambda: self._read(number))
 
@@ -57,30 +62,30 @@ class Shells:
             return
         except OSError:
             content = b""
-        self._said[number] += content
-        if not content or len(self._said[number]) > _LONGEST:
+        self._received[number] += content
+        if not content or len(self._received[number]) > _LONGEST:
             self._close(number)
             self._send("shell-closed", shell=number)
-        elif self._said[number].endswith(b"\n"):
+        elif self._received[number].endswith(b"\n"):
             self._on_request(number)
 
     def _on_request(self, number: int) -> None:
         try:
-            request = json.loads(self._said[number])
+            request = json.loads(self._received[number])
             host, command = str(request["host"]), str(request["command"])
         except (ValueError, KeyError, TypeError):
             self._close(number)
             return
-        self._said[number] = b""
+        self._received[number] = b""
         self._send("shell", shell=number, host=host, command=command)
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
         """Pass on what the command printed and, with ``code``, its end. A relay that has gone hears nothing."""
         if number not in self._relays:
             return
-        said = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
-        self._answers[number].give(json.dumps(said).encode() + b"\n")
-        if "code" in said:
+        reply = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
+        self._answers[number].give(json.dumps(reply).encode() + b"\n")
+        if "code" in reply:
             self._close(number)
 
     def _close(self, number: int) -> None:
@@ -89,3 +94,46 @@ class Shells:
             self._selector.unregister(relay)
             relay.close()
             self._answers.pop(number).give(b"")
+
+
+# the program ---------------------------------------------------------------------------------------
+
+
+#: Exit code of ssh itself when the command could not be run or its end is not known.
+NO_CONNECTION = 255
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command on another host and return its exit code."""
+    if len(arguments) < 2:
+        sys.stderr.write("The relay needs a host and a command.\n")
+        return NO_CONNECTION
+    host, *command = arguments
+    try:
+        return _relay(host, " ".join(command))
+    except (OSError, KeyError, ValueError) as error:
+        sys.stderr.write(f"The relay to {host} failed: {type(error).__name__}: {error}.\n")
+        return NO_CONNECTION
+
+
+def _relay(host: str, command: str) -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+        agent.connect(str(Path(os.environ["DISTDL_PIPES"]) / SOCKET))
+        agent.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
+        for line in agent.makefile("rb"):
+            reply = json.loads(line)
+            _print(reply)
+            if "code" in reply:
+                return int(reply["code"])
+    raise ConnectionError("the agent has exited")
+
+
+def _print(reply: dict[str, str]) -> None:
+    for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+        if text := reply.get(name):
+            stream.write(text)
+            stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,178 @@
+"""How a session's ranks are reached: by the notes in its job's private folder, by one client at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from distdl_jupyter.core import sockets
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.ranks.answer import RanksBusy
+from distdl_jupyter.worker.serving.connection import NOTES, Connection, ConnectionLost, note_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distdl_jupyter.core.store import JobFolder
+
+#: Seconds within which a rank's other threads must answer; its own code may hold Python's lock that long.
+_TIMEOUT = 60.0
+#: How often a lock that another client has is tried, and the seconds between.
+_TRIES, _PAUSE = 5, 0.005
+
+
+class RankConnection(Connection):
+    """A connection to one rank. ``doing`` is what it ran when it accepted the connection ("": nothing)."""
+
+    def __init__(self, rank: int, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self.rank = rank
+        self.doing = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the other end has not hung up, as far as is known here."""
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def query(self) -> str:
+        """Ask the rank what it runs now. Raises ConnectionLost."""
+        self.send({"do": "state"})
+        while True:
+            for message in self.receive():
+                if message.header.get("say") == "state":
+                    return str(message.header.get("doing") or "")
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def connect(folder: JobFolder, rank: int) -> RankConnection:
+    """Connect to a rank. Raises ConnectionLost when it does not listen, DistDLError when another user listens."""
+    try:
+        note = json.loads(note_of(folder.path / NOTES, rank).read_text(encoding="utf-8"))
+        path, token = str(note["socket"]), str(note["token"])
+        unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise ConnectionLost(f"Rank {rank} is not listening.") from error
+    connection = RankConnection(rank, unix)
+    try:
+        unix.settimeout(_TIMEOUT)
+        unix.connect(path)
+        if sockets.peer_uid(unix) != os.getuid():
+            raise DistDLError(  # noqa: TRY301 - closed like all others
+                f"Another process is listening at {path}.",
+                code="ranks-socket-taken",
+                hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
+            )
+        connection.send({"do": "hello", "token": token})
+        while not (messages := connection.receive()):
+            pass
+        connection.doing = str(messages[0].header.get("doing") or "")
+        unix.settimeout(None)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, OSError):
+            raise ConnectionLost(f"Rank {rank} is gone.") from error
+        raise
+    return connection
+
+
+def stamps(folder: JobFolder) -> dict[str, int]:
+    """Return when the note of each rank was written, in ns: another supervisor writes them again."""
+    times = {}
+    for path in (folder.path / NOTES).glob("rank-*.json"):
+        with contextlib.suppress(OSError):
+            times[path.name] = path.stat().st_mtime_ns
+    return times
+
+
+def running() -> Iterator[JobFolder]:
+    """Yield the folders of sessions that may be alive and have their supervisor on this machine, newest first.
+
+    No job's log is read. A session whose supervisor was killed may continue in an allocation of Slurm: then its notes
+    are still there.
+    """
+    for folder in JobStore().folders():
+        if (folder.path / NOTES).is_dir():
+            supervisor = folder.supervisor()
+            if not supervisor.host and (supervisor.held or stamps(folder)):
+                yield folder
+
+
+# one client at a time -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(folder: JobFolder, doing: str, owner: str = "") -> Iterator[bool]:
+    """Lock the session for one request, ``doing`` what users know it by. Raises RanksBusy when another client has it.
+
+    The lock ends with its process. Yields whether the same ``owner`` had it last, so that no other client has asked the
+    ranks anything since.
+    """
+    fd = _open_lock(folder)
+    try:
+        if not _lock(fd):
+            holder = _holder(fd)
+            raise busy(str(holder.get("doing", "")), int(holder.get("pid", -1)))
+        last = _holder(fd)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({"doing": doing[:500], "pid": os.getpid(), "owner": owner}).encode(), 0)
+        yield bool(owner) and last.get("owner") == owner
+    finally:
+        os.close(fd)
+
+
+def lock_holder(folder: JobFolder) -> int:
+    """Return the process that has locked the session, 0 without one."""
+    fd = _open_lock(folder)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int(_holder(fd).get("pid", -1))
+    finally:
+        os.close(fd)
+    return 0
+
+
+def busy(doing: str, pid: int = 0) -> RanksBusy:
+    """Return the error that says what the ranks run, and which process asked for it (0: it is gone)."""
+    of = "" if not pid else " of this notebook" if pid == os.getpid() else f" of another kernel (process {pid})"
+    started = "" if pid else ", started by a kernel that is gone"
+    return RanksBusy(
+        f"The ranks are busy with {doing or 'a cell'}{of}{started}.",
+        code="ranks-busy",
+        hint="Wait for it to finish, or interrupt the ranks.",
+    )
+
+
+def _open_lock(folder: JobFolder) -> int:
+    return os.open(folder.path / NOTES / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _lock(fd: int) -> bool:
+    """Take the lock; ``lock_holder`` holds it for an instant."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_PAUSE)
+    return False
+
+
+def _holder(fd: int) -> dict[str, str | int]:
+    try:
+        data = json.loads(os.pread(fd, 4096, 0))
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
