@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import LEVELS, Check, Finding
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.preflight import advice, files, machines, names, training
+from distdl_jupyter.preflight import advice, files, machines
 from distdl_jupyter.preflight.advice import Advice, Case, PastJob, Request
 from distdl_jupyter.worker.recursion import deep_recursion
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize
+    from distdl_jupyter.capture.captured_code import CapturedCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ def report(draft: CapturedCode, spec: JobSpec) -> Report:
 
 
 def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
+    from distdl_jupyter.preflight import names, training  # a server that gives advice captures no code
+
     code = draft.facts
     backend = training.chosen(spec)
     checks: list[Check | None] = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import threading
 from collections.abc import Callable
 from http.client import responses
@@ -20,8 +19,7 @@ from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
-from distdl_jupyter import api
-from distdl_jupyter.api.call import ApiError, Call, Download, checked_id, path_argument
+from distdl_jupyter.api.call import ApiError, Call, Download, checked_id
 from distdl_jupyter.core import errors
 from distdl_jupyter.views import requests
 from distdl_jupyter.views.wire import encode
@@ -262,25 +260,3 @@ class NotFound(Handler):
         await super().prepare()
         if self._refused is None and self.request.method != "OPTIONS":
             self.refuse(web.HTTPError(404, "There is nothing at this address"))
-
-
-def handlers() -> list[tuple[str, type[Handler], dict[str, Any]]]:
-    """Return the patterns with their handlers; an address that matches none of them is answered 404 as JSON."""
-    from distdl_jupyter.server.events import Events
-
-    table: dict[str, dict[str, Call]] = {}
-    for call in api.calls():
-        table.setdefault(call.path, {})[call.verb] = call
-    rows: list[tuple[str, type[Handler], dict[str, Any]]] = [
-        (_pattern(path), CallHandler, {"calls": calls}) for path, calls in table.items() if path != "/events"
-    ]
-    return [*rows, (f"{api.BASE}/events", Events, {}), (rf"{api.BASE}(?:/.*)?", NotFound, {})]
-
-
-def _pattern(path: str) -> str:
-    """Return the regular expression of an address; ``{path}`` is the rest of it, any other part has no slash."""
-    return api.BASE + re.sub(
-        r"\{(\w+)\}",
-        lambda part: rf"(?P<{path_argument(part[1])}>{'.+' if part[1] == 'path' else '[^/]+'})",
-        path,
-    )
