@@ -1,26 +1,30 @@
-"""Where the time of each training step of this rank goes, as the hooks of ``watch.step_hooks`` see it.
+"""Measures where the time of each training step of this rank goes. ``watch.step_hooks`` calls it.
 
 A step ends where an optimizer has stepped. Until then it consists of:
 
 * ``data``: the wait for batches;
 * waits: intervals in which the training thread is blocked until a collective operation is complete. All ranks leave
-  such an operation at about the same time, so the one that was blocked shortest came last, and what the others waited
-  longer than it they waited for it (``core.step_times``). So no clocks of hosts are compared;
-* ``rest``: what came before the forward pass and was no wait, as evaluation, logging and checkpoints;
-* compute: what is left.
+  such an operation at about the same time, so the rank that was blocked shortest came last, and the other ranks waited
+  for it (``core.step_times``). So no clocks of hosts are compared;
+* ``rest``: the time before the forward pass that was not a wait, for example evaluation, logging and checkpoints;
+* compute: the remaining time.
 
-On a GPU these are times of its stream (``gpu_steps``): a wait is what the stream waits for a collective operation.
+On a GPU these are times of its stream (``gpu_steps``): a wait is the time in which the stream waits for a collective
+operation.
 
-Of short steps, after the first ones, only one in ``_EVERY`` is measured (``StepRecorder.detailed``). The others are
-known by their whole time; their parts are taken to be those of the next one that is measured.
+Measuring all parts of a step takes up to 0.4 ms. So of short steps, after the first ones, only one in ``_EVERY`` is
+measured, and later only one in 0.2 s (``StepRecorder.detailed``). Ranks measure the same steps, because the steps of a
+longer interval are among those of a shorter one. Of the other steps only the end is recorded; their parts are assumed
+to be those of the next measured step.
 
 Records are sent through the rank's channel, at most once a second unless they fill a report. The first ``FULL`` are of
-one step each, the next of two, then of four: however long a training is, it leaves some thousand of them.
+one step each, the next of two, then of four, so a training of any length leaves a few thousand records.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 import time
@@ -36,13 +40,16 @@ P = ParamSpec("P")
 FULL = 2000
 #: Waits of a step that are told apart; later ones are added to the last.
 MOST_WAITS = 8
-#: So many first steps are measured, and later one in so many if they are short: no divisor of what people count by.
-_FIRST, _EVERY = 64, 47
-#: After so many steps it is decided again whether they are short: in nanoseconds, on a processor and on a GPU. The
-#: hooks take less than 1 % of a longer one.
+#: The number of first steps that are measured, the interval of measured steps after them, and the step until which it
+#: holds. The interval does not divide the intervals at which people log or save.
+_FIRST, _EVERY, _EARLY = 100, 47, 1000
+#: Later the interval doubles until it lasts so many nanoseconds, or has so many steps.
+_SPAN, _MOST = 200_000_000, 47 << 6
+#: Number of steps after which they are classified again as short or long, and the nanoseconds below which they are
+#: short, on a CPU and on a GPU. The hooks take less than 1 % of a longer step.
 _BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000
-#: Microseconds by which a step is longer than another one, which make it a pause.
-_PAUSE = 50_000
+#: Nanoseconds by which a step must be longer than another one to be a pause.
+_PAUSE = 50_000_000
 #: Nanoseconds between two reports, and numbers in one: a report is one atomic write to a pipe.
 _SEND_EVERY, _MOST_NUMBERS = 1_000_000_000, 350
 #: Numbers of a record before its waits: seconds in all, of data, of the rest (in microseconds), samples.
@@ -57,11 +64,11 @@ def steps_per_record(step: int) -> int:
     return 1 << ((step // FULL + 1).bit_length() - 1)
 
 
-def _harmless(method: Callable[Concatenate[StepRecorder, P], None]) -> Callable[Concatenate[StepRecorder, P], None]:
-    """Let a failure of ours end the measurement, not the training."""
+def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """Let an error of ours end the measurement (``on``, ``fail``), not the training."""
 
     @functools.wraps(method)
-    def guarded(self: StepRecorder, /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if self.on:
             try:
                 method(self, *args, **kwargs)
@@ -88,18 +95,22 @@ class StepRecorder:
         #: How many steps its record has, and the steps from which and below which records have as many.
         self._size, self._size_from, self._size_below = 1, 0, FULL
         self._logs_samples = False
-        #: Whether the hooks are to measure now. Where not they only say that a backward pass has run, and for how many
-        #: nanoseconds the thread was blocked in it and by collective operations.
+        #: Whether the hooks measure now. Otherwise they only set ``passed`` after a backward pass, and add the time for
+        #: which backward passes and collective operations blocked the thread to ``blocked`` (nanoseconds).
         self.detailed, self.passed, self.blocked = True, False, 0
-        #: Whether hooks know of ``detailed``, whether the steps are short, and since which moment and step this is
-        #: counted.
+        #: Whether the hooks read ``detailed``, whether the steps are short, and the moment and step of the last
+        #: classification.
         self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
-        #: How many of the next steps are certainly not to be measured, nor are those behind them.
-        self._skips = 0
+        #: One in so many short steps is measured, and the number of next steps that are not.
+        self._every, self.skips = _EVERY, 0
+        #: The ends of the last measured step and of those after it but the last one. By index of a step after it, how
+        #: long it was blocked, if for long.
+        self._ends: list[int] = []
+        self._blocked: dict[int, int] = {}
         self._measures_all = False
-        #: Of the steps since the last one that was measured: nanoseconds, in all and blocked.
-        self._skipped: list[tuple[int, int]] = []
-        self._blocked = 0
+        #: The nanoseconds of the steps since the last measured one, and by index those for which they were blocked.
+        self._skipped: list[int] = []
+        self._skipped_blocked: dict[int, int] = {}
         #: The step that was measured last on a processor.
         self._last: Measured | None = None
         self._gpu: GpuSteps | None = None
@@ -110,7 +121,9 @@ class StepRecorder:
     def _forget(self) -> None:
         #: Nanoseconds: the step's begin and its end so far, 0 for none.
         self._begin = self._end = 0
-        self.detailed, self.passed, self._skips = True, False, 0
+        self.detailed, self.passed, self.skips = True, False, 0
+        self._ends.clear()
+        self._blocked.clear()
         if self._gpu is not None:
             self._gpu.forget()
         self._begin_step(0)
@@ -124,15 +137,16 @@ class StepRecorder:
         self._samples = 0
         #: Nanoseconds of backward passes, with the waits at their ends.
         self._passes = 0
-        self._is_skipped, self._on_gpu = False, self._gpu is not None
+        self._on_gpu = self._gpu is not None
         if self._gpu is not None and self.detailed and begin:
             self._gpu.begin(len(self._skipped))
             self._skipped.clear()
+            self._skipped_blocked.clear()
 
     @property
     def step(self) -> int:
-        """The step that runs, from 0; one that an optimizer has ended runs until something of the next one is seen."""
-        return self._step
+        """The current step, from 0. A step that an optimizer has ended is current until the next one begins."""
+        return self._step + len(self._ends)
 
     def enable(self) -> None:
         """Begin to measure, in a rank."""
@@ -140,7 +154,7 @@ class StepRecorder:
 
     def fail(self, error: Exception) -> None:
         """Stop measuring and say so once."""
-        self.on, self._skips = False, 0
+        self.on, self.skips = False, 0
         out = channel.current()
         if out is not None:
             text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
@@ -153,12 +167,12 @@ class StepRecorder:
             self._open(part, moment)
         return moment
 
-    @_harmless
+    @harmless
     def _open(self, part: str, moment: int) -> None:
         if self._gpu is not None and not self._is_elsewhere(moment):
             self._gpu.open(part)
 
-    @_harmless
+    @harmless
     def data(self, begin: int, samples: int = 0) -> None:
         """Take a wait for a batch that ends now, and the number of its samples."""
         end = now()
@@ -171,7 +185,7 @@ class StepRecorder:
             self._samples = self._samples + samples if self._works else samples
         self._compute_begins(end)
 
-    @_harmless
+    @harmless
     def forward(self) -> None:
         """Take the begin of a forward pass that trains."""
         moment = now()
@@ -179,13 +193,13 @@ class StepRecorder:
             self._compute_begins(moment)
             self._works = True
 
-    @_harmless
+    @harmless
     def backward(self) -> None:
         """Take the begin of a backward pass."""
         if not self._is_elsewhere(now()):
             self._works = True
 
-    @_harmless
+    @harmless
     def use_gpu(self, device: Any) -> None:
         """Time the steps from the next one on by the clock of a GPU of torch, on which this one computes."""
         if self._gpu is None and self._thread == threading.get_ident():
@@ -199,7 +213,8 @@ class StepRecorder:
     def measure_all(self, *, on: bool) -> None:
         """Measure each step from the next one on, or only as many as needed."""
         self._measures_all = on
-        self.detailed, self._skips = self.detailed or on, 0
+        if on:
+            self._resume()
 
     def arrived(self) -> int:
         """Return the moment at which this rank's own part of a backward pass is done; any thread may say so."""
@@ -207,7 +222,7 @@ class StepRecorder:
             self._gpu.open("wait")
         return now()
 
-    @_harmless
+    @harmless
     def backward_ended(self, begin: int, arrival: int) -> None:
         """Take a backward pass that ends now; at ``arrival`` it began to wait for others, 0 if it does not wait."""
         if self._thread != threading.get_ident():
@@ -216,7 +231,7 @@ class StepRecorder:
         if arrival:
             self.wait(arrival)
 
-    @_harmless
+    @harmless
     def wait(self, begin: int) -> None:
         """Take a time in which the thread was blocked by a collective operation, which ends now."""
         self.has_waited = True
@@ -227,55 +242,58 @@ class StepRecorder:
             self._gpu.close("wait")
         self._add_wait(end - begin)
 
-    @_harmless
-    def stepped(self) -> None:
-        """Take that an optimizer has stepped. Of several after one backward pass the last one ends the step."""
-        if not (self._skips and self.passed and self._thread == threading.get_ident()):
-            self._stepped()
-            return
-        # This is ``_stepped`` for most of the short steps, which takes a few microseconds less.
-        duration, moment = self._end - self._begin, now()
-        self._skipped.append((duration, self._blocked))
-        self._begin, self._end = self._end, moment
-        self._step += 1
-        self._skips = self._skips - 1 if duration < _SHORT_ON_GPU else 0
-        self.passed, self.blocked, self._blocked = False, 0, self.blocked
+    def skip(self) -> None:
+        """Record that an optimizer has stepped in a step that is not measured (``skips``)."""
+        if self._thread != threading.get_ident():
+            self.stepped()
+        elif not self.passed:  # a second optimizer
+            self._end = now()
+            if self._gpu is not None and not self._ends:
+                self._gpu.stepped()
+        else:
+            self._ends.append(self._end)
+            if self.blocked > _PAUSE:
+                self._blocked[len(self._ends) - 1] = self.blocked
+            self.passed, self.blocked, self._end = False, 0, now()
+            self.skips -= 1
+            if not self.skips or self._end - self._ends[0] > _SEND_EVERY:
+                self._resume()
 
-    @_harmless
-    def _stepped(self) -> None:
+    @harmless
+    def _resume(self) -> None:
+        """Measure the next step."""
+        if self._gpu is not None and not self.detailed:
+            self._gpu.border()
+        self.detailed, self.skips = True, 0
+
+    @harmless
+    def stepped(self) -> None:
+        """Record that an optimizer has stepped. Of several after one backward pass the last one ends the step."""
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self._forget()
-        moment, steps = now(), bool(self._end or (self._begin and self._works))
-        if self.passed:  # in a step that is not measured
-            if self._end and self._is_skipped:
-                self._close_skipped()
-            elif self._end:
-                self._close()
-            self._is_skipped = steps = True
-            self.passed, self.blocked, self._blocked = False, 0, self.blocked
-        if steps:
-            self._end = moment
-            self._border()
-
-    def _border(self) -> None:
-        """Prepare for the step after the one that has ended."""
-        measured = not self._is_skipped
-        self.detailed = self._is_detailed(self._step + 1)
-        self._skips = 0 if measured or self.detailed else -(self._step + 2) % _EVERY
-        if self._gpu is not None:
-            if measured:
-                self._gpu.stepped()
-            elif self.detailed:
+        if self.skips:
+            self.skip()
+        elif self._ends:  # a second optimizer, before the step that is measured
+            self._end = now()
+            if self._gpu is not None:
                 self._gpu.border()
+        elif self._end or (self._begin and self._works):
+            self._end = now()
+            if self._gpu is not None:
+                self._gpu.stepped()
+            step = self.step + 1
+            every = self._every if step >= _EARLY else _EVERY
+            self.detailed = step < _FIRST or not self._is_short or step % every == 0 or self._measures_all
+            self.skips = 0 if self.detailed else every - step % every
 
-    @_harmless
+    @harmless
     def samples(self, number: Any) -> None:
         """Take how many samples the step has, from the training code itself."""
-        if type(number) is int and number >= 0:
+        if type(number) is int and number >= 0 and not self._ends:
             self._logs_samples, self._samples = True, number
 
-    @_harmless
+    @harmless
     def flush(self) -> None:
         """Send what is known."""
         if self._end:
@@ -312,40 +330,35 @@ class StepRecorder:
                 self._gpu.rest()
 
     def _close(self) -> None:
-        """Put the step that has ended into a record; the next one began at its end."""
-        end = self._end
-        if self._is_skipped:
-            self._close_skipped()
-            self._begin_step(end)
-            return
+        """Put the measured step that has ended into a record; the next one begins at the end of the last step."""
+        ends = [*self._ends, self._end]
         if self._gpu is None or not self._on_gpu:
-            self._last = self._measured(end)
+            self._last = self._measured(ends[0])
             self._put_skipped(self._last)
             self._put_measured(self._last)
         else:
             self._gpu.end(self._samples)
             for step in self._gpu.read():
                 self._put_measured(step)
-        self._count(end)
-        self._begin_step(end)
+        self._skipped_blocked.update({len(self._skipped) + at: blocked for at, blocked in self._blocked.items()})
+        self._skipped += [end - begin for begin, end in itertools.pairwise(ends)]
+        self._ends.clear()
+        self._blocked.clear()
+        self._step += len(ends)
+        self._classify(ends[-1])
+        self._begin_step(ends[-1])
 
-    def _close_skipped(self) -> None:
-        """Keep what is known of a step that has ended and was not measured."""
-        self._skipped.append((self._end - self._begin, self._blocked))
-        self._begin = self._end
-        self._count(self._end)
-
-    def _count(self, end: int) -> None:
-        self._step += 1
+    def _classify(self, end: int) -> None:
+        """Decide how many of the next steps are measured."""
         if (steps := self._step - self._block_step) >= _BLOCK:
-            limit = _SHORT if self._gpu is None else _SHORT_ON_GPU
-            self._is_short = self.can_skip and end - self._block < steps * limit
+            mean = max(1, (end - self._block) // steps)
+            self._is_short = self.can_skip and mean < (_SHORT if self._gpu is None else _SHORT_ON_GPU)
+            self._every = _EVERY
+            while self._every < _MOST and self._every * mean < _SPAN:
+                self._every *= 2
             self._block, self._block_step = end, self._step
         if end - self._sent_at > _SEND_EVERY:
             self._send()
-
-    def _is_detailed(self, step: int) -> bool:
-        return step < _FIRST or not self._is_short or step % _EVERY == 0 or self._measures_all
 
     def _measured(self, end: int) -> Measured:
         return Measured(
@@ -358,32 +371,28 @@ class StepRecorder:
         )
 
     def _put_skipped(self, step: Measured) -> None:
-        """Put steps into records that are like one that was measured; a pause is the rank's own, or a wait."""
-        skipped, self._skipped = self._skipped, []
-        like: list[int] = []
-        for nanoseconds, blocked in skipped:
-            seconds = nanoseconds // 1000
-            if not step.waits or seconds - step.seconds <= _PAUSE:
-                like.append(seconds)
-                continue
-            self._put_like(step, like)
-            like.clear()
+        """Put steps into records that are like a measured one; a pause is the rank's own, or a wait."""
+        skipped, blocked = self._skipped, self._skipped_blocked
+        self._skipped, self._skipped_blocked = [], {}
+        longest, begin = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
+        for at in [at for at, duration in enumerate(skipped) if duration > longest]:
+            self._put_like(step, skipped[begin:at])
+            begin, seconds = at + 1, skipped[at] // 1000
             rest = max(0, step.rest + seconds - step.seconds)
-            waited = max(0, min(rest, blocked // 1000 - step.passes))
+            waited = max(0, min(rest, blocked.get(at, 0) // 1000 - step.passes))
             waits = [*step.waits[:-1], step.waits[-1] + waited]
             self._put_record([seconds, step.data, rest - waited, step.samples, *waits])
-        self._put_like(step, like)
+        self._put_like(step, skipped[begin:])
 
-    def _put_like(self, step: Measured, seconds: list[int]) -> None:
-        """Put steps of so many microseconds into records: all that goes into one at once."""
-        at = 0
-        while at < len(seconds):
+    def _put_like(self, step: Measured, durations: list[int]) -> None:
+        """Put steps of so many nanoseconds into records: all that goes into one record at once."""
+        at, own = 0, 1000 * (step.seconds - step.rest)
+        while at < len(durations):
             self._begin_record()
-            some = seconds[at : at + self._size - (self._put - self._size_from) % self._size]
+            some = durations[at : at + self._size - (self._put - self._size_from) % self._size]
             at, number = at + len(some), len(some)
-            own = step.rest - step.seconds
-            rest = sum([own + one for one in some if own + one > 0])
-            parts = [sum(some), number * step.data, rest, number * step.samples]
+            rest = sum([duration - own for duration in some if duration > own])
+            parts = [sum(some) // 1000, number * step.data, rest // 1000, number * step.samples]
             self._put_record([*parts, *[number * wait for wait in step.waits]], number)
 
     def _put_measured(self, step: Measured) -> None:
@@ -442,7 +451,7 @@ recorder = StepRecorder()
 
 
 def _disable() -> None:
-    recorder.on, recorder._skips = False, 0  # noqa: SLF001
+    recorder.on, recorder.skips = False, 0
 
 
 # A process that training code forks, to load data, is no rank.

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 import sys
-from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.step_times import recorder
+from distdl_jupyter.worker.watch import step_hooks
 from distdl_jupyter.worker.watch.hooks import PostImport
 
 #: Variable with the job's backend.
 VARIABLE = "DISTDL_BACKEND"
 CODE = "no-communication"
-#: Steps of optimizers after which a rank without a group has had the time to make one, and one with a group to use it:
-#: local SGD may average rarely.
+#: Steps after which a rank without a group has had the time to make one, and one with a group to use it: local SGD may
+#: average rarely. ``step_times`` measures all of these steps.
 _WITHOUT_GROUP, _WITHOUT_COLLECTIVE = 20, 100
 _REMEDIES = {
     "torch": "Call torch.distributed.init_process_group() and wrap the model in DistributedDataParallel, or configure "
@@ -32,43 +32,38 @@ _REMEDIES = {
 _OTHER_WAYS = ("mpi4py.MPI", "ray", "tensorflow", "jax")
 
 
-def watch(finder: PostImport) -> None:
-    """Ask to be told when torch's optimizers are imported, in a job of several ranks that are to communicate."""
+def watch(_finder: PostImport) -> None:
+    """Watch the steps of a job of several ranks that are to communicate."""
     backend, size = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_WORLD_SIZE", "1")
     if backend in _REMEDIES and size.isdigit() and int(size) > 1 and not os.environ.get("DISTDL_CHECK"):
-        finder.after("torch.optim.optimizer", _Watcher(_REMEDIES[backend]).watch_optimizers)
+        step_hooks.listen(_Watcher(_REMEDIES[backend]).stepped)
 
 
 class _Watcher:
-    """Counts the steps of all optimizers of this process until it communicates, or has not for too long."""
+    """Checks once or twice whether this process has communicated."""
 
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
+        self._next = _WITHOUT_GROUP
         self._steps = 0
-        self._done = False
         self._pid = os.getpid()
 
-    def watch_optimizers(self, module: ModuleType) -> None:
-        """Be called after each step."""
-        if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
-            module.register_optimizer_step_post_hook(self._stepped)
-
-    def _stepped(self, *_: Any) -> None:
-        if self._done:
-            return
-        self._steps += 1
-        if self._steps not in (_WITHOUT_GROUP, _WITHOUT_COLLECTIVE):
+    def stepped(self, _optimizer: Any) -> None:
+        """Check after ``_WITHOUT_GROUP`` steps, and after ``_WITHOUT_COLLECTIVE`` where there is a group."""
+        self._steps = recorder.step + 1
+        if not self._next or self._steps < self._next:
             return
         try:
             self._check()
         except Exception:  # noqa: BLE001  our failure must not become the user's
-            self._done = True
+            self._next = 0
 
     def _check(self) -> None:
         has_group = _has_group()
         if has_group and self._steps < _WITHOUT_COLLECTIVE and not _has_communicated():
+            self._next = _WITHOUT_COLLECTIVE
             return
-        self._done = True
+        self._next = 0
         if os.getpid() != self._pid or any(name in sys.modules for name in _OTHER_WAYS) or _has_communicated():
             return
         if (out := channel.current()) is not None:

@@ -13,8 +13,10 @@ from typing import Any
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch.hooks import PostImport
 
-#: Says whether a compiler follows the code, which takes this for a constant.
+#: Returns whether a compiler traces the code, which treats the result as a constant.
 is_compiling: Callable[[], bool] = bool
+#: Whether a compiler has begun, before which ``is_compiling`` need not be called.
+has_begun = False
 
 
 def watch(finder: PostImport) -> None:
@@ -24,15 +26,23 @@ def watch(finder: PostImport) -> None:
 
 
 def _bind(module: ModuleType) -> None:
-    global is_compiling
+    global is_compiling, has_begun
     if hasattr(module, "is_compiling"):  # torch 2.1
-        is_compiling = module.is_compiling
+        is_compiling, has_begun = module.is_compiling, True
 
 
 def _listen(module: ModuleType) -> None:
+    global has_begun
     handler = module.callback_handler
-    handler.register_start_callback(lambda *_: _report(compiling=True))
+    handler.register_start_callback(_started)
     handler.register_end_callback(lambda *_: _report(compiling=False))
+    has_begun = False
+
+
+def _started(*_: Any) -> None:
+    global has_begun
+    has_begun = True
+    _report(compiling=True)
 
 
 def _report(**fields: Any) -> None:

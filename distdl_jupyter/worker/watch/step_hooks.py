@@ -33,8 +33,12 @@ class _Inside(threading.local):
 inside = _Inside()
 #: Of the functions that stand in the places of torch's.
 _codes: set[CodeType] = set()
-#: What is called with an optimizer that has stepped.
+#: Called in measured steps: with an optimizer that has stepped, and with a DistributedDataParallel model whose forward
+#: pass begins.
 _listeners: list[Callable[[Any], None]] = []
+#: Called after each step of each optimizer, so it must return at once.
+count: Callable[[Any], None] | None = None
+_forward_listeners: list[Callable[[Any], None]] = []
 #: Containers inside each other in which a batch's tensors are looked for.
 _DEEPEST = 4
 
@@ -53,8 +57,13 @@ def watch(finder: PostImport) -> None:
 
 
 def listen(call: Callable[[Any], None]) -> None:
-    """Call ``call(optimizer)`` after each step that is measured in all parts, and before each of them."""
+    """Call ``call(optimizer)`` after each measured step."""
     _listeners.append(call)
+
+
+def listen_forward(call: Callable[[Any], None]) -> None:
+    """Call ``call(model)`` when a DistributedDataParallel model begins a forward pass in a measured step."""
+    _forward_listeners.append(call)
 
 
 def _watch_optimizers(module: ModuleType) -> None:
@@ -63,11 +72,16 @@ def _watch_optimizers(module: ModuleType) -> None:
 
 
 def _stepped(optimizer: Any, *_: Any) -> None:
-    if compiling.is_compiling():
+    if compiling.has_begun and compiling.is_compiling():
+        return
+    if count is not None:
+        count(optimizer)
+    if recorder.skips:
+        recorder.skip()
         return
     measured = recorder.detailed
     recorder.stepped()
-    if measured or recorder.detailed:
+    if measured:
         for call in _listeners:
             call(optimizer)
 
@@ -88,7 +102,14 @@ def _skip(compiler: ModuleType) -> None:
 
 def _watch_loaders(module: ModuleType) -> None:
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the only class of all iterators
-    iterator.__next__ = timed("data", iterator.__next__, lambda begin, batch: recorder.data(begin, samples_of(batch)))
+    fetch = iterator.__next__
+    measured = timed("data", fetch, lambda begin, batch: recorder.data(begin, samples_of(batch)))
+
+    @functools.wraps(fetch)
+    def watched(self: Any) -> Any:
+        return (measured if recorder.detailed else fetch)(self)
+
+    iterator.__next__ = untraced(watched)
     loader.__iter__ = timed("data", loader.__iter__, lambda begin, _: recorder.data(begin))
 
 
@@ -98,7 +119,7 @@ def timed(part: str, original: Callable[..., Any], report: Callable[[int, Any], 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
         if not recorder.detailed:
-            return blocked(original, *args, **kwargs) if part == "wait" else original(*args, **kwargs)
+            return _blocked(original, *args, **kwargs) if part == "wait" else original(*args, **kwargs)
         if inside.on:
             return original(*args, **kwargs)
         inside.on = True
@@ -113,8 +134,8 @@ def timed(part: str, original: Callable[..., Any], report: Callable[[int, Any], 
     return untraced(watched)
 
 
-def blocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function in a step that is not measured, of which only the time is told for which others held it up."""
+def _blocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function that waits for other ranks, in a step that is not measured."""
     begin = now()
     try:
         return original(*args, **kwargs)
@@ -141,15 +162,21 @@ def _watch_collectives(module: ModuleType) -> None:
 
 def _watch_parallel(module: ModuleType) -> None:
     owner = module.DistributedDataParallel
-    forward, torch = owner.forward, sys.modules["torch"]
+    # The private method (torch 2.0) begins each forward pass, compiled or not.
+    name = "_pre_forward" if hasattr(owner, "_pre_forward") else "forward"
+    begin_forward, torch = getattr(owner, name), sys.modules["torch"]
 
-    @functools.wraps(forward)
+    @functools.wraps(begin_forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not compiling.is_compiling() and recorder.detailed and torch.is_grad_enabled():
-            recorder.forward()
-        return forward(self, *args, **kwargs)
+        if (compiling.has_begun and compiling.is_compiling()) or not recorder.detailed or not torch.is_grad_enabled():
+            return begin_forward(self, *args, **kwargs)
+        recorder.forward()
+        result = begin_forward(self, *args, **kwargs)
+        for call in _forward_listeners:
+            call(self)
+        return result
 
-    owner.forward = untraced(watched)
+    setattr(owner, name, untraced(watched))
     if hasattr(owner, "_sync_buffers"):  # rank 0 sends its buffers before the forward pass
         synchronise = owner._sync_buffers  # noqa: SLF001
         waited = timed("wait", synchronise, lambda begin, _: recorder.wait(begin))
@@ -166,23 +193,15 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if compiling.is_compiling():
+        if compiling.has_begun and compiling.is_compiling():
             return backward(tensors, *args, **kwargs)
-        if not recorder.detailed:
-            recorder.passed = True
-            return blocked(backward, tensors, *args, **kwargs)
-        if not recorder.on or inside.backward:
-            return backward(tensors, *args, **kwargs)
-        recorder.can_skip = True
-        recorder.backward()
-        begin, arrival = now(), None
-        inside.backward = True
+        if recorder.detailed:
+            return _measured_backward(backward, tensors, *args, **kwargs)
+        recorder.passed, begin = True, now()
         try:
-            arrival = _Arrival(tensors)
             return backward(tensors, *args, **kwargs)
         finally:
-            inside.backward = inside.on = False
-            recorder.backward_ended(begin, arrival.end() if arrival is not None else 0)
+            recorder.blocked += now() - begin
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
@@ -194,6 +213,21 @@ def _watch_backward(autograd: ModuleType) -> None:
         return grad(*args, **kwargs)
 
     autograd.backward, autograd.grad = untraced(watched_backward), untraced(watched_grad)  # type: ignore[attr-defined]
+
+
+def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    if not recorder.on or inside.backward:
+        return backward(tensors, *args, **kwargs)
+    recorder.can_skip = True
+    recorder.backward()
+    begin, arrival = now(), None
+    inside.backward = True
+    try:
+        arrival = _Arrival(tensors)
+        return backward(tensors, *args, **kwargs)
+    finally:
+        inside.backward = inside.on = False
+        recorder.backward_ended(begin, arrival.end() if arrival is not None else 0)
 
 
 class _Arrival:

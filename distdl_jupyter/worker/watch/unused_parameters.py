@@ -2,8 +2,8 @@
 
 torch waits in each backward pass for the gradients of all parameters. Where one is missing, the gradients of its bucket
 are not averaged; the next forward pass raises an error that has the numbers of the parameters, and ranks that do use
-them wait for ever. So parameters without a gradient are also looked for when an optimizer has stepped, in the steps
-that are measured in all parts (``step_times``): of many short steps not in all.
+them wait forever. So parameters without a gradient are also searched when an optimizer has stepped, in the measured
+steps (``step_times``): of many short steps only in some.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
 class _Model:
-    """What is known of one DistributedDataParallel model; ``step`` counts forward passes that average gradients."""
+    """What is known of one DistributedDataParallel model."""
 
     def __init__(self, model: Any, describer: Describer) -> None:
         self._describer = describer
@@ -53,9 +53,9 @@ class _Model:
         ignored = getattr(model, "parameters_to_ignore", ())
         self.parameters = [(name, value) for name, value in model.module.named_parameters()
                            if value.requires_grad and name not in ignored]  # fmt: skip
-        self.step = 0
-        #: File and line of the user's code that ran the last pass, in a step that is measured in all parts.
-        self.position = ("", 0)
+        #: The last measured step (from 0) with a forward pass that averages gradients, and the file and line of the
+        #: user's code that ran the pass.
+        self.step, self.position = 0, ("", 0)
         #: Whether a pass has run since an optimizer has stepped.
         self.pending = False
         #: Names of the parameters that had no gradient when an optimizer stepped last.
@@ -68,49 +68,49 @@ class _Model:
     @property
     def place(self) -> str:
         """Step and line of the last pass, as a sentence says it."""
+        ended = recorder.step - recorder.detailed
+        if self.step < ended:  # the pass was not measured
+            return f"in step {ended + 1}"
         label, line = self._describer.shown(*self.position)
         if not line:
-            return f"in step {self.step}"
-        return (
-            f"in step {self.step} ({label}, line {line})"
-            if label.endswith(".py")
-            else f"in step {self.step} (line {line})"
-        )
+            return f"in step {self.step + 1}"
+        file = f"{label}, " if label.endswith(".py") else ""
+        return f"in step {self.step + 1} ({file}line {line})"
+
+    def forward_began(self, wrapper: Any) -> None:
+        """Remember the step and the line of a forward pass."""
+        if wrapper.require_backward_grad_sync:
+            self.step, self.pending, self.position = recorder.step, True, self._describer.position()
 
 
 _models: ByObject[_Model] = ByObject()
 
 
 def watch(finder: PostImport, sources: Sources, code: Path) -> None:
-    """Ask to be told of steps, and when DistributedDataParallel is imported; ``code`` has the user's modules."""
+    """Watch steps, and models once DistributedDataParallel is imported; ``code`` has the user's modules."""
     finder.after("torch.nn.parallel.distributed", functools.partial(_watch_parallel, sources=sources, code=code))
     pid = os.getpid()
     step_hooks.listen(lambda optimizer: _stepped(optimizer, pid))
+    step_hooks.listen_forward(_forward_began)
 
 
 def _watch_parallel(module: ModuleType, sources: Sources, code: Path) -> None:
     from distdl_jupyter.worker.frames import Describer
 
-    if not hasattr(module.DistributedDataParallel, "_pre_forward"):  # before torch 2.0
-        return
-    owner, describer, torch = module.DistributedDataParallel, Describer(sources, code), sys.modules["torch"]
-    original, before = owner.__init__, owner._pre_forward  # noqa: SLF001  it begins each pass, compiled or not
+    owner, describer = module.DistributedDataParallel, Describer(sources, code)
+    original = owner.__init__
 
     @functools.wraps(original)
     def made(this: Any, *args: Any, **kwargs: Any) -> None:
         original(this, *args, **kwargs)
         _models.add(this, _Model(this, describer))
 
-    @functools.wraps(before)
-    def begun(this: Any, *args: Any, **kwargs: Any) -> Any:
-        result = before(this, *args, **kwargs)  # raises where the pass before was not complete
-        model = _models.get(id(this))
-        if model is not None and this.require_backward_grad_sync and torch.is_grad_enabled():
-            model.step, model.pending = model.step + 1, recorder.detailed
-            model.position = describer.position() if model.pending else ("", 0)
-        return result
+    owner.__init__ = made
 
-    owner.__init__, owner._pre_forward = made, step_hooks.untraced(begun)  # noqa: SLF001
+
+def _forward_began(wrapper: Any) -> None:
+    if (model := _models.get(id(wrapper))) is not None:
+        model.forward_began(wrapper)
 
 
 def _stepped(optimizer: Any, pid: int) -> None:

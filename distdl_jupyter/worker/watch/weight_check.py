@@ -15,11 +15,12 @@ import os
 import platform
 import sys
 import weakref
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch import compiling
+from distdl_jupyter.worker.watch import compiling, step_hooks
 from distdl_jupyter.worker.watch.hooks import ByObject, PostImport
 
 #: Variable with the number of steps between two checks, 0 for none.
@@ -35,8 +36,22 @@ def watch(finder: PostImport) -> None:
     every, size = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_WORLD_SIZE", "1")
     if every.isdigit() and int(every) and size.isdigit() and int(size) > 1:
         checker = _Checker(int(every))
-        finder.after("torch.optim.optimizer", checker.watch_optimizers)
+        step_hooks.count = checker.stepped
         finder.after("torch.nn.parallel.distributed", checker.watch_parallel)
+        finder.after("horovod.torch.optimizer", checker.watch_horovod)
+
+
+@dataclass(slots=True)
+class _Optimizer:
+    """The steps of one optimizer, and the next one after which its parameters are summed."""
+
+    number: int
+    steps: int = 0
+    due: int = 1
+    #: How deep ``step`` calls itself: Horovod's calls that of the optimizer.
+    depth: int = 0
+    #: Its parameters that all ranks have alike, once they are known.
+    parameters: list[Any] | None = None
 
 
 class _Checker:
@@ -45,15 +60,14 @@ class _Checker:
     def __init__(self, every: int) -> None:
         self._every = every
         self._parallel: list[weakref.ref[Any]] = []
-        #: By optimizer: its number, its steps, how deep ``step`` calls itself, and its comparable parameters.
-        self._known: ByObject[list[Any]] = ByObject()
+        self._optimizers: ByObject[_Optimizer] = ByObject()
         self._pid = os.getpid()
 
-    def watch_optimizers(self, module: ModuleType) -> None:
-        """Be called before and after each step."""
-        if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
+    def watch_horovod(self, _module: ModuleType) -> None:
+        """Be called before each step too."""
+        module = sys.modules["torch.optim.optimizer"]
+        if hasattr(module, "register_optimizer_step_pre_hook"):
             module.register_optimizer_step_pre_hook(self._begun)
-            module.register_optimizer_step_post_hook(self._stepped)
 
     def watch_parallel(self, module: ModuleType) -> None:
         """Remember the models that DistributedDataParallel keeps alike."""
@@ -68,35 +82,41 @@ class _Checker:
         owner.__init__ = made
 
     def _begun(self, optimizer: Any, *_: Any) -> None:
-        if compiling.is_compiling():
-            return
-        known = self._known.get(id(optimizer))
-        if known is None:
-            known = self._known.add(optimizer, [len(self._known), 0, 0, None])
-        known[2] += 1
+        if not compiling.is_compiling():
+            self._of(optimizer).depth += 1
 
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
-        if compiling.is_compiling() or (known := self._known.get(id(optimizer))) is None:
+    def _of(self, optimizer: Any) -> _Optimizer:
+        known = self._optimizers.get(id(optimizer))
+        return known or self._optimizers.add(optimizer, _Optimizer(len(self._optimizers)))
+
+    def stepped(self, optimizer: Any) -> None:
+        """Count a step, and report the weights where they are due."""
+        known = self._of(optimizer)
+        if known.depth > 1:
+            known.depth -= 1
             return
-        known[2] = max(0, known[2] - 1)
-        if known[2] or known[3] == []:  # Horovod's ``step`` calls that of the optimizer
+        known.depth = 0
+        known.steps += 1
+        if known.steps < known.due:
             return
-        known[1] += 1
-        step = known[1]
-        if step % self._every if step > self._every else step & (step - 1) and step != self._every:
-            return
+        known.due = min(2 * known.steps, self._every) if known.steps < self._every else known.steps + self._every
         try:
-            if known[3] is None:
-                known[3] = self._comparable(optimizer)
-            if known[3] and self._averages_weights():
-                known[3] = []
-            if known[3] and (out := channel.current()) is not None and os.getpid() == self._pid:
-                out.send("weights", optimizer=known[0], step=step, sum=_checksum(known[3]), device=_device(known[3][0]))
+            self._check(known, optimizer)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
-            known[3] = []
+            known.parameters = []
             if (out := channel.current()) is not None:
                 out.note("warning", f"Weights are no longer compared between ranks: {type(error).__name__} was raised "
                     f"({error!s:.200}).", "weights")  # fmt: skip
+
+    def _check(self, known: _Optimizer, optimizer: Any) -> None:
+        """Report the sum of the parameters of an optimizer."""
+        if known.parameters is None:
+            known.parameters = self._comparable(optimizer)
+        if known.parameters and self._averages_weights():
+            known.parameters = []
+        if known.parameters and (out := channel.current()) is not None and os.getpid() == self._pid:
+            out.send("weights", optimizer=known.number, step=known.steps, sum=_checksum(known.parameters),
+                     device=_device(known.parameters[0]))  # fmt: skip
 
     def _averages_weights(self) -> bool:
         """Say whether a step runs inside ``no_sync()``, as those of local SGD do between two averages."""
