@@ -1,7 +1,7 @@
 """The resource manager's part for machines: subscriptions, workspaces, compute clusters and their nodes.
 
-The shapes are those of the REST API's models (azure-ai-ml's arm_ml_service client) for AmlCompute. A change goes on
-after it was accepted until ``settle()``, or by itself after ``seconds``; nodes come up when ``bring_up`` says so.
+The shapes are those of the REST API's models (azure-ai-ml's arm_ml_service client) for AmlCompute. A change is accepted
+at once and ends after ``seconds``, or when a test calls ``settle()``; ``bring_up`` sets the number of nodes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,25 @@ ML = "/providers/Microsoft.MachineLearningServices"
 WORKSPACES = {("vision", "ws1"): "westeurope", ("vision", "ws2"): "eastus", ("speech", "talk"): "westeurope"}
 WORKSPACE = rf"/subscriptions/(?P<sub>[^/]+)/resourceGroups/(?P<group>[^/]+){ML}/workspaces/(?P<ws>[^/]+)"
 _COMPUTE = rf"{WORKSPACE}/computes/(?P<name>[^/]+)"
+_SIZES = {"Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4", "Standard_DS3_v2", "Standard_ND96asr_v4"}
 _SETTABLE = {"osType", "vmSize", "vmPriority", "scaleSettings", "remoteLoginPortPublicAccess", "enableNodePublicIp"}
+_SCALE = {"minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"}
+_CHANGES = ("Creating", "Updating", "Deleting")
+_NO_QUOTA = {
+    "code": "ClusterCoreQuotaReached",
+    "message": "The specified subscription has a Standard NCASv3_T4 family vCPU quota of 0 and cannot accomodate for "
+    "at least 1 requested managed compute nodes which maps to 4 vCPUs.",
+}
+_INSTANCE = {
+    "id": "x",
+    "name": "my-laptop",
+    "location": "westeurope",
+    "properties": {
+        "computeType": "ComputeInstance",
+        "provisioningState": "Succeeded",
+        "properties": {"vmSize": "STANDARD_DS3_V2"},
+    },
+}
 
 
 @dataclass
@@ -31,7 +50,6 @@ class Compute:
     since: float = field(default_factory=time.monotonic)
     errors: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)
-    operation: str = ""
 
     @property
     def inner(self) -> dict[str, Any]:
@@ -39,37 +57,36 @@ class Compute:
 
 
 class Computes:
-    """``refuse`` holds (method, answer) pairs that are used up one by one; ``quota`` are vCPUs by VM family."""
+    """``refuse`` holds (method, answer) pairs that are used up one by one."""
 
     def __init__(self, server: Server, login: Any, *, seconds: float = 0.0) -> None:
         self.server, self.login, self.seconds = server, login, seconds
         self.subscriptions = {SUBSCRIPTION: "Research"}
-        self.sizes = {"Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4", "Standard_DS3_v2", "Standard_ND96asr_v4"}
         self.computes: dict[tuple[str, str, str], Compute] = {}
         self.refuse: list[tuple[str, Answer]] = []
-        #: The size whose family has no quota: making it is accepted, and fails afterwards as Azure does it.
+        #: Sizes whose family has no quota: a request for one is accepted, and fails afterwards.
         self.without_quota: set[str] = set()
-        self.operations: dict[str, tuple[str, Compute | None]] = {}
+        self._operations: dict[str, Compute] = {}
         self._lock = threading.RLock()
+        operation = rf"/subscriptions/(?P<sub>[^/]+){ML}/locations/[^/]+/computeOperationsStatus/(?P<op>[^/]+)"
         for method, pattern, handler in (
             ("GET", "/subscriptions", self._subscriptions),
-            ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/workspaces", self._all_workspaces),
-            ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/locations/[^/]+/computeOperationsStatus/(?P<op>[^/]+)",
-             self._operation),
+            ("GET", rf"/subscriptions/(?P<sub>[^/]+){ML}/workspaces", self._workspaces),
+            ("GET", operation, self._operation),
             ("GET", WORKSPACE, self._workspace),
             ("GET", rf"{WORKSPACE}/computes", self._list),
-            ("GET", _COMPUTE, self._get),
+            ("GET", _COMPUTE, self._body),
             ("PUT", _COMPUTE, self._put),
             ("DELETE", _COMPUTE, self._delete),
             ("POST", rf"{_COMPUTE}/listNodes", self._nodes),
             ("GET", rf"{_COMPUTE}/listNodes", self._nodes),  # the pages after the first, as the service's SDK asks
-        ):  # fmt: skip
-            server.route(method, pattern, self._locked(handler))
+        ):
+            server.route(method, pattern, self._checked(handler))
 
-    def _locked(self, handler: Any) -> Any:
+    def _checked(self, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
         def answer(request: Request) -> Any:
             with self._lock:
-                self._pass_time()
+                self._finish(self.seconds)
                 return self._refused(request) or handler(request)
 
         return answer
@@ -78,174 +95,161 @@ class Computes:
         if not self.login.bearer(request, self.server.address):
             return refusal(401, "AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
         if "api-version" not in request.query:
-            return refusal(
-                400, "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required."
-            )
+            return refusal(400, "MissingApiVersionParameter", "The query parameter api-version is required.")
         for at, (method, answer) in enumerate(self.refuse):
             if method == request.method:
                 del self.refuse[at]
                 return answer
-        return None
-
-    # what there is --------------------------------------------------------------------------------
-
-    def _subscriptions(self, _request: Request) -> Any:
-        found = self.subscriptions.items()
-        return {"value": [{"id": f"/subscriptions/{id_}", "subscriptionId": id_, "displayName": name,
-                           "state": "Enabled"} for id_, name in found]}  # fmt: skip
-
-    def _all_workspaces(self, request: Request) -> Any:
-        sub = request.words["sub"]
         if refused := missing(request):
             return refused
-        found = [self._workspace_body(sub, *key) for key in WORKSPACES]
-        at = int(request.query.get("$skip", 0))
-        # Pages of two: a reader that takes the first page for all is found out.
-        more = {"nextLink": f"{self.server.address}{request.path}?api-version={API}&$skip={at + 2}"}
-        return {"value": found[at : at + 2], **(more if len(found) > at + 2 else {})}
+        name = request.words.get("name")
+        if name and request.method in ("GET", "POST") and self._key(request) not in self.computes:
+            return refusal(404, "ResourceNotFound", f"Resource {name} of type computes not found.")
+        return None
 
-    def _workspace_body(self, sub: str, group: str, name: str) -> dict[str, Any]:
-        properties = {"friendlyName": name, "provisioningState": "Succeeded",
-                      "discoveryUrl": f"{self.server.address}/discovery/{uuid.uuid4()}"}  # fmt: skip
-        return {"id": f"/subscriptions/{sub}/resourceGroups/{group}{ML}/workspaces/{name}", "name": name,
-                "location": WORKSPACES[group, name], "type": "Microsoft.MachineLearningServices/workspaces",
-                "kind": "Default", "properties": properties}  # fmt: skip
+    # subscriptions and workspaces -------------------------------------------------------------------
+
+    def _subscriptions(self, _request: Request) -> Any:
+        rows = [
+            {"id": f"/subscriptions/{id_}", "subscriptionId": id_, "displayName": name, "state": "Enabled"}
+            for id_, name in self.subscriptions.items()
+        ]
+        return {"value": rows}
+
+    def _workspaces(self, request: Request) -> Any:
+        rows = [self._workspace_body(request.words["sub"], *key) for key in WORKSPACES]
+        return self._page(request, "value", rows)
+
+    def _page(self, request: Request, name: str, rows: list[Any]) -> dict[str, Any]:
+        """Return two of the rows, so that a reader that takes the first page for all fails."""
+        at = int(request.query.get("$skip", 0))
+        link = f"{self.server.address}{request.path}?api-version={API}&$skip={at + 2}"
+        return {name: rows[at : at + 2], **({"nextLink": link} if len(rows) > at + 2 else {})}
 
     def _workspace(self, request: Request) -> Any:
-        return missing(request) or self._workspace_body(*(request.words[name] for name in ("sub", "group", "ws")))
+        return self._workspace_body(*(request.words[name] for name in ("sub", "group", "ws")))
+
+    def _workspace_body(self, sub: str, group: str, name: str) -> dict[str, Any]:
+        return {
+            "id": f"/subscriptions/{sub}/resourceGroups/{group}{ML}/workspaces/{name}",
+            "name": name,
+            "location": WORKSPACES[group, name],
+            "type": "Microsoft.MachineLearningServices/workspaces",
+            "kind": "Default",
+            "properties": {
+                "friendlyName": name,
+                "provisioningState": "Succeeded",
+                "discoveryUrl": f"{self.server.address}/discovery/{uuid.uuid4()}",
+            },
+        }
 
     # computes -------------------------------------------------------------------------------------
 
-    def _key(self, request: Request) -> tuple[str, str, str]:
-        return request.words["group"], request.words["ws"], request.words["name"]
+    def _key(self, request: Request, name: str = "") -> tuple[str, str, str]:
+        return request.words["group"], request.words["ws"], name or request.words["name"]
 
     def _list(self, request: Request) -> Any:
-        if refused := missing(request):
-            return refused
         mine = (request.words["group"], request.words["ws"])
-        found = [self._body(request, key) for key in self.computes if key[:2] == mine]
-        instance = {"id": "x", "name": "my-laptop", "location": "westeurope",
-                    "properties": {"computeType": "ComputeInstance", "provisioningState": "Succeeded",
-                                   "properties": {"vmSize": "STANDARD_DS3_V2"}}}  # fmt: skip
-        return {"value": [*found, instance]}
+        return {"value": [*(self._body(request, key[2]) for key in self.computes if key[:2] == mine), _INSTANCE]}
 
-    def _get(self, request: Request) -> Any:
-        return missing(request) or self._gone(request) or self._body(request, self._key(request))
-
-    def _gone(self, request: Request) -> Answer | None:
-        if self._key(request) in self.computes:
-            return None
-        return refusal(404, "ResourceNotFound", f"Resource {request.words['name']} of type computes not found.")
-
-    def _body(self, request: Request, key: tuple[str, str, str]) -> dict[str, Any]:
-        one = self.computes[key]
-        inner = {**one.inner, "vmSize": one.inner["vmSize"].upper(), "allocationState": "Steady", "errors": []}
-        sub = request.words["sub"]
-        return {"id": f"/subscriptions/{sub}/resourceGroups/{key[0]}{ML}/workspaces/{key[1]}/computes/{key[2]}",
-                "name": key[2], "location": one.body["location"],
-                "properties": {"computeType": "AmlCompute", "provisioningState": one.state,
-                               "provisioningErrors": one.errors or None, "properties": inner}}  # fmt: skip
+    def _body(self, request: Request, name: str = "") -> dict[str, Any]:
+        group, workspace, name = key = self._key(request, name)
+        compute = self.computes[key]
+        inner = {"vmSize": compute.inner["vmSize"].upper(), "allocationState": "Steady", "errors": []}
+        parent = self._workspace_body(request.words["sub"], group, workspace)["id"]
+        return {
+            "id": f"{parent}/computes/{name}",
+            "name": name,
+            "location": compute.body["location"],
+            "properties": {
+                "computeType": "AmlCompute",
+                "provisioningState": compute.state,
+                "provisioningErrors": compute.errors or None,
+                "properties": {**compute.inner, **inner},
+            },
+        }
 
     def _put(self, request: Request) -> Any:
-        if refused := missing(request):
-            return refused
         if wrong := self._wrong(request):
-            return wrong
-        one, old = Compute(request.json), self.computes.get(self._key(request))
+            return refusal(400, "BadRequest", wrong)
+        compute, old = Compute(request.json), self.computes.get(self._key(request))
         if old is not None:
-            one.state, one.nodes = "Updating", old.nodes
-        self.computes[self._key(request)] = one
-        if one.inner["vmSize"] in self.without_quota:
-            one.errors = [{"error": {
-                "code": "ClusterCoreQuotaReached",
-                "message": "The specified subscription has a Standard NCASv3_T4 family vCPU quota of 0 and cannot "
-                "accomodate for at least 1 requested managed compute nodes which maps to 4 vCPUs.",
-            }}]  # fmt: skip
-        return self._accepted(request, one, self._body(request, self._key(request)), 201)
+            compute.state, compute.nodes = "Updating", old.nodes
+        if compute.inner["vmSize"] in self.without_quota:
+            compute.errors = [{"error": _NO_QUOTA}]
+        self.computes[self._key(request)] = compute
+        return self._accepted(request, compute, self._body(request), 201)
 
-    def _wrong(self, request: Request) -> Answer | None:
-        body, name = request.json, request.words["name"]
+    def _wrong(self, request: Request) -> str:
+        """Return what is wrong with the description of a compute, "" for nothing."""
+        body, region = request.json, WORKSPACES[request.words["group"], request.words["ws"]]
         inner = body["properties"]["properties"]
-        where = WORKSPACES[request.words["group"], request.words["ws"]]
         if set(body) - {"location", "identity", "properties", "tags"} or set(inner) - _SETTABLE:
-            return refusal(400, "BadRequest", f"Could not find member in {sorted(inner)}.")
-        if body["properties"].get("computeType") != "AmlCompute":
-            return refusal(400, "BadRequest", "computeType is missing")
-        if not 3 <= len(name) <= 24:
-            return refusal(400, "BadArgument", "Compute name is invalid. It can include letters, digits and dashes.")
-        if body.get("location") != where:
-            return refusal(400, "BadRequest", f"Location {body.get('location')} is not {where}.")
-        if inner["vmSize"].lower() not in map(str.lower, self.sizes):
-            return refusal(400, "BadRequest", f"The specified Azure ML Compute VM size {inner['vmSize']} is not "
-                           f"supported in {where}.")  # fmt: skip
-        scale = inner["scaleSettings"]
-        if set(scale) != {"minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"}:
-            return refusal(400, "BadRequest", f"scaleSettings has {sorted(scale)}")
-        return None
+            return f"Could not find member in {sorted(inner)}."
+        if body["properties"].get("computeType") != "AmlCompute" or not 3 <= len(request.words["name"]) <= 24:
+            return "The type or the name of the compute is invalid."
+        if body.get("location") != region:
+            return f"Location {body.get('location')} is not {region}."
+        if inner["vmSize"].lower() not in map(str.lower, _SIZES):
+            return f"The specified Azure ML Compute VM size {inner['vmSize']} is not supported in {region}."
+        return "" if set(inner["scaleSettings"]) == _SCALE else f"scaleSettings has {sorted(inner['scaleSettings'])}"
 
     def _delete(self, request: Request) -> Any:
-        if missing(request) or self._gone(request):
+        compute = self.computes.get(self._key(request))
+        if compute is None:
             return Answer(status=204)
         if request.query.get("underlyingResourceAction") != "Delete":
             return refusal(400, "BadRequest", "underlyingResourceAction must be Delete or Detach.")
-        one = self.computes[self._key(request)]
-        one.state, one.since = "Deleting", time.monotonic()
-        return self._accepted(request, one, b"", 202)
+        compute.state, compute.since = "Deleting", time.monotonic()
+        return self._accepted(request, compute, b"", 202)
 
-    def _accepted(self, request: Request, one: Compute, body: Any, status: int) -> Answer:
-        id_ = one.operation = uuid.uuid4().hex
-        self.operations[id_] = ("InProgress", one)
-        url = (f"{self.server.address}/subscriptions/{request.words['sub']}{ML}/locations/westeurope/"
-               f"computeOperationsStatus/{id_}?api-version={API}")  # fmt: skip
+    def _accepted(self, request: Request, compute: Compute, body: Any, status: int) -> Answer:
+        id_ = uuid.uuid4().hex
+        self._operations[id_] = compute
+        url = (
+            f"{self.server.address}/subscriptions/{request.words['sub']}{ML}/locations/westeurope/"
+            f"computeOperationsStatus/{id_}?api-version={API}"
+        )
         return Answer(body, status, {"Azure-AsyncOperation": url, "Retry-After": "1"})
 
     def _operation(self, request: Request) -> Any:
-        status, one = self.operations[request.words["op"]]
-        found = {"id": request.path, "status": status}
-        return {**found, "error": one.errors[0]["error"]} if status == "Failed" and one is not None else found
-
-    def _pass_time(self) -> None:
-        for one in self.computes.values():
-            if one.state in ("Creating", "Updating", "Deleting") and time.monotonic() - one.since >= self.seconds:
-                self._end(one)
-        self.computes = {key: one for key, one in self.computes.items() if one.state != "Deleted"}
+        compute = self._operations[request.words["op"]]
+        if compute.state == "Failed":
+            return {"id": request.path, "status": "Failed", **compute.errors[0]}
+        return {"id": request.path, "status": "InProgress" if compute.state in _CHANGES else "Succeeded"}
 
     def settle(self) -> None:
-        """Bring every change to its end."""
+        """End every change."""
         with self._lock:
-            for one in self.computes.values():
-                self._end(one)
-            self.computes = {key: one for key, one in self.computes.items() if one.state != "Deleted"}
+            self._finish(0.0)
 
-    def _end(self, one: Compute) -> None:
-        words = {"Creating": "Failed" if one.errors else "Succeeded", "Updating": "Succeeded", "Deleting": "Deleted"}
-        one.state = words.get(one.state, one.state)
-        self.operations[one.operation] = ("Failed" if one.state == "Failed" else "Succeeded", one)
-        if one.state == "Succeeded":
-            self.bring_up(one, max(len(one.nodes), one.inner["scaleSettings"]["minNodeCount"]))
+    def _finish(self, seconds: float) -> None:
+        """End the changes that began so many seconds ago."""
+        for key, compute in list(self.computes.items()):
+            if compute.state not in _CHANGES or time.monotonic() - compute.since < seconds:
+                continue
+            if compute.state == "Deleting":
+                del self.computes[key]
+            compute.state = "Failed" if compute.errors else "Succeeded"
+            if not compute.errors:
+                self._set_nodes(compute, max(len(compute.nodes), compute.inner["scaleSettings"]["minNodeCount"]))
 
     # nodes ----------------------------------------------------------------------------------------
 
-    def bring_up(self, one: Compute | str, count: int, state: str = "idle") -> None:
-        """Let a compute have so many nodes, new ones in this state."""
+    def bring_up(self, name: str, count: int) -> None:
+        """Let a compute have so many nodes."""
         with self._lock:
-            if isinstance(one, str):
-                one = next(found for key, found in self.computes.items() if key[2] == one)
-            del one.nodes[count:]
-            while len(one.nodes) < count:
-                at = len(one.nodes)
-                one.nodes.append({"nodeId": f"tvmps_{at:02d}_d", "privateIpAddress": f"10.0.0.{4 + at}",
-                                  "publicIpAddress": "", "port": 50000, "nodeState": state, "runId": None})  # fmt: skip
+            self._set_nodes(next(compute for key, compute in self.computes.items() if key[2] == name), count)
+
+    def _set_nodes(self, compute: Compute, count: int) -> None:
+        compute.nodes = [
+            {"nodeId": f"tvmps_{at:02d}_d", "port": 50000, "nodeState": "idle", "runId": None} for at in range(count)
+        ]
 
     def _nodes(self, request: Request) -> Any:
-        if gone := missing(request) or self._gone(request):
-            return gone
         if (request.method == "GET") != ("$skip" in request.query):
             return refusal(405, "MethodNotAllowed", "listNodes takes POST; its next pages take GET.")
-        nodes = self.computes[self._key(request)].nodes
-        at = int(request.query.get("$skip", 0))
-        more = {"nextLink": f"{self.server.address}{request.path}?api-version={API}&$skip={at + 2}"}
-        return {"nodes": nodes[at : at + 2], **(more if len(nodes) > at + 2 else {})}
+        return self._page(request, "nodes", self.computes[self._key(request)].nodes)
 
 
 def missing(request: Request) -> Answer | None:
@@ -256,6 +260,6 @@ def missing(request: Request) -> Answer | None:
     if group is not None and group not in {group for group, _ in WORKSPACES}:
         return refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
     if ws is not None and (group, ws) not in WORKSPACES:
-        return refusal(404, "ResourceNotFound", f"The Resource 'Microsoft.MachineLearningServices/workspaces/{ws}' "
-                       f"under resource group '{group}' was not found.")  # fmt: skip
+        path = f"Microsoft.MachineLearningServices/workspaces/{ws}"
+        return refusal(404, "ResourceNotFound", f"The Resource '{path}' under resource group '{group}' was not found.")
     return None

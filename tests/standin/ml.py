@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -79,16 +80,15 @@ class MachineLearning:
         self.holds: set[str] = set()
         #: Text of the image's build log, and what the build fails with ("" for success).
         self.build_log, self.build_error = "", ""
-        #: Seconds that a log's address is good, and seconds between SIGTERM and SIGKILL when a job is canceled.
-        self.log_seconds, self.grace = 3600.0, 20.0
+        #: Seconds between SIGTERM and SIGKILL when a job is canceled.
+        self.grace = 20.0
         #: Seconds between the end of the processes and the moment in which their outputs can be read.
         self.finalizing = 0.0
         #: (method, pattern of the path, answer): used up one by one.
         self.faults: list[tuple[str, str, Answer]] = []
-        self.user_log = "user_logs/std_log_process_{rank:02d}.txt"
         self._lock = threading.RLock()
         self._temporaries: list[str] = []
-        self._signatures: dict[str, float] = {}
+        self._signatures: set[str] = set()
         for method, pattern, handler in (
             ("GET", r"/discovery/.*", self._discovery),
             ("GET", rf"{_WS}/codes/(?P<name>[^/]+)/versions", lambda _: {"value": []}),
@@ -98,10 +98,10 @@ class MachineLearning:
             ("PUT", rf"{_WS}/environments/(?P<name>[^/]+)/versions/(?P<version>[^/]+)", self._put_environment),
             ("GET", rf"{_WS}/datastores/(?P<name>[^/]+)", self._datastore),
             ("PUT", rf"{_WS}/jobs/(?P<name>[^/]+)", self._put_job),
-            ("GET", rf"{_WS}/jobs/(?P<name>[^/]+)", self._get_job),
-            ("POST", rf"{_WS}/jobs/(?P<name>[^/]+)/cancel", self._cancel),
-            ("GET", rf"{_WS}/cancelled/(?P<name>[^/]+)", self._canceled),
-            ("GET", rf"/ml-api/history/v1\.0{_WS}/runs/(?P<name>[^/]+)/details", self._details),
+            ("GET", rf"{_WS}/jobs/(?P<name>[^/]+)", self._of_job(self._record)),
+            ("POST", rf"{_WS}/jobs/(?P<name>[^/]+)/cancel", self._of_job(self._cancel)),
+            ("GET", rf"{_WS}/cancelled/(?P<name>[^/]+)", lambda _: Answer("", 200)),
+            ("GET", rf"/ml-api/history/v1\.0{_WS}/runs/(?P<name>[^/]+)/details", self._of_job(self._details)),
             ("GET", r"/logs/(?P<name>[^/]+)/(?P<file>.+)", self._log),
         ):
             server.route(method, pattern, self._checked(handler))
@@ -263,14 +263,16 @@ class MachineLearning:
                 "properties": {**job.properties, "status": job.status, "outputs": outputs,
                                "services": {"Studio": studio}}}  # fmt: skip
 
-    def _get_job(self, request: Request) -> Any:
-        job = self.jobs.get(request.words["name"])
-        return self._record(request, job) if job else _no_job(request)
+    def _of_job(self, handler: Callable[[Request, Job], Any]) -> Callable[[Request], Any]:
+        def answer(request: Request) -> Any:
+            name = request.words["name"]
+            if name not in self.jobs:
+                return refusal(404, "UserError", f"Run {name} was not found.")
+            return handler(request, self.jobs[name])
 
-    def _cancel(self, request: Request) -> Any:
-        job = self.jobs.get(request.words["name"])
-        if job is None:
-            return _no_job(request)
+        return answer
+
+    def _cancel(self, request: Request, job: Job) -> Any:
         if job.status in _ENDED:
             return refusal(400, "UserError", f"Job {job.name} is already in a terminal state.")
         if not job.canceled:
@@ -280,13 +282,7 @@ class MachineLearning:
         where = f"{self.server.address}{self._id(request)}/cancelled/{job.name}?api-version=2023-04-01-preview"
         return Answer("", 202, {"Location": where, "Retry-After": "1"})
 
-    def _canceled(self, request: Request) -> Any:
-        return Answer("", 200)
-
-    def _details(self, request: Request) -> Any:
-        job = self.jobs.get(request.words["name"])
-        if job is None:
-            return _no_job(request)
+    def _details(self, _: Request, job: Job) -> Any:
         files = sorted(path.relative_to(job.logs).as_posix() for path in job.logs.rglob("*") if path.is_file())
         error = {"error": {"code": "UserError", "message": job.error}} if job.error else None
         return {"runId": job.name, "status": job.status, "error": error,
@@ -294,11 +290,11 @@ class MachineLearning:
 
     def _signed(self, job: Job, file: str) -> str:
         signature = uuid.uuid4().hex
-        self._signatures[signature] = time.time() + self.log_seconds
+        self._signatures.add(signature)
         return f"{self.server.address}/logs/{job.name}/{file}?sv=2019-07-07&sr=b&sp=r&sig={signature}"
 
     def _log(self, request: Request) -> Any:
-        if self._signatures.get(request.query.get("sig", ""), 0.0) < time.time():
+        if request.query.get("sig", "") not in self._signatures:
             return Answer("<Error><Code>AuthenticationFailed</Code></Error>", 403)
         whole = (self.jobs[request.words["name"]].logs / request.words["file"]).read_bytes()
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
@@ -395,8 +391,9 @@ class MachineLearning:
         kind, nodes = distribution.get("distributionType"), self._nodes(job)
         per_node = int(distribution.get("processCountPerInstance") or 1)
         script = job.folder / "process.sh"
-        script.write_text(_SCRIPT.format(folder=job.folder, per_node=per_node, command=_quoted(self._command(job)),
-                                         log=_padded(self.user_log)))  # fmt: skip
+        log = "std_log.txt" if nodes * per_node == 1 else "std_log_process_%02d.txt"
+        command = shlex.quote(self._command(job))
+        script.write_text(_SCRIPT.format(folder=job.folder, per_node=per_node, command=command, log=log))
         (job.logs / "user_logs").mkdir(parents=True, exist_ok=True)
         base = self._environment(job)
         if kind == "Mpi":
@@ -480,17 +477,9 @@ if [ -n "$OMPI_COMM_WORLD_RANK" ]; then
 fi
 unset STANDIN_RANK
 cd {folder}/node-$node/wd
-exec >>{folder}/logs/$(printf {log} $rank) 2>&1 </dev/null
+exec >>{folder}/logs/user_logs/$(printf {log} $rank) 2>&1 </dev/null
 exec bash -c {command}
 """
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _padded(pattern: str) -> str:
-    return re.sub(r"\{rank(?::(\d+)d)?\}", lambda found: f"%{found[1] or ''}d", pattern)
 
 
 def _started(argv: list[str], environment: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
@@ -507,7 +496,3 @@ def _marked(name: str) -> list[int]:
             if mark in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return found
-
-
-def _no_job(request: Request) -> Answer:
-    return refusal(404, "UserError", f"Run {request.words['name']} was not found.")

@@ -125,7 +125,7 @@ def get(options: Any, *, fresh: bool = False) -> Any | None:
 
 
 def _cached(options: Any, call: str, *, fresh: bool = False) -> Any | None:
-    """Return what a call of azure-ai-ml says about the compute target, or said up to CACHE_SECONDS ago."""
+    """Return the result of a call of azure-ai-ml for the compute target; it is cached for CACHE_SECONDS."""
     key = (Address.of(options), options.compute, call)
     with _lock:
         when, value = _cache.get(key, (float("-inf"), None))
@@ -133,8 +133,8 @@ def _cached(options: Any, call: str, *, fresh: bool = False) -> Any | None:
         return value
     try:
         with errors.translated(options):
-            found = getattr(compute_operations(key[0]), call)(options.compute)
-            value = list(found) if call == "list_nodes" else found
+            value = getattr(compute_operations(key[0]), call)(options.compute)
+            value = list(value) if call == "list_nodes" else value
     except AzureRefused as error:
         if error.status != 404:
             raise
@@ -175,20 +175,20 @@ class ComputeClusters(Cluster, ABC):
 
     def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
         """Return the subscriptions, workspaces and compute clusters that the account may see, and the catalogue."""
-        place = SimpleNamespace(**{name: str(options.get(name) or "") for name in FIELDS})
+        values = SimpleNamespace(**{name: str(options.get(name) or "") for name in FIELDS})
         if field == "subscription_id":
             usable = [row for row in identity.subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
             return [Choice(row.id, row.name) for row in usable]
         if field == "vm_size":
             return [Choice(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
         if field == "compute":
-            with errors.translated(place):
-                listed = compute_operations(Address.of(place)).list(compute_type="AmlCompute")
+            with errors.translated(values):
+                listed = compute_operations(Address.of(values)).list(compute_type="AmlCompute")
                 return [Choice(row.name, row.name, _size_and_nodes(row)) for row in listed]
         if field not in ("workspace", "resource_group"):
             return []
-        with errors.translated(place):
-            path = f"/subscriptions/{subscription_of(place)}/providers/Microsoft.MachineLearningServices/workspaces"
+        with errors.translated(values):
+            path = f"/subscriptions/{subscription_of(values)}/providers/Microsoft.MachineLearningServices/workspaces"
             rows = list(identity.rest().pages(path, _WORKSPACES_API))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
@@ -256,9 +256,12 @@ class ComputeClusters(Cluster, ABC):
         """Set the number of nodes that keep running without a job."""
         compute = _existing(options)
         if not 0 <= node_count <= compute.max_instances:
-            most = plural(compute.max_instances, "node")
-            raise InvalidSpec(f"{compute.name} can have at most {most}.", code="azureml-min-nodes", field="min_nodes",
-                              hint="Lower min_nodes, or raise the maximum number of nodes first.")  # fmt: skip
+            raise InvalidSpec(
+                f"{compute.name} can have at most {plural(compute.max_instances, 'node')}.",
+                code="azureml-min-nodes",
+                field="min_nodes",
+                hint="Lower min_nodes, or raise the maximum number of nodes first.",
+            )
         compute.min_instances = node_count
         _change(options, "begin_update", compute)
 

@@ -8,30 +8,37 @@ workspace and job alone.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.azureml import errors, job, outputs
+from distdl_jupyter.azure import identity
+from distdl_jupyter.clusters import returned
+from distdl_jupyter.clusters.azureml import errors, job
+from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
 from distdl_jupyter.clusters.azureml.logs import Logs
 from distdl_jupyter.clusters.base import Context, Exit, Notice, Run, Start, Stream
 from distdl_jupyter.clusters.silence import Silence
 from distdl_jupyter.core import limits
-from distdl_jupyter.core.errors import AzureRefused, DistDLError, NotSignedIn
+from distdl_jupyter.core.errors import AzureRefused, DistDLError, LaunchFailed, NotSignedIn
+from distdl_jupyter.worker import owned
+from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from distdl_jupyter.clusters.azureml.client import Workspace
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
 
 #: The file in the job's folder with the log text outside of ranks' output.
 KEPT = "azureml-log.jsonl"
 #: Seconds between two requests for logs: while something is new, and at most.
 _QUICK, _SLOW = 0.3, 2.0
-#: Seconds between two requests for a run's state and files: soon after a change, and later.
+#: Seconds between two requests for a run's state and files: while its ranks begin or end, and in between.
 _SOON, _LATER = 1.0, 5.0
-_HURRY = 60.0
 #: Seconds without a response after which the user is told.
 _SILENCE = 10.0
 #: Seconds after a job's end in which its last lines may still arrive, and where no rank has begun.
@@ -41,6 +48,7 @@ _YOUNG = 60.0
 #: Seconds between two requests for the end.
 _REPEAT = 10.0
 _UNAUTHORIZED = 401
+_ARTIFACTS = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
 #: azure-ai-ml's ``RunStatus`` before the ranks run, in words.
@@ -81,7 +89,6 @@ class Watch(threading.Thread):
         self.silence = Silence(_SILENCE)
         self._began = time.monotonic()
         self._asked = 0.0
-        self._hurry_until = self._began + _HURRY
         self._ended_at: float | None = None
         self._cancel_requested = False
         self._canceled_at = 0.0
@@ -107,7 +114,6 @@ class Watch(threading.Thread):
     def cancel(self) -> None:
         """Request the job's end until Azure has ended it."""
         self._cancel_requested = True
-        self._hurry_until = time.monotonic() + _HURRY
         self._wake.set()
 
     def stop(self) -> None:
@@ -122,7 +128,8 @@ class Watch(threading.Thread):
             if self._cancel_requested and not self.ended and asked_at - self._canceled_at >= _REPEAT:
                 cancel(self._workspace, self._name)
                 self._canceled_at, self._asked = asked_at, 0.0
-            pause = _SOON if asked_at < self._hurry_until or not self._logs.begun else _LATER
+            is_running = self._logs.begun and not self._logs.ends and not self._cancel_requested
+            pause = _LATER if is_running else _SOON
             if not self.ended and (self._logs.stale or asked_at - self._asked >= pause):
                 self._read_state()
             self._read_logs()
@@ -153,8 +160,6 @@ class Watch(threading.Thread):
                 "checkpoint if the code loads one."
             )
             self.silence.put(Notice("warning", text, "preempted"))
-        if status != self.status:
-            self._hurry_until = self._asked + _HURRY
         self.status = status
 
     def _read_logs(self) -> None:
@@ -272,7 +277,7 @@ class AzureMLRun(Run):
 
     def collect(self) -> None:
         """Download values and outputs."""
-        skipped = outputs.collect(self._workspace, self._name, self._folder, self._ranks)
+        skipped = collect(self._workspace, self._name, self._folder, self._ranks)
         self._notices += [Notice("warning", text, "azureml-files-not-copied") for text in skipped]
 
     def close(self) -> None:
@@ -294,3 +299,94 @@ def cancel(workspace: Workspace, name: str) -> bool:
             raise
         return False
     return True
+
+
+# outputs ------------------------------------------------------------------------------------------
+
+
+def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> list[str]:
+    """Download values to ``results`` and files to ``outputs`` of the job's folder; return why values were not copied.
+
+    The job's record names the datastore and the prefix of its artifacts. Raises LaunchFailed.
+    """
+    from azure.core.exceptions import AzureError
+
+    outputs = workspace.job(name)["properties"].get("outputs") or {}
+    match = _ARTIFACTS.fullmatch(str((outputs.get("default") or {}).get("uri") or ""))
+    if match is None:
+        return []
+    try:
+        return _download_all(workspace, match[1], f"{match[2].strip('/')}/outputs/", folder, range(ranks))
+    except AzureError as error:
+        text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
+        raise LaunchFailed(
+            f"Cannot download the outputs of the ranks: {text}.",
+            code="azureml-outputs-not-downloaded",
+            hint="Ask for the role Storage Blob Data Reader on the workspace's storage account. The files are in the "
+            "outputs of the job in Azure ML.",
+        ) from None
+    except OSError as error:
+        raise LaunchFailed(
+            f"Cannot store the outputs of the ranks in {folder.path}: {error.strerror}.",
+            code="azureml-outputs-not-stored",
+            hint="Free disk space, or check the permissions of that folder.",
+        ) from error
+
+
+def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
+    skipped = []
+    with _container(workspace, datastore) as container:
+        for blob in container.list_blobs(name_starts_with=prefix):
+            target = target_path(blob.name[len(prefix) :], folder)
+            if target is None or (blob.metadata or {}).get("hdi_isfolder"):
+                continue
+            value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
+            reason = returned.refusal(value, blob.size, ranks) if value is not None else ""
+            if not reason:
+                _download(container.get_blob_client(blob.name), blob.size, target)
+            elif not target.name.startswith("."):
+                skipped.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+    return skipped
+
+
+def _container(workspace: Workspace, name: str) -> Any:
+    from azure.storage.blob import ContainerClient
+
+    store = workspace.datastore(name)
+    account, container = str(store["accountName"]), str(store["containerName"])
+    credential = _signature(workspace, name, store) or identity.credential()
+    return ContainerClient(identity.endpoints().blob_endpoint(account), container, credential=credential)
+
+
+def _signature(workspace: Workspace, name: str, store: dict[str, Any]) -> str:
+    """Return the short-lived signature for reading a datastore, "" where it uses the user's account.
+
+    An account key is never used, because it allows everything.
+    """
+    if (store.get("credentials") or {}).get("credentialsType", "None") == "None":
+        return ""
+    try:
+        return str(workspace.secrets(name).get("sasToken") or "")
+    except DistDLError:
+        return ""
+
+
+def target_path(name: str, folder: JobFolder) -> Path | None:
+    """Return where a file is stored, None for a name that leads out of the job's folder."""
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts:
+        return None
+    if path.is_relative_to(RESULTS):
+        return folder.results / path.relative_to(RESULTS)
+    return folder.outputs / path
+
+
+def _download(blob: Any, size: int, target: Path) -> None:
+    """Download a blob that is not there yet. The library repeats requests that fail. Raises AzureError, OSError."""
+    if target.exists() and target.stat().st_size == size:
+        return
+    part = target.with_name(f".{target.name}.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(part, "wb", opener=owned.private) as file:
+        blob.download_blob(max_concurrency=4).readinto(file)
+    part.replace(target)

@@ -139,23 +139,6 @@ def test_a_job_goes_on_without_its_supervisor_and_no_line_is_lost_or_twice(ml):
     assert found.results() == ["counted", "counted"]
 
 
-@pytest.mark.full
-def test_a_cell_that_is_canceled_may_save_its_work(ml):
-    code = """
-        import time
-        try:
-            print("here", flush=True)
-            time.sleep(600)
-        except KeyboardInterrupt:
-            print("saved", flush=True)
-    """
-    job = submit(ml, code)
-    wait_for(lambda: all("here" in lines(job, rank) for rank in range(2)), 120)
-    job.cancel()
-    assert job.wait(120).state is State.CANCELED
-    assert all("saved" in lines(job, rank) for rank in range(2))
-
-
 def test_secrets_and_paths_of_this_machine_are_refused_before_anything_is_sent(ml, tmp_path):
     for more in ({"environment_variables": {"API_TOKEN": "x-very-secret"}}, {"data": {"train": str(tmp_path)}},
                  {"data": {"train": "blob://account/data/train?shard"}}):  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import errors, job, outputs
+from distdl_jupyter.clusters.azureml import errors, job, run
 from distdl_jupyter.clusters.azureml.client import Address, Workspace
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.core import registry
@@ -151,12 +151,12 @@ def test_files_that_were_downloaded_are_not_downloaded_again(ml, azurite, blob_p
     blob_proxy.add("model.pt", times=99, status=403, code="AuthorizationFailure")
     workspace = Workspace(address(ml))
     with pytest.raises(LaunchFailed) as failed:
-        outputs.collect(workspace, "run1", folder, 1)
+        run.collect(workspace, "run1", folder, 1)
     assert "Storage Blob Data Reader" in failed.value.hint
     before = blob_proxy.sent("a.pt")
     assert before > 0
     blob_proxy.faults.clear()
-    outputs.collect(workspace, "run1", folder, 1)
+    run.collect(workspace, "run1", folder, 1)
     assert (folder.outputs / "model.pt").read_bytes() == (folder.outputs / "deep/a.pt").read_bytes() == content
     assert (folder.results / "rank-0.pkl").read_bytes() == b"value"
     assert blob_proxy.sent("a.pt") == before
@@ -167,14 +167,14 @@ def test_a_connection_that_is_cut_is_tried_again(ml, azurite, blob_proxy, signed
     kept(ml, azurite, "run2", {"a.bin": b"x" * 3_000_000})
     signed_in.blob_at(blob_proxy.template)
     blob_proxy.add("a.bin", cut=100_000, times=2)
-    outputs.collect(Workspace(address(ml)), "run2", folder, 1)
+    run.collect(Workspace(address(ml)), "run2", folder, 1)
     assert (folder.outputs / "a.bin").read_bytes() == b"x" * 3_000_000
 
 
 def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, signed_in, folder):
     names = ["rank-0.pkl", "rank-7.pkl", "planted.pkl", ".rank-0.pkl.77", "deep/rank-1.pkl"]
     kept(ml, azurite, "run3", {f"distdl/results/{name}": b"value" for name in names})
-    stayed = outputs.collect(Workspace(address(ml)), "run3", folder, 2)
+    stayed = run.collect(Workspace(address(ml)), "run3", folder, 2)
     assert [path.name for path in folder.results.rglob("*")] == ["rank-0.pkl"]
     assert sorted(stayed) == [
         "results/deep/rank-1.pkl is not the value of a rank. The file was not copied; it is in the artifacts of "
@@ -187,8 +187,8 @@ def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, s
 
 def test_a_name_that_leads_out_of_the_jobs_folder_is_left_where_it_is(folder):
     for name in ("../up.txt", "/etc/passwd", "a/../../b", ""):
-        assert outputs.target_path(name, folder) is None
-    assert outputs.target_path("distdl/results/rank-1.pkl", folder) == folder.results / "rank-1.pkl"
+        assert run.target_path(name, folder) is None
+    assert run.target_path("distdl/results/rank-1.pkl", folder) == folder.results / "rank-1.pkl"
 
 
 def test_the_requests_of_a_job_are_those_that_azures_sdk_was_seen_to_send(ml):

@@ -8,6 +8,7 @@ from distdl_jupyter.clusters.azureml import run
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.testing import WaitingContract
 from distdl_jupyter.testing.subject import Subject
+from tests.standin.computes import WORKSPACE
 from tests.standin.server import Answer, refusal
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -167,16 +168,7 @@ def test_a_job_whose_answer_was_lost_is_followed_all_the_same(ml):
         taken(request)
         return broken
 
-    ml.server.route("PUT", r".*/jobs/(?P<name>[^/]+)", _with_words(lost))
+    ml.server.route("PUT", rf"{WORKSPACE}/jobs/(?P<name>[^/]+)", lost)
     with Lab(ml).running("print('here')") as (_, listener):
         listener.until_ended(1, 60)
         assert listener.exits[0].code == 0
-
-
-def _with_words(handler):
-    def answer(request):
-        parts = request.path.split("/")
-        request.words |= {"sub": parts[2], "group": parts[4], "ws": parts[8]}
-        return handler(request)
-
-    return answer
