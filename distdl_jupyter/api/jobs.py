@@ -349,7 +349,7 @@ def check(id_: str) -> JobCheck:
     """Return the progress and the findings of a check."""
     from distdl_jupyter.studies import correctness
 
-    return job_check(correctness.standing(job(id_)))
+    return job_check(correctness.check_status(job(id_)))
 
 
 @post("/jobs/{id}/check", status=201, action="execute", slow=True, refuses=(400, 404, 424, 502, 507))

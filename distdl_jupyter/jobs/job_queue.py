@@ -63,8 +63,9 @@ class ClusterQueue:
         found: list[tuple[str, ...]] = []
         for one in self.jobs:
             says = "runs" if one.runs else one.why
-            asks = ", ".join([plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []),
-                              plural(one.cores, "core")])  # fmt: skip
+            asks = ", ".join(
+                [plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []), plural(one.cores, "core")]
+            )
             if one.tasks > 1:
                 asks = f"{count(one.tasks)} times {asks}"
             found.append(
@@ -118,8 +119,11 @@ class Queue:
         for one in self.clusters:
             rows = one.rows()
             parts.append(f"<p>{escape(one.name)}, all users:</p>")
-            parts.append(table.whole_html([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else
-                         f"<p>{escape(one.problem or 'The queue is empty.')}</p>")  # fmt: skip
+            parts.append(
+                table.whole_html([_CLUSTER_HEAD, *rows[:_MOST]])
+                if rows
+                else f"<p>{escape(one.problem or 'The queue is empty.')}</p>"
+            )
             parts += [f"<p>{escape(text)}</p>" for text in _more(rows)]
         return "".join(parts)
 
@@ -153,8 +157,13 @@ def queue() -> Queue:
     """Return the queue of this machine with the jobs of all users, and your own jobs that are queued elsewhere."""
     found = slots.entries()
     use = in_use(found)
-    return Queue(waiting=tuple(_waiting(found)), holding=use.holding, total=use.total, free=use.free,
-                 clusters=tuple(_of_clusters()))  # fmt: skip
+    return Queue(
+        waiting=tuple(_waiting(found)),
+        holding=use.holding,
+        total=use.total,
+        free=use.free,
+        clusters=tuple(_of_clusters()),
+    )
 
 
 def in_use(found: list[Entry] | None = None) -> InUse:
@@ -237,8 +246,11 @@ def prioritize(id_: str, priority: int | None = None) -> int:
             says, code="queue-order-fixed", hint="Move it to another cluster: distdl queue --move CLUSTER ID"
         )
     if wanted is None:
-        others = [one.row.priority for one in job_list.here().all()
-                  if one.row.state == State.QUEUED.value and one.row.id != folder.id]  # fmt: skip
+        others = [
+            one.row.priority
+            for one in job_list.here().all()
+            if one.row.state == State.QUEUED.value and one.row.id != folder.id
+        ]
         own = view.queue.priority if view.queue is not None else 0
         wanted = min(MOST_PRIORITY, max([own, *(other + 1 for other in others)]))
     control.request(folder.control, "priority", priority=wanted)

@@ -129,9 +129,16 @@ def trial(
     flags = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
     words = [word for name, value in parameters.items() if name in flags for word in (flags[name], str(value))]
     given = {name: value for name, value in parameters.items() if name not in flags}
-    spec = dataclasses.replace(sweep, id=id_, name=f"{sweep.name}, trial {number}"[:120], created=time.time(),
-                               capture_seconds=0.0, trial=number, parameters=dict(parameters),
-                               script_arguments=(*sweep.script_arguments, *words))  # fmt: skip
+    spec = dataclasses.replace(
+        sweep,
+        id=id_,
+        name=f"{sweep.name}, trial {number}"[:120],
+        created=time.time(),
+        capture_seconds=0.0,
+        trial=number,
+        parameters=dict(parameters),
+        script_arguments=(*sweep.script_arguments, *words),
+    )
     return spec, dict(secrets), TrialCode(folder, sweep, given, words)
 
 
@@ -186,8 +193,16 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
             hint="Start all runs of it there with compute_target.",
         )
     spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options, id_)
-    spec = _as_own(spec, earlier, id_, resumed_from=earlier.resumed_from, forked_at=earlier.forked_at,
-                   check=earlier.check, after=spec.after or _awaited(earlier), moved_from=folder.id)  # fmt: skip
+    spec = _as_own(
+        spec,
+        earlier,
+        id_,
+        resumed_from=earlier.resumed_from,
+        forked_at=earlier.forked_at,
+        check=earlier.check,
+        after=spec.after or _awaited(earlier),
+        moved_from=folder.id,
+    )
     if not folder.has_checkpoints:
         return spec, secrets, EarlierCode(folder, earlier)
     _check_can_go_on(folder, spec)
@@ -203,8 +218,9 @@ def _priority(folder: JobFolder, spec: JobSpec) -> int:
 def _awaited(spec: JobSpec) -> tuple[str, ...]:
     """Return the jobs that have to complete before one that waits; those that have completed may be gone by now."""
     found = (JobStore().folder(id_) for id_ in spec.after)
-    return tuple(one.id for one in found if one.path.exists()
-                 and JobReader(one).catch_up().state is not State.COMPLETED)  # fmt: skip
+    return tuple(
+        one.id for one in found if one.path.exists() and JobReader(one).catch_up().state is not State.COMPLETED
+    )
 
 
 def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:

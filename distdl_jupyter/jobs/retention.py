@@ -89,8 +89,13 @@ class Pruned:
 
     def _rows(self) -> list[tuple[str, ...]]:
         now = time.time()
-        return [_HEAD, *((job.id, job.state, job.name, humanize.ago(now - job.ended), humanize.size(job.size))
-                         for job in self.jobs)]  # fmt: skip
+        return [
+            _HEAD,
+            *(
+                (job.id, job.state, job.name, humanize.ago(now - job.ended), humanize.size(job.size))
+                for job in self.jobs
+            ),
+        ]
 
 
 #: In the order in which they are said.
@@ -105,9 +110,12 @@ _REASON_WORDS: dict[Reason, str] = {
 
 
 def prune(
-    older: str | timedelta | None = None, keep: int | None = None, *, dry_run: bool = False,
+    older: str | timedelta | None = None,
+    keep: int | None = None,
+    *,
+    dry_run: bool = False,
     only: Collection[str] | None = None,
-) -> Pruned:  # fmt: skip
+) -> Pruned:
     """Delete ended jobs that are older than an age (``"30d"``) and not among the newest ``keep`` jobs.
 
     At least one of the two is required. With ``dry_run``, nothing is deleted and the result lists what would be.

@@ -92,10 +92,22 @@ def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
     ended = None if of_kind["state"] == State.RUNNING.value else like.ended if runs else of_kind["ended"]
     created = runs[-1].created if runs else like.created
     return replace(
-        like, id=group.id, created=created, total=group.size, left=None, spark=(), place=None, can_rerun=False,
-        can_resume=False, stalled=False, waited=0.0, queued_since=None, alert="", alert_level="",
+        like,
+        id=group.id,
+        created=created,
+        total=group.size,
+        left=None,
+        spark=(),
+        place=None,
+        can_rerun=False,
+        can_resume=False,
+        stalled=False,
+        waited=0.0,
+        queued_since=None,
+        alert="",
+        alert_level="",
         **{**of_kind, "ended": ended},
-    )  # fmt: skip
+    )
 
 
 # scaling studies ---------------------------------------------------------------------------------
@@ -111,9 +123,13 @@ def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     state, why = scaling_state(runs[0], time.time(), complete=done >= group.size)
     share = _efficiency({key: statistics.fmean(found) for key, found in rates.items()})
     return {
-        "name": f"Scaling of {group.name}", "state": state.value, "says": why, "done": min(done, group.size),
-        "metric": "" if share is None else "% of ideal", "value": None if share is None else round(100 * share),
-    }  # fmt: skip
+        "name": f"Scaling of {group.name}",
+        "state": state.value,
+        "says": why,
+        "done": min(done, group.size),
+        "metric": "" if share is None else "% of ideal",
+        "value": None if share is None else round(100 * share),
+    }
 
 
 def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State, str]:
@@ -155,10 +171,14 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     else:
         says = " ".join(filter(None, (str(end.get(name, "")) for name in ("problem", "hint"))))
     return {
-        "name": f"Sweep of {group.name}", "state": state.value, "says": says, "done": min(_ended(runs), group.size),
-        "metric": f"best {group.metric}" if values else "", "ended": end.get("ended"),
+        "name": f"Sweep of {group.name}",
+        "state": state.value,
+        "says": says,
+        "done": min(_ended(runs), group.size),
+        "metric": f"best {group.metric}" if values else "",
+        "ended": end.get("ended"),
         "value": (max if group.maximize else min)(values, default=None),
-    }  # fmt: skip
+    }
 
 
 def _ended(runs: Sequence[JobRow]) -> int:

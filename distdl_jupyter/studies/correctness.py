@@ -6,8 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import atomic_write, correctness, registry
@@ -16,7 +15,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, expl
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, jobspec
-from distdl_jupyter.views.correctness import displayable
+from distdl_jupyter.views.correctness import CheckStatus, displayable
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -58,8 +57,7 @@ def check(
 
 def of_draft(draft: CapturedCode, *, steps: int = 3, **options: Any) -> ComparisonShown:
     """Do what ``check`` does with captured code."""
-    job = start(draft, steps=steps, **options)
-    return _finished(job)
+    return _finished(start(draft, steps=steps, **options))
 
 
 def of_job(job: Job, *, steps: int = 3, **options: Any) -> ComparisonShown:
@@ -113,7 +111,7 @@ def finish_later(job: Job) -> None:
     threading.Thread(target=finish, args=(job,), name="check", daemon=True).start()
 
 
-def standing(job: Job) -> Standing:
+def check_status(job: Job) -> CheckStatus:
     """Return how far the check of a job is, and what it has found so far. Raises JobNotFound for any other job."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(
@@ -123,27 +121,14 @@ def standing(job: Job) -> Standing:
         )
     alone = _single(job)
     if not job.state.ended:
-        return Standing("several", "", _nothing(job))
+        return CheckStatus("several", "", _nothing(job))
     if job.state is not State.COMPLETED:
-        return Standing("failed", job.view().reason, _nothing(job))
+        return CheckStatus("failed", job.view().reason, _nothing(job))
     if alone is not None and not alone.state.ended:
-        return Standing("one", "", of_jobs(job), alone.id)
+        return CheckStatus("one", "", of_jobs(job), alone.id)
     if alone is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
-        return Standing("one", "", of_jobs(job))
-    return Standing("done", "", of_jobs(job, alone), alone.id if alone is not None else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A check: ``state`` is "several" or "one" while its runs last, "failed" with a ``reason``, or "done".
-
-    ``single`` is the id of the run on one process, "" before it begins.
-    """
-
-    state: Literal["several", "one", "failed", "done"]
-    reason: str
-    found: ComparisonShown
-    single: str = ""
+        return CheckStatus("one", "", of_jobs(job))
+    return CheckStatus("done", "", of_jobs(job, alone), alone.id if alone is not None else "")
 
 
 def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:
@@ -159,8 +144,9 @@ def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:
 
 
 def _finished(job: Job) -> ComparisonShown:
-    steps = plural(int(job.spec.check["steps"]), "step")
-    _say(f"{steps} on {plural(job.spec.process_count, 'process')}, then on one with the same samples")
+    steps, processes = plural(int(job.spec.check["steps"]), "step"), plural(job.spec.process_count, "process")
+    sys.stderr.write(f"Check: {steps} on {processes}, then on one with the same samples.\n")
+    sys.stderr.flush()
     alone = finish(job)
     if job.state is not State.COMPLETED:
         job.result()
@@ -224,8 +210,3 @@ def _follow(job: Job) -> None:
         if not job.state.ended:
             job.cancel()
             job.wait()
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"Check: {text}.\n")
-    sys.stderr.flush()

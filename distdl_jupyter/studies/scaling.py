@@ -86,9 +86,14 @@ def scale(
 
 
 def of_draft(
-    draft: CapturedCode, processes: Sequence[int], *, nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = registry.DEFAULT, seconds: float = 10.0, **options: Any,
-) -> ScalingStudy:  # fmt: skip
+    draft: CapturedCode,
+    processes: Sequence[int],
+    *,
+    nodes: int | Sequence[int] = 1,
+    backends: str | Sequence[str] = registry.DEFAULT,
+    seconds: float = 10.0,
+    **options: Any,
+) -> ScalingStudy:
     """Do what ``scale`` does with captured code."""
     counts, by_count = _listed(processes), _listed(nodes)
     by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
@@ -130,8 +135,12 @@ def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[
     for backend in plan["backends"]:
         for count, nodes in zip(plan["processes"], plan["nodes"], strict=True):
             while not enough([run.rate for run in known.get((backend, count), [])]):
-                yield {"node_count": nodes, "process_count_per_node": count // nodes,
-                       "distributed_backend": backend, "name": f"{group.name} on {count}"}  # fmt: skip
+                yield {
+                    "node_count": nodes,
+                    "process_count_per_node": count // nodes,
+                    "distributed_backend": backend,
+                    "name": f"{group.name} on {count}",
+                }
 
 
 def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], start: Callable[..., Job]) -> ScalingStudy:
@@ -173,8 +182,10 @@ def _interrupted(id_: str) -> str:
     except JobNotFound:
         return client.nothing_started()
     measured = f"{facts.done} of {facts.size} numbers of processes" if facts else "nothing"
-    return (f"Interrupted with {measured} measured; no run is still running. To measure the rest, run "
-            f"distdl_jupyter.scaling({short_id(id_)!r}).resume()")  # fmt: skip
+    return (
+        f"Interrupted with {measured} measured; no run is still running. To measure the rest, run "
+        f"distdl_jupyter.scaling({short_id(id_)!r}).resume()"
+    )
 
 
 def numbers(text: str) -> list[int]:
@@ -279,9 +290,12 @@ def _measure(job: Job, seconds: float) -> Run:
     times = reader.times()
     found = measured(times) if times.rows else None
     if found is None:
-        raise InvalidSpec(too_few(job.name), code="scaling-too-few-steps", field="function",
-                          hint="Use longer training code. Each run is stopped as soon as it has been "
-                          "measured.")  # fmt: skip
+        raise InvalidSpec(
+            too_few(job.name),
+            code="scaling-too-few-steps",
+            field="function",
+            hint="Use longer training code. Each run is stopped as soon as it has been measured.",
+        )
     return found
 
 

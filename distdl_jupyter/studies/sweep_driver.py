@@ -1,14 +1,14 @@
 """``python -m distdl_jupyter.studies.sweep_driver FOLDER LOCK_FD``: start the trials of a sweep, prune bad ones early.
 
-It is started as the supervisor of a job is, and outlives kernel, server and terminal. Standard input holds one JSON
-line with the values of secret environment variables. Everything that it decides by stands in files, so that it may be
-killed at any time and another one goes on:
+It is started like the supervisor of a job, and outlives kernel, server and terminal. Standard input holds one JSON
+line with the values of secret environment variables. All its state is in files, so that it may be killed at any time
+and another driver continues:
 
-* a trial is asked for in Optuna's storage before its job is made, and its job names it: of a trial that was asked for
-  and has no job none was started, and one that has a job is followed;
-* how a trial ended stands in its job, and is told to Optuna from there.
+* a trial is written to Optuna's storage before its job is started, and its job names it: a trial without a job is
+  started, and a trial with a job is followed;
+* Optuna gets the result of a trial from the trial's job.
 
-A trial that was lost with its machine is no result: another one with the same values takes its place.
+A trial that was lost with its machine has no result: another trial gets its values.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
     import optuna
 
     if plan.sampler == "grid":
-        values = {name: [*one.values] if isinstance(one, space.Choice) else [*range(int(one.low), int(one.high) + 1)]
-                  for name, one in plan.parameters.items()}  # fmt: skip
+        values = {
+            name: [*one.values] if isinstance(one, space.Choice) else [*range(int(one.low), int(one.high) + 1)]
+            for name, one in plan.parameters.items()
+        }
 
     class Grid(optuna.samplers.GridSampler):
         def after_trial(self, *_: object) -> None:
@@ -83,7 +85,7 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
         "grid": lambda: Grid(values, seed=plan.seed or 0),
         "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
         "gp": lambda: optuna.samplers.GPSampler(seed=seed),
-    }  # fmt: skip
+    }
     first = plan.prune_after or 0
     pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
         "median": lambda: optuna.pruners.MedianPruner(
@@ -93,7 +95,7 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
         "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, first)),
         "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=max(1, first)),
         "none": optuna.pruners.NopPruner,
-    }  # fmt: skip
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # some samplers are since years
         return samplers[plan.sampler](), pruners[plan.pruner]()
@@ -124,16 +126,20 @@ class _Going:
     is_pruned: bool = field(default=False)
 
 
-def stored_study(folder: JobFolder) -> optuna.Study | None:
-    """Return the study in the journal of a sweep's folder, None where there is none yet or any more."""
-    import optuna
+def _storage(folder: JobFolder) -> optuna.storages.JournalStorage:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    journal = folder.path / "journal.log"
-    if not journal.exists():
+    return JournalStorage(JournalFileBackend(str(folder.path / "journal.log")))
+
+
+def stored_study(folder: JobFolder) -> optuna.Study | None:
+    """Return the study in the journal of a sweep's folder, None where there is none yet or any more."""
+    import optuna
+
+    if not (folder.path / "journal.log").exists():
         return None
-    storage = JournalStorage(JournalFileBackend(str(journal)))
+    storage = _storage(folder)
     names = optuna.study.get_all_study_names(storage)
     return optuna.load_study(study_name=names[0], storage=storage) if names else None
 
@@ -143,8 +149,6 @@ class Driver:
 
     def __init__(self, folder: JobFolder, secrets: Mapping[str, str]) -> None:
         import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._folder, self._secrets = folder, secrets
@@ -152,19 +156,22 @@ class Driver:
         assert self._spec.group is not None
         self._id, self._plan = self._spec.group.id, Plan.of(self._spec.group)
         self._control = ControlReader(folder.control, folder.lock)
-        journal = folder.path / "journal.log"
         # Left by a driver that was killed while it wrote; the sweep's own lock keeps every other writer out.
-        journal.with_name("journal.log.lock").unlink(missing_ok=True)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
+        (folder.path / "journal.log.lock").unlink(missing_ok=True)
+        storage = _storage(folder)
         known = optuna.study.get_all_study_names(storage)
         taken = len(storage.get_all_trials(storage.get_study_id_from_name(known[0]), deepcopy=False)) if known else 0
         # A sampler that begins anew would repeat the values of its first trials.
         seed = None if self._plan.seed is None else self._plan.seed + taken
         sampler, pruner = made(self._plan, seed)
         self._study = optuna.create_study(
-            storage=storage, sampler=sampler, pruner=pruner, study_name=known[0] if known else self._spec.name,
-            direction="maximize" if self._plan.maximize else "minimize", load_if_exists=True,
-        )  # fmt: skip
+            storage=storage,
+            sampler=sampler,
+            pruner=pruner,
+            study_name=known[0] if known else self._spec.name,
+            direction="maximize" if self._plan.maximize else "minimize",
+            load_if_exists=True,
+        )
         self._distributions = distributions(self._plan.parameters)
         self._going: dict[int, _Going] = {}
         #: Trials that were lost in a row, each begun after the one before was seen to be lost, and when that was.
@@ -195,8 +202,10 @@ class Driver:
         jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))
         trials = self._study.get_trials(deepcopy=False)
         if jobs and max(jobs) >= len(trials):
-            raise Broken("The sweep cannot continue because its file journal.log is missing or was changed.",
-                         "Its trials are kept. Start a new sweep for more.")  # fmt: skip
+            raise Broken(
+                "The sweep cannot continue because its file journal.log is missing or was changed.",
+                "Its trials are kept. Start a new sweep for more.",
+            )
         for one in trials:
             if one.state is not optuna.trial.TrialState.RUNNING:
                 continue
@@ -301,8 +310,10 @@ class Driver:
         others = listing([repr(one) for one in book.metrics])
         said = f"It reported {others}." if others else "It reported no metrics."
         other = f", or use another metric: metric={next(iter(book.metrics))!r}" if others else ""
-        raise Broken(f"Trial {going.trial.number} ended without reporting {metric!r}. {said}",
-                     f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.")  # fmt: skip
+        raise Broken(
+            f"Trial {going.trial.number} ended without reporting {metric!r}. {said}",
+            f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.",
+        )
 
     def _told(self, number: int, value: float | None, *, pruned: bool = False) -> None:
         import optuna
@@ -323,8 +334,10 @@ class Driver:
         self._again(number, going)
         if self._losses >= _LOSSES:
             self._stop()
-            raise Broken(f"{_LOSSES} trials in a row were lost: {going.reader.view.reason}",
-                         f"distdl logs {short_id(going.reader.folder.id)} shows the last one.")  # fmt: skip
+            raise Broken(
+                f"{_LOSSES} trials in a row were lost: {going.reader.view.reason}",
+                f"distdl logs {short_id(going.reader.folder.id)} shows the last one.",
+            )
 
     def _again(self, number: int, going: _Going) -> None:
         """Put a trial without a result behind the others once more, with its values."""
@@ -366,19 +379,18 @@ def main() -> None:
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, no job may hold it
     folder = JobFolder(Path(sys.argv[1]))
     secrets = json.loads(sys.stdin.readline() or "{}")
+    remedy = f"distdl sweep --resume {short_id(folder.id)}"
     try:
         ended(folder, Driver(folder, secrets).run())
     except Broken as broken:
         ended(folder, State.FAILED, str(broken), broken.hint)
     except DistDLError as error:
-        ended(
-            folder, State.FAILED, error.message, error.hint or f"Resume it: distdl sweep --resume {short_id(folder.id)}"
-        )
-    except Exception as error:  # noqa: BLE001 - told to the user, with its place in the sweep's supervisor.log
+        ended(folder, State.FAILED, error.message, error.hint or f"Resume it: {remedy}")
+    except Exception as error:  # noqa: BLE001 - shown to the user, and its traceback is in the sweep's supervisor.log
         traceback.print_exc()
-        why = f"{type(error).__name__}: {error}".rstrip(".")
-        ended(folder, State.FAILED, f"The process that controls the sweep failed: {why}.",
-              f"See {folder.supervisor_log}. Continue with: distdl sweep --resume {short_id(folder.id)}")  # fmt: skip
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        problem = f"The process that controls the sweep failed: {reason}."
+        ended(folder, State.FAILED, problem, f"See {folder.supervisor_log}. Continue with: {remedy}")
 
 
 if __name__ == "__main__":

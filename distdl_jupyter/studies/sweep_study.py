@@ -98,8 +98,16 @@ def read(id_: str) -> Study:
     state, end = study_rows.sweep_state(id_, rows, plan.trials)  # before its trials are read: what ends then is seen
     every = [one for row in rows if (one := _trial(row, plan)) is not None and one.state != State.LOST]
     trials = tuple(one for one in every if not (one.was_stopped and any(_repeats(two, one) for two in every)))
-    return Study(id=id_, spec=spec, plan=plan, state=state, trials=trials, problem=str(end.get("problem", "")),
-                 hint=str(end.get("hint", "")), ended=end.get("ended"))  # fmt: skip
+    return Study(
+        id=id_,
+        spec=spec,
+        plan=plan,
+        state=state,
+        trials=trials,
+        problem=str(end.get("problem", "")),
+        hint=str(end.get("hint", "")),
+        ended=end.get("ended"),
+    )
 
 
 def _repeats(two: Trial, one: Trial) -> bool:
@@ -142,10 +150,18 @@ def _trial(row: JobRow, plan: Plan) -> SweepTrial | None:
     pruned = row.state == "canceled" and row.says.startswith(PRUNED)
     done = row.done if row.done is not None else points[-1][0] if points else None
     return SweepTrial(
-        number=spec.trial, id=row.id, params=spec.parameters, state="pruned" if pruned else row.state,
-        value=value, created=row.created, ended=row.ended, says=row.says.removeprefix(PRUNED), done=done,
-        total=row.total, points=points,
-    )  # fmt: skip
+        number=spec.trial,
+        id=row.id,
+        params=spec.parameters,
+        state="pruned" if pruned else row.state,
+        value=value,
+        created=row.created,
+        ended=row.ended,
+        says=row.says.removeprefix(PRUNED),
+        done=done,
+        total=row.total,
+        points=points,
+    )
 
 
 @functools.lru_cache(maxsize=2048)

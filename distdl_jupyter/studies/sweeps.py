@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 #: Seconds between two looks at a sweep that is waited for.
 _LOOK = 0.3
 TRIALS = 20
+#: The options of ``sweep`` that are its plan; the others are those of each trial.
+_PLAN = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
 
 
 class Sweep:
@@ -113,8 +115,9 @@ class Sweep:
 
         study = sweep_driver.stored_study(sweep_study.folder(self.id))
         if study is None:
-            raise ResultUnavailable(f"Sweep {self.id} has no stored trials, so there is no figure.",
-                                    code="sweep-without-trials")  # fmt: skip
+            raise ResultUnavailable(
+                f"Sweep {self.id} has no stored trials, so there is no figure.", code="sweep-without-trials"
+            )
         plot = plot_optimization_history if kind == "history" else plot_parallel_coordinate
         return plot(study, target_name=escape(self.study.plan.metric))
 
@@ -253,33 +256,45 @@ def sweep(
         draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(found)})
     else:
         draft = capture.capture_script(str(entry_script), source_directory, script_params or {})
-    return of_draft(draft, found, trials=trials, metric=metric, maximize=maximize, parallel=parallel, sampler=sampler,
-                    pruner=pruner, prune_after=prune_after, seed=seed, **options)  # fmt: skip
+    return of_draft(
+        draft,
+        found,
+        trials=trials,
+        metric=metric,
+        maximize=maximize,
+        parallel=parallel,
+        sampler=sampler,
+        pruner=pruner,
+        prune_after=prune_after,
+        seed=seed,
+        **options,
+    )
 
 
-def of_draft(
-    draft: CapturedCode, parameters: space.Space, *, trials: int | None = None, metric: str = "loss",
-    maximize: bool | None = None, parallel: int = 1, sampler: str = "tpe", pruner: str = "median",
-    prune_after: int | None = None, seed: int | None = None, **options: Any,
-) -> Sweep:  # fmt: skip
-    """Do what ``sweep`` does with captured code."""
+def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sweep:
+    """Do what ``sweep`` does with captured code. ``options`` are those of ``sweep``."""
+    given = {"metric": "loss", **{name: options.pop(name) for name in _PLAN if name in options}}
+    trials, maximize = given.pop("trials", None), given.pop("maximize", None)
     flags = {} if draft.kind == "function" else _flags(draft, parameters)
     plain = {name.lstrip("-").replace("-", "_"): one for name, one in parameters.items()}
     every = space.combinations(plain)
-    if sampler == "grid" and every is None:
+    is_grid = given.get("sampler") == "grid"
+    if is_grid and every is None:
         raise InvalidSpec(
             "The sampler grid needs lists or integers, because a continuous range has infinitely many values.",
             code="sampler-grid",
             field="sampler",
             hint="Use lists, or another sampler.",
         )
-    wanted = trials if trials is not None else every if sampler == "grid" else TRIALS
+    count = _count(trials if trials is not None else every if is_grid else TRIALS, "trials")
     plan = Plan(
-        parameters=plain, trials=min(_count(wanted, "trials"), every or MAX_PROCESSES) if sampler == "grid"
-        else _count(wanted, "trials"), metric=metric, maximize=more_is_better(metric) if maximize is None else maximize,
-        parallel=_count(parallel, "parallel"), sampler=sampler, pruner=pruner, prune_after=prune_after, seed=seed,
+        parameters=plain,
+        trials=min(count, every or MAX_PROCESSES) if is_grid else count,
+        maximize=more_is_better(given["metric"]) if maximize is None else maximize,
         flags=flags,
-    )  # fmt: skip
+        **given,
+    )
+    _count(plan.parallel, "parallel")
     _check_plan(plan)
     name = str(options.pop("name", draft.name))
     group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=plan.to_json())
@@ -362,8 +377,11 @@ def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
     if draft.kind == "script":
         return dict(_flag(draft, name) for name in parameters)
     tree = parse(draft.source.code)
-    stored = {node.id: node.lineno for node in ast.walk(tree)
-              if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}  # fmt: skip
+    stored = {
+        node.id: node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     used = (read | {one.name for one in draft.captured}) - stored.keys()
     return dict(_flag(draft, name, stored.get(name)) for name in parameters if name not in used)

@@ -179,15 +179,24 @@ def parameters(spec: JobSpec) -> dict[str, str]:
 def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
     """Return the tags of a run: job, cluster, backend, notebook, and the state of the code in git."""
     git = known.git
-    return _masked({
-        "distdl.job_id": spec.id, "distdl.job_name": spec.name, "distdl.cluster": spec.compute_target,
-        "distdl.cluster_kind": spec.cluster, "distdl.backend": spec.distributed_backend,
-        "distdl.process_count": str(spec.process_count), "distdl.notebook": spec.source.notebook,
-        "distdl.resumed_from": spec.resumed_from, "distdl.group": spec.group.id if spec.group else "",
-        "distdl.python": known.python.partition(" ")[0], "git.commit": git.commit if git else "",
-        "git.branch": git.branch if git else "", "git.repository": git.remote if git else "",
-        "git.changed": str(bool(git.diff)).lower() if git else "",
-    })  # fmt: skip
+    return _masked(
+        {
+            "distdl.job_id": spec.id,
+            "distdl.job_name": spec.name,
+            "distdl.cluster": spec.compute_target,
+            "distdl.cluster_kind": spec.cluster,
+            "distdl.backend": spec.distributed_backend,
+            "distdl.process_count": str(spec.process_count),
+            "distdl.notebook": spec.source.notebook,
+            "distdl.resumed_from": spec.resumed_from,
+            "distdl.group": spec.group.id if spec.group else "",
+            "distdl.python": known.python.partition(" ")[0],
+            "git.commit": git.commit if git else "",
+            "git.branch": git.branch if git else "",
+            "git.repository": git.remote if git else "",
+            "git.changed": str(bool(git.diff)).lower() if git else "",
+        }
+    )
 
 
 def _masked(values: Mapping[str, str]) -> dict[str, str]:

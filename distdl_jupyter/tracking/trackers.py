@@ -32,11 +32,17 @@ _TIMEOUT = 20
 _BATCH, _PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
 #: Switches off usage reports and output of the libraries.
 SILENCE = {
-    "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "DO_NOT_TRACK": "true",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_TIMEOUT), "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false", "GIT_PYTHON_REFRESH": "quiet",
-    "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off",
-}  # fmt: skip
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_TIMEOUT),
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_SILENT": "true",
+    "WANDB_CONSOLE": "off",
+}
 
 
 class Point(NamedTuple):
@@ -143,10 +149,16 @@ class MLflow(Tracker):
     def _find_or_create(self, experiment: str) -> str:
         """Return the run of the job: it exists already if an earlier response was lost."""
         runs = self._client.search_runs([experiment], f"tags.`distdl.job_id` = '{self.spec.id}'", max_results=1)
-        run = runs[0] if runs else self._client.create_run(
-            experiment, start_time=int(1000 * self.spec.created), tags={"distdl.job_id": self.spec.id},
-            run_name=self.spec.name,
-        )  # fmt: skip
+        run = (
+            runs[0]
+            if runs
+            else self._client.create_run(
+                experiment,
+                start_time=int(1000 * self.spec.created),
+                tags={"distdl.job_id": self.spec.id},
+                run_name=self.spec.name,
+            )
+        )
         return str(run.info.run_id)
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
@@ -252,14 +264,24 @@ class WandB(Tracker):
             text = "Weights & Biases needs a key. Set WANDB_API_KEY, or run: wandb login"
             raise DistDLError(text, code="tracker-key-missing")
         quiet = self._wandb.Settings(
-            console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True,
-            x_disable_machine_info=True, init_timeout=_TIMEOUT,
-        )  # fmt: skip
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            init_timeout=_TIMEOUT,
+        )
         self._run = self._wandb.init(
-            project=self.settings.wandb_project, id=self.spec.id, name=self.spec.name, group=self.group or None,
-            dir=str(self.folder), mode="offline" if self.starts_over else "online", settings=quiet,
+            project=self.settings.wandb_project,
+            id=self.spec.id,
+            name=self.spec.name,
+            group=self.group or None,
+            dir=str(self.folder),
+            mode="offline" if self.starts_over else "online",
+            settings=quiet,
             resume=None if self.starts_over else "allow",
-        )  # fmt: skip
+        )
         # Steps may go back after a restart of the ranks; W&B's own steps cannot.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
-from typing import Literal, Protocol
+from typing import Literal
 
 from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.humanize import plural
@@ -33,8 +34,13 @@ class ComparisonShown(Comparison):
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join([f"<p><b>{sentence_html(self.summary)}</b></p>", *map(self._html, range(len(self.findings))),
-                        *(f"<p>{sentence_html(one)}</p>" for one in self.notes)])  # fmt: skip
+        return "".join(
+            [
+                f"<p><b>{sentence_html(self.summary)}</b></p>",
+                *map(self._html, range(len(self.findings))),
+                *(f"<p>{sentence_html(one)}</p>" for one in self.notes),
+            ]
+        )
 
     def _html(self, at: int) -> str:
         one = self.findings[at]
@@ -59,14 +65,27 @@ class ComparisonShown(Comparison):
         return [*said, *self.left_out]
 
 
-def job_check(standing: Standing) -> JobCheck:
+@dataclass(frozen=True, slots=True)
+class CheckStatus:
+    """A check: ``state`` is "several" or "one" while its runs last, "failed" with a ``reason``, or "done".
+
+    ``single`` is the id of the run on one process, "" before it begins.
+    """
+
+    state: Literal["several", "one", "failed", "done"]
+    reason: str
+    comparison: ComparisonShown
+    single: str = ""
+
+
+def job_check(status: CheckStatus) -> JobCheck:
     """Return a check for a page."""
-    found = standing.found
-    if standing.state == "done":
-        summary, notes = found.summary, tuple(found.notes)
+    comparison = status.comparison
+    if status.state == "done":
+        summary, notes = comparison.summary, tuple(comparison.notes)
     else:
-        summary, notes = _MEANWHILE[standing.state], ()
-    return JobCheck(standing.state, standing.reason, summary, tuple(found.findings), notes, standing.single)
+        summary, notes = _MEANWHILE[status.state], ()
+    return JobCheck(status.state, status.reason, summary, tuple(comparison.findings), notes, status.single)
 
 
 _MEANWHILE = {
@@ -74,30 +93,6 @@ _MEANWHILE = {
     "one": "Running the same steps in one process, with the samples of all ranks.",
     "failed": "The training failed before its first step.",
 }
-
-
-class Standing(Protocol):
-    """How far a check is (``correctness.Standing``)."""
-
-    @property
-    def state(self) -> Literal["several", "one", "failed", "done"]:
-        """Which of its runs lasts."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why it failed."""
-        ...
-
-    @property
-    def found(self) -> ComparisonShown:
-        """What was found so far."""
-        ...
-
-    @property
-    def single(self) -> str:
-        """The id of the run on one process."""
-        ...
 
 
 def displayable(found: Comparison, job_id: str = "") -> ComparisonShown:

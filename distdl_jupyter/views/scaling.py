@@ -124,8 +124,15 @@ class ScalingView(Scaling):
         share = self.efficiency(last)
         if len(points) < 2 or share is None:
             return ""
-        return " ".join(filter(None, (f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal.",
-                                      self._lost_time(first, last))))  # fmt: skip
+        return " ".join(
+            filter(
+                None,
+                (
+                    f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal.",
+                    self._lost_time(first, last),
+                ),
+            )
+        )
 
     def _lost_time(self, first: Point, last: Point) -> str:
         step = last.own + last.communication + last.waiting
@@ -188,11 +195,16 @@ class ScalingView(Scaling):
         """
         import pandas as pd
 
-        return pd.DataFrame([
-            {**dataclasses.asdict(one), "efficiency": self.efficiency(one),
-             "not_comparable": self.why_not_comparable(one)}
-            for one in self.points
-        ])  # fmt: skip
+        return pd.DataFrame(
+            [
+                {
+                    **dataclasses.asdict(one),
+                    "efficiency": self.efficiency(one),
+                    "not_comparable": self.why_not_comparable(one),
+                }
+                for one in self.points
+            ]
+        )
 
     @property
     def figure(self) -> Any:
@@ -204,22 +216,35 @@ class ScalingView(Scaling):
             colour, mark = _COLOURS[at % len(_COLOURS)], _MARKS[at % len(_MARKS)]
             points = self.of(backend)
             figure.add_scatter(
-                x=[one.processes for one in points], y=[one.rate for one in points], name=backend,
-                mode="lines+markers", line={"color": colour}, marker={"symbol": mark, "size": 9},
-                error_y={"array": [one.error for one in points]}, customdata=[self._share(one) for one in points],
+                x=[one.processes for one in points],
+                y=[one.rate for one in points],
+                name=backend,
+                mode="lines+markers",
+                line={"color": colour},
+                marker={"symbol": mark, "size": 9},
+                error_y={"array": [one.error for one in points]},
+                customdata=[self._share(one) for one in points],
                 hovertemplate="%{x} processes: %{y:.4s}, %{customdata}",
-            )  # fmt: skip
+            )
         ticks = sorted({one.processes for one in self.points})
         if self.points:
             first = self.of(self.backends[0])[0]
             ideal = [first.rate * end / first.processes for end in (ticks[0], ticks[-1])]
-            figure.add_scatter(x=[ticks[0], ticks[-1]], y=ideal, mode="lines", name="ideal", hoverinfo="skip",
-                               line={"color": "#757575", "dash": "dash", "width": 1})  # fmt: skip
+            figure.add_scatter(
+                x=[ticks[0], ticks[-1]],
+                y=ideal,
+                mode="lines",
+                name="ideal",
+                hoverinfo="skip",
+                line={"color": "#757575", "dash": "dash", "width": 1},
+            )
         figure.update_layout(
-            template="simple_white", height=380, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+            template="simple_white",
+            height=380,
+            legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
             xaxis={"title": "processes", "type": "log", "tickvals": ticks, "ticktext": list(map(str, ticks))},
             yaxis={"title": f"{self.unit} per second", "type": "log"},
-        )  # fmt: skip
+        )
         return figure
 
     def _share(self, point: Point) -> str:
@@ -227,16 +252,30 @@ class ScalingView(Scaling):
         return NOT_COMPARABLE if share is None else f"{100 * share:.0f} % of ideal"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        head = ("processes", "backend", f"{self.unit}/s", "efficiency", "computation", "communication", "waiting",
-                "batch")  # fmt: skip
+        head = (
+            "processes",
+            "backend",
+            f"{self.unit}/s",
+            "efficiency",
+            "computation",
+            "communication",
+            "waiting",
+            "batch",
+        )
         order = self.backends
         points = sorted(self.points, key=lambda one: (one.processes, order.index(one.backend)))
         return [head, *map(self._row, points)]
 
     def _row(self, one: Point) -> tuple[str, ...]:
         times = map(milliseconds, (one.own, one.communication, one.waiting))
-        return (count(one.processes), one.backend, f"{number(one.rate)} ± {number(one.error)}",
-                self._share(one).removesuffix(" of ideal"), *times, count(round(one.batch)))  # fmt: skip
+        return (
+            count(one.processes),
+            one.backend,
+            f"{number(one.rate)} ± {number(one.error)}",
+            self._share(one).removesuffix(" of ideal"),
+            *times,
+            count(round(one.batch)),
+        )
 
 
 def milliseconds(seconds: float) -> str:

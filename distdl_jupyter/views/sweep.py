@@ -27,33 +27,51 @@ def panel(study: Study) -> SweepPanel:
     """Return what the panel of a sweep shows."""
     best = study.best
     return SweepPanel(
-        id=study.id, name=study.group.name, state=study.state.value, problem=study.problem, remedy=study.hint,
-        words=_words(study), metric=study.plan.metric, maximize=study.plan.maximize, done=study.done,
-        size=study.plan.trials, elapsed=sweep.duration(study), left=finite(sweep.left(study)),
+        id=study.id,
+        name=study.group.name,
+        state=study.state.value,
+        problem=study.problem,
+        remedy=study.hint,
+        words=_words(study),
+        metric=study.plan.metric,
+        maximize=study.plan.maximize,
+        done=study.done,
+        size=study.plan.trials,
+        elapsed=sweep.duration(study),
+        left=finite(sweep.left(study)),
         parameters=tuple(study.plan.parameters),
-        trials=tuple(_row(one, study) for one in study.sorted()), best=best.number if best else None,
-        processes=_processes(study), code=_code(best) if best else "",
-    )  # fmt: skip
+        trials=tuple(_row(one, study) for one in study.sorted()),
+        best=best.number if best else None,
+        processes=_processes(study),
+        code=_code(best) if best else "",
+    )
 
 
 def _words(study: Study) -> tuple[str, ...]:
     plan, spec = study.plan, study.spec
     each = humanize.processes(spec.node_count, spec.process_count_per_node)
     early = "" if plan.pruner == "none" else f"{plan.pruner} pruning"
-    return tuple(filter(None, (spec.compute_target, f"{plan.sampler} sampler",
-                               f"{each} per trial, {plan.parallel} at a time", early)))  # fmt: skip
+    return tuple(
+        filter(
+            None,
+            (spec.compute_target, f"{plan.sampler} sampler", f"{each} per trial, {plan.parallel} at a time", early),
+        )
+    )
 
 
 def _row(one: Trial, study: Study) -> TrialRow:
     axes = study.plan.parameters
-    values = tuple(word(one.params.get(name)) if isinstance(axis, space.Choice) else float(one.params.get(name, 0))
-                   for name, axis in axes.items())  # fmt: skip
+    values = tuple(
+        word(one.params.get(name)) if isinstance(axis, space.Choice) else float(one.params.get(name, 0))
+        for name, axis in axes.items()
+    )
     detail = "" if one.state == "completed" else one.says
     points = tuple((step, mean) for step, mean in one.points if finite(mean) is not None)
     steps, means = zip(*points, strict=True) if points else ((), ())
     state = cast("TrialState", one.state)
-    return TrialRow(one.number, one.id, state, finite(one.value), values, finite(one.done), finite(one.total), detail,
-                    steps, means)  # fmt: skip
+    return TrialRow(
+        one.number, one.id, state, finite(one.value), values, finite(one.done), finite(one.total), detail, steps, means
+    )
 
 
 def _processes(study: Study) -> int:
@@ -85,20 +103,36 @@ class SweepTable(list[Any]):
     def _rows(self) -> list[tuple[str, ...]]:
         names = [*self._study.plan.parameters]
         head = ("Trial", self._study.plan.metric, *names, "Progress", "State", "Why", "Id")
-        rows = [(str(one.number), "" if one.value is None else number(one.value),
-                 *(word(one.params.get(name)) for name in names), progress(one), one.state.capitalize(),
-                 "" if one.state == "completed" else one.says, humanize.short_id(one.id))
-                for one in self]  # fmt: skip
+        rows = [
+            (
+                str(one.number),
+                "" if one.value is None else number(one.value),
+                *(word(one.params.get(name)) for name in names),
+                progress(one),
+                one.state.capitalize(),
+                "" if one.state == "completed" else one.says,
+                humanize.short_id(one.id),
+            )
+            for one in self
+        ]
         return [head, *rows]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each trial: number, value, the parameters, state, job."""
         import pandas as pd
 
-        return pd.DataFrame([
-            {"trial": one.number, self._study.plan.metric: one.value, **one.params, "state": one.state, "job": one.id}
-            for one in self
-        ])  # fmt: skip
+        return pd.DataFrame(
+            [
+                {
+                    "trial": one.number,
+                    self._study.plan.metric: one.value,
+                    **one.params,
+                    "state": one.state,
+                    "job": one.id,
+                }
+                for one in self
+            ]
+        )
 
     def __repr__(self) -> str:
         return table.text(self._rows()) if self else "No trial has started yet."
@@ -148,7 +182,10 @@ def _counts(study: Study) -> str:
     running = sum(not one.has_ended for one in study.trials)
     pruned = sum(one.state == "pruned" for one in study.trials)
     failed = sum(one.state in (State.FAILED, State.CANCELED) for one in study.trials)
-    more = [f"{running} running" if running else "", f"{pruned} pruned" if pruned else "",
-            f"{failed} without a value" if failed else ""]  # fmt: skip
+    more = [
+        f"{running} running" if running else "",
+        f"{pruned} pruned" if pruned else "",
+        f"{failed} without a value" if failed else "",
+    ]
     took = duration(sweep.duration(study))
     return " · ".join(filter(None, (counted(study), *more, took)))

@@ -41,8 +41,9 @@ class Shard(Sequence[dict[str, Any]]):
         pieces = []
         for path in sorted(data_path(name).rglob("*.parquet")):
             metadata = pq.read_metadata(path)
-            pieces += [_Piece(path, group, 0, metadata.row_group(group).num_rows)
-                       for group in range(metadata.num_row_groups)]  # fmt: skip
+            pieces += [
+                _Piece(path, group, 0, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)
+            ]
         if not pieces:
             raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
         ends = list(itertools.accumulate(piece.last for piece in pieces))
