@@ -113,9 +113,15 @@ def wanted(fields: Mapping[str, Any]) -> Wanted:
     environment = {str(name): str(value) for name, value in fields.get("environment", {}).items()}
     out = int(fields["out"])
     return Wanted(
-        int(fields["process"]), argv, environment, fields.get("directory") or None, out, int(fields.get("err", out)),
-        bool(fields.get("open_input")), str(fields.get("python") or ""),
-    )  # fmt: skip
+        int(fields["process"]),
+        argv,
+        environment,
+        fields.get("directory") or None,
+        out,
+        int(fields.get("err", out)),
+        bool(fields.get("open_input")),
+        str(fields.get("python") or ""),
+    )
 
 
 class Channels(Protocol):

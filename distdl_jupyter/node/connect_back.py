@@ -74,9 +74,15 @@ async def _carry(
 ) -> None:
     """Start the agent and move its bytes until it has ended."""
     agent = await asyncio.create_subprocess_exec(
-        python, "-c", _PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+        python,
+        "-c",
+        _PROGRAM,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert agent.stdout is not None, "it is a pipe"
     assert agent.stderr is not None, "it is a pipe"
     feeding = asyncio.create_task(_feed(reader, agent))

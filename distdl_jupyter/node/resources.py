@@ -125,10 +125,11 @@ class Sampler:
         limit, left = headroom.memory_limit(), headroom.memory()
         counters = {**_cpu(), **_disk(), **_network()}
         rates = {
-            name: None if name not in counters or name not in self._counters or seconds <= 0
+            name: None
+            if name not in counters or name not in self._counters or seconds <= 0
             else max(0.0, counters[name] - self._counters[name]) / seconds
             for name in ("cpu", "disk_read", "disk_written", "received", "sent")
-        }  # fmt: skip
+        }
         self._counters = counters
         cpu = rates.pop("cpu")
         return {

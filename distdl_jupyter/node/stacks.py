@@ -58,8 +58,13 @@ class Answer:
 
 def from_json(data: dict[str, Any]) -> Answer:
     """Return what ``to_json`` gave. Raises TypeError and AttributeError for anything else."""
-    return Answer(str(data.get("text", "")), str(data.get("missing", "")), str(data.get("state", "")),
-                  dict(data.get("about") or {}), list(data.get("collectives") or ()))  # fmt: skip
+    return Answer(
+        str(data.get("text", "")),
+        str(data.get("missing", "")),
+        str(data.get("state", "")),
+        dict(data.get("about") or {}),
+        list(data.get("collectives") or ()),
+    )
 
 
 class _RankRequest:

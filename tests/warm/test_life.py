@@ -17,7 +17,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import preload, process_state, report, template_files
 from distdl_jupyter.warm import start as warm_start
-from tests.conftest import until_gone, wait_for
+from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
 from tests.starting import revive
 from tests.warm.conftest import assert_warm, cold_reason, is_warm
@@ -55,25 +55,6 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
     assert psutil.Process(own.ppid()).ppid() == warm_start.status(template_files.of())["pid"]
     job.cancel(now=True)
     assert job.wait(60).state is State.CANCELED
-
-
-def test_a_cancel_ends_everything_gently(distdl_home):
-    job = started({"environment": {}}, stop_grace_seconds=5)
-    job.cancel()
-    job.wait(60)
-    assert job.state is State.CANCELED
-    assert not until_gone(job.id)
-    assert any("Interrupted" in str(line) for line in job.logs())
-
-
-def test_a_killed_supervisor_leaves_nothing(distdl_home):
-    job = started()
-    pids = [p for rank in job.view().ranks for p in processes.descendants([rank.pid], processes.table())]
-    assert len(pids) == 4
-    found_supervisor_of(job).kill()
-    assert job.wait(60).state is State.LOST
-    assert not until_gone(job.id)
-    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="the end of all processes")
 
 
 def killed():

@@ -1,5 +1,5 @@
 from distdl_jupyter.worker.masking import MASK
-from distdl_jupyter.worker.serving import values
+from distdl_jupyter.worker.serving import server
 
 
 class Broken:
@@ -22,20 +22,20 @@ class Rich:
 
 
 def test_forms_are_those_of_a_notebook():
-    assert values.forms(Rich()) == {"text/plain": "rich", "text/html": "<i>rich</i>", "image/png": "iVBORw=="}
-    assert values.forms(None) == {}
-    assert values.forms(Rich) == {"text/plain": repr(Rich)}
+    assert server.forms(Rich()) == {"text/plain": "rich", "text/html": "<i>rich</i>", "image/png": "iVBORw=="}
+    assert server.forms(None) == {}
+    assert server.forms(Rich) == {"text/plain": repr(Rich)}
 
 
 def test_a_text_that_fails_is_the_types_name():
-    assert values.forms(Broken())["text/plain"]
-    assert values.text(Broken())
+    assert server.forms(Broken())["text/plain"]
+    assert server.text(Broken())
 
 
 def test_large_containers_are_shortened_before_they_are_written_out():
-    assert len(values.forms(list(range(10**6)))["text/plain"]) < 500
+    assert len(server.forms(list(range(10**6)))["text/plain"]) < 500
 
 
 def test_secrets_of_the_environment_are_masked(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "abcdef123456")
-    assert values.forms({"key": "abcdef123456"})["text/plain"] == f"{{'key': '{MASK}'}}"
+    assert server.forms({"key": "abcdef123456"})["text/plain"] == f"{{'key': '{MASK}'}}"
