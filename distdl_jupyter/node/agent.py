@@ -317,8 +317,8 @@ class Agent:
     def _handle(self, fields: dict[str, Any]) -> None:
         if fields["type"] == "beat" or self._over:
             return
-        found = requests.answer(self, fields)
-        if found is not None and (frame := _reply(fields, found)) is not None:
+        answer = requests.answer(self, fields)
+        if answer is not None and (frame := _reply(fields, answer)) is not None:
             self._outbox.put(frame)
 
     def _take_posted(self) -> None:
@@ -343,8 +343,8 @@ class Agent:
         return
 
     def _sample(self) -> None:
-        if self.job is not None and (found := self.job.sample()) is not None:
-            self._samples.append(found)
+        if self.job is not None and (sample := self.job.sample()) is not None:
+            self._samples.append(sample)
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -400,11 +400,11 @@ class SupervisorLost(Exception):
     """The supervisor is gone; exit."""
 
 
-def _reply(fields: Mapping[str, Any], found: dict[str, Any]) -> bytes | None:
+def _reply(fields: Mapping[str, Any], answer: dict[str, Any]) -> bytes | None:
     """Return the answer to a request as a frame, None when it has no number."""
     if fields.get("request") is None:
         return None
     try:
-        return frames.message("reply", **{**found, "request": fields["request"]})
+        return frames.message("reply", **{**answer, "request": fields["request"]})
     except (TypeError, ValueError) as error:
         return frames.message("reply", request=fields["request"], error=f"The reply cannot be sent: {error}.")

@@ -88,7 +88,7 @@ PYTHON = "{python}"
 _LINGER = 1.0
 
 
-class Wanted(NamedTuple):
+class ProcessSpec(NamedTuple):
     """One process to start. ``out`` and ``err`` are channels, the same one for both streams in one.
 
     ``open_input`` gives it a standard input that ends with the job, instead of an empty one. ``python`` is the
@@ -105,14 +105,14 @@ class Wanted(NamedTuple):
     python: str = ""
 
 
-def wanted(fields: Mapping[str, Any]) -> Wanted:
-    """Read one process of a request. Raises KeyError, TypeError and ValueError for what is none."""
+def parse_spec(fields: Mapping[str, Any]) -> ProcessSpec:
+    """Read one process of a request. Raises KeyError, TypeError and ValueError for anything else."""
     argv = tuple(str(word) for word in fields["argv"])
     if not argv:
         raise ValueError("The command line is empty.")
     environment = {str(name): str(value) for name, value in fields.get("environment", {}).items()}
     out = int(fields["out"])
-    return Wanted(
+    return ProcessSpec(
         int(fields["process"]),
         argv,
         environment,
@@ -170,31 +170,31 @@ class Children:
         self._children: list[Child] = []
         self._memory = headroom.counters()
 
-    def start(self, all_wanted: Sequence[Wanted]) -> dict[int, int]:
+    def start(self, programs: Sequence[ProcessSpec]) -> dict[int, int]:
         """Start all or none: {process: pid}. Raises NotStarted, and none is left running."""
         begun: list[Child] = []
         try:
-            for one in all_wanted:
-                begun.append(self._start(one))
+            for program in programs:
+                begun.append(self._start(program))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._undo(begun)
-            raise NotStarted(f"Cannot start {one.argv[0]}: {_reason(error)}.") from error
+            raise NotStarted(f"Cannot start {program.argv[0]}: {_reason(error)}.") from error
         self._children += begun
         return {child.number: child.popen.pid for child in begun}
 
-    def _start(self, one: Wanted) -> Child:
-        argv = [(one.python or self._python) if word == PYTHON else word for word in one.argv]
-        opened = [self._channels.open(channel) for channel in dict.fromkeys((one.out, one.err))]
+    def _start(self, program: ProcessSpec) -> Child:
+        argv = [(program.python or self._python) if word == PYTHON else word for word in program.argv]
+        opened = [self._channels.open(channel) for channel in dict.fromkeys((program.out, program.err))]
         sources = tuple(source for _, source in opened if source is not None)
         try:
             popen = start(
                 Program(
-                    arguments=[_program(argv[0], self._python, one.environment), *argv[1:]],
-                    environment=one.environment,
-                    stdin=subprocess.PIPE if one.open_input else subprocess.DEVNULL,
+                    arguments=[_program(argv[0], self._python, program.environment), *argv[1:]],
+                    environment=program.environment,
+                    stdin=subprocess.PIPE if program.open_input else subprocess.DEVNULL,
                     stdout=opened[0][0],
                     stderr=opened[-1][0],
-                    directory=one.directory,
+                    directory=program.directory,
                 )
             )
         except BaseException:
@@ -204,7 +204,9 @@ class Children:
         finally:
             for fd, _ in opened:
                 os.close(fd)
-        return Child(one.process, popen, sources, one.open_input, one.environment.get("CUDA_VISIBLE_DEVICES", ""))
+        return Child(
+            program.process, popen, sources, program.open_input, program.environment.get("CUDA_VISIBLE_DEVICES", "")
+        )
 
     def feed(self, process: int, content: bytes) -> None:
         """Write to the standard input of one with an open input; it may wait. One that has ended takes nothing."""

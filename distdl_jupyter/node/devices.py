@@ -65,17 +65,17 @@ def gpus() -> list[Gpu]:
 
 
 def _numbered(lines: Iterable[str]) -> Iterator[Gpu]:
-    found: list[tuple[Gpu, list[Gpu]]] = []
+    gpus: list[tuple[Gpu, list[Gpu]]] = []
     for line in lines:
         if match := _WHOLE.fullmatch(line.rstrip()):
-            found.append((Gpu(int(match[1]), match[1], match[3], match[2]), []))
-        elif (match := _PART.fullmatch(line.rstrip())) and found:
-            whole, parts = found[-1]
+            gpus.append((Gpu(int(match[1]), match[1], match[3], match[2]), []))
+        elif (match := _PART.fullmatch(line.rstrip())) and gpus:
+            whole, parts = gpus[-1]
             parts.append(Gpu(0, match[2], match[2], f"{whole.name} ({match[1]})"))
-    undivided = [gpu for gpu, parts in found if not parts]
+    undivided = [gpu for gpu, parts in gpus if not parts]
     yield from undivided
     first = max((gpu.number for gpu in undivided), default=-1) + 1
-    for number, part in enumerate((part for _, parts in found for part in parts), first):
+    for number, part in enumerate((part for _, parts in gpus for part in parts), first):
         yield part._replace(number=number)
 
 
@@ -92,26 +92,26 @@ def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
 
     A word is an index, or a UUID or its beginning, as CUDA reads it; one that is neither names nothing.
     """
-    found: dict[int, str] = {}
+    words: dict[int, str] = {}
     for word in filter(None, map(str.strip, visible.split(","))):
         for at, (index, uuid) in enumerate(present):
             if word == index if word.isdigit() else word.startswith(("GPU-", "MIG-")) and uuid.startswith(word):
-                found.setdefault(at, word)
+                words.setdefault(at, word)
                 break
-    return found
+    return words
 
 
-def given(found: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+def given(present: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     """Return those of the GPUs that a scheduler has given, as ``CUDA_VISIBLE_DEVICES`` names them (None: all)."""
     if visible is None:
-        return list(found)
-    chosen = named(visible, [(gpu.word, gpu.uuid) for gpu in found])
-    return [found[at]._replace(word=word) for at, word in chosen.items()]
+        return list(present)
+    chosen = named(visible, [(gpu.word, gpu.uuid) for gpu in present])
+    return [present[at]._replace(word=word) for at, word in chosen.items()]
 
 
-def in_words(variables: Mapping[str, str], found: Sequence[Gpu]) -> dict[str, str]:
+def in_words(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, str]:
     """Return those of a rank's variables that hold numbers of GPUs, with the words that CUDA knows them by."""
-    words = {str(gpu.number): gpu.word for gpu in found}
+    words = {str(gpu.number): gpu.word for gpu in present}
     return {
         name: ",".join(words.get(number, number) for number in variables[name].split(","))
         for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU")
@@ -192,15 +192,15 @@ class Gpus:
 
     def sample(self) -> dict[str, list[float | None]]:
         """Return {number: [percent of the time in which it was busy, bytes used, watts]}; None: it does not say."""
-        found: dict[str, list[float | None]] = {}
+        usage: dict[str, list[float | None]] = {}
         for number, (handle, _) in self._found.items():
             power = self._ask("nvmlDeviceGetPowerUsage", handle)  # milliwatts
-            found[str(number)] = [
+            usage[str(number)] = [
                 getattr(self._ask("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
                 getattr(self._ask("nvmlDeviceGetMemoryInfo", handle), "used", None),
                 None if power is None else power / 1000,
             ]
-        return found
+        return usage
 
     def _ask(self, function: str, handle: Any) -> Any:
         try:

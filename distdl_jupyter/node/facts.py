@@ -45,8 +45,8 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
         problems, gpus=lambda: [gpu._asdict() for gpu in devices.visible()], mpirun=lambda: _mpirun_version(mpirun)
     )
     quick = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs, packages).items()}
-    found = {**quick, **slow.wait()}
-    return {"time": begin, **found, "problems": problems, "until": time.time()}
+    known = {**quick, **slow.wait()}
+    return {"time": begin, **known, "problems": problems, "until": time.time()}
 
 
 def _questions(
@@ -113,10 +113,10 @@ def _python() -> dict[str, str]:
 def _packages(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
     """Return the versions of ``packages`` and of the distributions that hold ``modules``, where installed."""
     names = dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules)))
-    found = {name: _version(name) for name in names}
-    if lacking := [name for name in names if not found[name] and _is_there(name)]:
-        found |= _by_contents(lacking)
-    return {name: version for name, version in found.items() if version}
+    versions = {name: _version(name) for name in names}
+    if lacking := [name for name in names if not versions[name] and _is_there(name)]:
+        versions |= _by_contents(lacking)
+    return {name: version for name, version in versions.items() if version}
 
 
 def _version(distribution: str) -> str:
@@ -156,8 +156,8 @@ def _mpirun_version(program: str) -> str:
     answer = subprocess.run(
         [program, "--version"], capture_output=True, text=True, timeout=8, check=False, stdin=subprocess.DEVNULL
     )
-    found = re.search(r"Open MPI\)?\s*v?(\d+\.\d+\.\d+)", answer.stdout)
-    return found[1] if found else ""
+    match = re.search(r"Open MPI\)?\s*v?(\d+\.\d+\.\d+)", answer.stdout)
+    return match[1] if match else ""
 
 
 # The machine ---------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     files = count = 0
     skipped: list[str] = []
     with tarfile.open(fileobj=_Writer(write), mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
-        for path in _without_inner({parts(one) for one in paths}):
+        for path in _without_inner({parts(path) for path in paths}):
             for name in _below(root, "/".join(path)):
                 size = _add(archive, root, name)
                 if size is None:

@@ -57,12 +57,12 @@ def tasks() -> int | None:
 
 def memory() -> int | None:
     """Return the bytes of memory that can be had, caches that would be given up included."""
-    found = [meminfo("MemAvailable")]
+    amounts = [meminfo("MemAvailable")]
     for group in _groups("memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             left = _left(group / limit, group / used)
-            found.append(None if left is None else left + _cached(group))
-    return _least(iter(found))
+            amounts.append(None if left is None else left + _cached(group))
+    return _least(iter(amounts))
 
 
 def memory_limit() -> int | None:
@@ -70,10 +70,10 @@ def memory_limit() -> int | None:
 
     ``memory_limit() - memory()`` is what is used of it.
     """
-    found = [meminfo("MemTotal")]
+    amounts = [meminfo("MemTotal")]
     for group in _groups("memory"):
-        found += [_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
-    return _least(iter(found))
+        amounts += [_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+    return _least(iter(amounts))
 
 
 def cores() -> int:
@@ -111,7 +111,7 @@ def _groups(controller: str) -> Iterator[Path]:
                 continue
             root = _GROUPS / controller if controllers else _GROUPS
             group = root / name.lstrip("/")
-            yield from (one for one in (group, *group.parents) if one == root or root in one.parents)
+            yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
 
 
 def _limit(path: Path) -> int | None:
@@ -127,8 +127,8 @@ def _left(limit: Path, used: Path) -> int | None:
     return None
 
 
-def _least(found: Iterator[int | None]) -> int | None:
-    return min((one for one in found if one is not None), default=None)
+def _least(amounts: Iterator[int | None]) -> int | None:
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 # kills for lack of memory --------------------------------------------------------------------------
@@ -139,14 +139,14 @@ _HOST = Path("/proc/vmstat")
 
 def counters() -> dict[str, int]:
     """Return the counters of out-of-memory kills that this process may read: {source: count}."""
-    found = {}
+    counts = {}
     for source, path in _sources():
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text(encoding="ascii").splitlines():
                 name, _, value = line.partition(" ")
                 if name == "oom_kill":
-                    found[source] = int(value)
-    return found
+                    counts[source] = int(value)
+    return counts
 
 
 def _sources() -> Iterator[tuple[str, Path]]:

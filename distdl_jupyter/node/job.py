@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.node import data_cache, devices, files, processes, run_dir
-from distdl_jupyter.node.children import Channels, Child, Children, Wanted
+from distdl_jupyter.node.children import Channels, Child, Children, ProcessSpec
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.run_dir import Pipes
 
@@ -67,10 +67,12 @@ class Job:
 
     # start ------------------------------------------------------------------------------------
 
-    def start(self, wanted: Sequence[Wanted]) -> dict[int, int]:
+    def start(self, programs: Sequence[ProcessSpec]) -> dict[int, int]:
         """Start processes, all or none: {process: pid}. Raises NotStarted."""
         self._count_until = 0.0
-        return self._children.start([one._replace(environment=self._environment(one.environment)) for one in wanted])
+        return self._children.start(
+            [program._replace(environment=self._environment(program.environment)) for program in programs]
+        )
 
     def feed(self, process: int, text: str) -> None:
         """Give a process with an open input a text; it may wait."""
@@ -197,9 +199,9 @@ class Job:
             return self._signal_ranks(number)
         if to != "all":
             raise ValueError(f"Unknown target {to!r}. Use 'ranks' or 'all'.")
-        found = self.alive()
-        processes.send(found, number)
-        return len(found)
+        pids = self.alive()
+        processes.send(pids, number)
+        return len(pids)
 
     def _signal_ranks(self, number: int) -> int:
         own = [child.popen.pid for child in self._children.running() if child.number < FIRST_OTHER]
@@ -210,28 +212,28 @@ class Job:
             return len(own)
         # A launcher and its daemons would end the job at once; the ranks get the chance to clean up.
         running = processes.table()
-        found = processes.descendants(processes.workers(self._all(running)), running)
-        processes.send(found, number)
-        return len(found)
+        pids = processes.descendants(processes.workers(self._all(running)), running)
+        processes.send(pids, number)
+        return len(pids)
 
     def warn(self) -> int:
         """Send USR1 to each rank that handles it and has not got it; return how many these are."""
         own = [child.popen.pid for child in self._children.running() if child.number < FIRST_OTHER]
         ranks = own or processes.workers(self._all(processes.table()))
-        found = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
-        self._warned.update(found)
-        processes.send(found, signal.SIGUSR1)
-        return len(found)
+        pids = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
+        self._warned.update(pids)
+        processes.send(pids, signal.SIGUSR1)
+        return len(pids)
 
     def kill(self) -> int:
         """KILL everything, and wait for what that reaches; return how many processes were found."""
         killed: set[int] = set()
 
         def left() -> set[int]:
-            found = self.everything()
+            pids = self.everything()
             # What was killed and waits in the kernel goes when that lets it.
-            rest = found.difference(processes.stuck(found & killed))
-            killed.update(found)
+            rest = pids.difference(processes.stuck(pids & killed))
+            killed.update(pids)
             return rest
 
         processes.kill_all(left, meanwhile=self._drain)
@@ -265,12 +267,12 @@ class Job:
 
 def sweep(name: str, base: str) -> int:
     """End what is left of a job, with its folders; return how many processes were found."""
-    found = processes.kill_job(files.plain(name))
+    pids = processes.kill_job(files.plain(name))
     run_dir.sweep(name)
     for folder in list(files.of_job(name, base)):
         files.abandon(folder)
     data_cache.forget(name, base or files.DEFAULT_BASE)
-    return len(found)
+    return len(pids)
 
 
 def _login_environment() -> dict[str, str]:

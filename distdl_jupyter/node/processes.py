@@ -140,7 +140,7 @@ def of_job(
 
 def _adopted(running: Mapping[int, Process]) -> list[int]:
     me, session = os.getpid(), os.getsid(0)
-    return [one.pid for one in running.values() if one.parent == me and one.session != session]
+    return [process.pid for process in running.values() if process.parent == me and process.session != session]
 
 
 def workers(pids: Iterable[int]) -> list[int]:

@@ -167,10 +167,10 @@ def _prepare(agent: Agent, fields: Fields) -> Answer:
         if place.copied:
             files.remove(place.folder)
         raise
-    found = {"shared": not place.copied, "folder": str(place.folder), "run": str(_job(agent).pipes.folder)}
+    answer = {"shared": not place.copied, "folder": str(place.folder), "run": str(_job(agent).pipes.folder)}
     if directory := fields.get("working_directory"):
-        return {**found, "working_directory_there": Path(str(directory)).is_dir()}
-    return found
+        return {**answer, "working_directory_there": Path(str(directory)).is_dir()}
+    return answer
 
 
 def _proof(proof: Sequence[Any] | None) -> tuple[str, str] | None:
@@ -210,7 +210,7 @@ def _stacks(agent: Agent, fields: Fields) -> None:
     def ask() -> Answer:
         from distdl_jupyter.node import stacks
 
-        return {"answers": {str(rank): one.to_json() for rank, one in stacks.gather(folder, ranks).items()}}
+        return {"answers": {str(rank): dump.to_json() for rank, dump in stacks.gather(folder, ranks).items()}}
 
     agent.later(fields, ask)
 
@@ -276,7 +276,7 @@ def _end(agent: Agent, fields: Fields) -> Answer:
 
 
 def _start(agent: JobHost, fields: Fields) -> Answer:
-    return {"pids": _job(agent).start([children.wanted(process) for process in fields["processes"]])}
+    return {"pids": _job(agent).start([children.parse_spec(process) for process in fields["processes"]])}
 
 
 def _feed(agent: JobHost, fields: Fields) -> Answer | None:

@@ -80,7 +80,7 @@ class Sampler:
             self._look(started, launchers)
         before, self._usage = self._usage, {}
         ranks = {str(rank): self._rank(rank, before, seconds) for rank in self._trees}
-        found: dict[str, Any] = {
+        sample: dict[str, Any] = {
             "t": time.time(),
             "node": self._node(seconds),
             "ranks": {rank: numbers for rank, numbers in ranks.items() if numbers is not None},
@@ -88,8 +88,8 @@ class Sampler:
         }
         if not self._said_about:
             self._said_about = True
-            found["about"] = self._about()
-        return found
+            sample["about"] = self._about()
+        return sample
 
     # ranks ------------------------------------------------------------------------------------
 
@@ -148,8 +148,8 @@ class Sampler:
             from distdl_jupyter.node import devices
 
             self._nvml = devices.Gpus(visible)
-        found: dict[str, list[float | None]] = self._nvml.sample()
-        return found
+        usage: dict[str, list[float | None]] = self._nvml.sample()
+        return usage
 
 
 def _usage(pid: int) -> _Usage | None:
@@ -212,8 +212,8 @@ def _cpu() -> dict[str, float]:
 
 def _disk() -> dict[str, float]:
     """Return the bytes read from and written to all disks; parts, loops and devices made of others do not count."""
-    found = [line.split() for line in _lines(_PROC / "diskstats")]
-    disks = [words for words in found if len(words) > 9 and (_BLOCK / words[2] / "device").exists()]
+    rows = [line.split() for line in _lines(_PROC / "diskstats")]
+    disks = [words for words in rows if len(words) > 9 and (_BLOCK / words[2] / "device").exists()]
     if not disks:
         return {}
     return {
@@ -227,23 +227,23 @@ def _network() -> dict[str, float]:
 
     What goes past the system over InfiniBand is counted by its ports.
     """
-    found = {}
+    totals = {}
     for line in _lines(_PROC / "net/dev")[2:]:
         name, _, numbers = line.partition(":")
         words = numbers.split()
         if name.strip() != "lo" and len(words) > 8:
-            found[name.strip()] = int(words[0]), int(words[8])
-    real = {name: both for name, both in found.items() if (_NET / name / "device").exists()}
-    counted = [*(real or found).values(), *_infiniband()]
+            totals[name.strip()] = int(words[0]), int(words[8])
+    real = {name: both for name, both in totals.items() if (_NET / name / "device").exists()}
+    counted = [*(real or totals).values(), *_infiniband()]
     if not counted:
         return {}
-    return {"received": float(sum(one[0] for one in counted)), "sent": float(sum(one[1] for one in counted))}
+    return {"received": float(sum(row[0] for row in counted)), "sent": float(sum(row[1] for row in counted))}
 
 
 def _infiniband() -> list[tuple[int, int]]:
-    found = []
+    totals = []
     for port in _INFINIBAND.glob("*/ports/*/counters"):
         with contextlib.suppress(OSError, ValueError):
             both = [int((port / name).read_text()) * _WORD for name in ("port_rcv_data", "port_xmit_data")]
-            found.append((both[0], both[1]))
-    return found
+            totals.append((both[0], both[1]))
+    return totals

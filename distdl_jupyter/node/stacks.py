@@ -172,7 +172,7 @@ class StackRequest:
 
     def answers(self) -> dict[int, Answer]:
         """Return what has come since the last call."""
-        found = {rank: answer for rank, one in self._open.items() if (answer := one.answer()) is not None}
+        found = {rank: answer for rank, request in self._open.items() if (answer := request.answer()) is not None}
         for rank in found:
             del self._open[rank]
         return found
@@ -195,7 +195,7 @@ def _split(text: str) -> tuple[str, list[dict[str, Any]]]:
     for line in lines:
         if line.startswith(_COLLECTIVES):
             with contextlib.suppress(ValueError, TypeError):
-                collectives = [one for one in json.loads(line)["collectives"] if isinstance(one, dict)]
+                collectives = [row for row in json.loads(line)["collectives"] if isinstance(row, dict)]
     return "".join(line for line in lines if not line.startswith(_COLLECTIVES)), collectives
 
 
