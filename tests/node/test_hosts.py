@@ -25,26 +25,6 @@ def on(hosts_of):
         one.close()
 
 
-def test_facts_are_the_hosts_own(on):
-    facts = on("node-b").ask("facts", modules=["json", "no_such_module"], programs=["sh", "no-such-program"])
-    assert "error" not in facts
-    assert "node-b" in str(facts)
-
-
-def test_one_host_reaches_the_other_and_says_where_it_does_not(on):
-    one, two = on("node-a"), on("node-b")
-    address = on.hosts.address("node-b")
-    port = two.ask("listen", address=address)["port"]
-    (closed,) = two.ask("ports", count=1, address=address)["ports"]
-    reply = one.ask("reach", targets=[[address, port], [address, closed]], seconds=5)
-    assert "error" not in reply, reply
-    reached = reply["reached"]
-    assert reached[0] == [address, port, ""]
-    assert reached[1][:2] == [address, closed]
-    assert reached[1][2]
-    assert two.ask("listen", address=on.hosts.address("node-a"))["error"].endswith(".")
-
-
 def test_a_host_that_is_cut_off_ends_its_ranks_by_itself(on, tmp_path):
     one = on("node-b", timeout=4)
     one.prepare(tmp_path)

@@ -35,13 +35,6 @@ def serving(answer=None):
             one.close()
 
 
-def test_who_listens_is_reached_and_again():
-    server, port = ports.listen("127.0.0.1")
-    with server:
-        assert ports.reach([("127.0.0.1", port)], 10) == [["127.0.0.1", port, ""]]
-        assert ports.reach([("127.0.0.1", port)], 10) == [["127.0.0.1", port, ""]]
-
-
 def test_every_other_end_has_its_reason_in_the_order_asked():
     server, port = ports.listen("127.0.0.1")
     closed = free_port()

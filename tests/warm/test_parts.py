@@ -1,7 +1,6 @@
 """The parts of warm starts by themselves, without a template."""
 
 import os
-import socket
 import subprocess
 import sys
 import types
@@ -12,31 +11,6 @@ from distdl_jupyter.warm import fork, preload, process_state, template_files
 from distdl_jupyter.warm.fork import Preloaded
 from distdl_jupyter.warm.preload import Recorder
 from distdl_jupyter.worker import import_recorder
-
-
-def test_a_message_brings_its_descriptors(tmp_path):
-    one, other = socket.socketpair()
-    with one, other, open(tmp_path / "file", "wb") as file:
-        sent = {"text": "ü" * 1000}
-        template_files.send(one, sent, [file.fileno()])
-        message, descriptors = template_files.receive(other)
-        assert message == sent
-        os.write(descriptors[0], b"through the other end")
-        os.close(descriptors[0])
-        assert not os.get_inheritable(file.fileno())
-    assert (tmp_path / "file").read_bytes() == b"through the other end"
-
-
-@pytest.mark.parametrize(
-    "words", [b"", b"\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x05[1,2]", b"\0\0\0\x09{}", b"\0\0\0\x02[]"]
-)
-def test_a_broken_message_is_told_as_such(words):
-    one, other = socket.socketpair()
-    with one, other:
-        one.sendall(words)
-        one.shutdown(socket.SHUT_WR)
-        with pytest.raises(template_files.BrokenMessage):
-            template_files.receive(other)
 
 
 def test_reads_of_the_environment_are_recorded(monkeypatch):

@@ -29,15 +29,3 @@ def test_a_body_beyond_all_bounds_is_refused_by_its_length():
     head = b"\0\0\0\2" + (LONGEST_BODY + 1).to_bytes(8, "big")
     with pytest.raises(BrokenMessage, match="exceeds the limit"):
         Reader().feed(head)
-
-
-def test_a_strict_reader_takes_one_short_message_without_a_body():
-    reader = Reader(strict=True)
-    both = joined(({"do": "hello"}, b""), ({"do": "run"}, b"body"))
-    assert reader.feed(both) == [Message({"do": "hello"}, b"")]
-    reader.strict = False
-    assert reader.feed(b"") == [Message({"do": "run"}, b"body")]
-    with pytest.raises(BrokenMessage):
-        Reader(strict=True).feed(joined(({}, b"body")))
-    with pytest.raises(BrokenMessage):
-        Reader(strict=True).feed(joined(({"long": "x" * 5000}, b"")))
