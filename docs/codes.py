@@ -25,6 +25,7 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "self._add": (1, 2, 3),
     "note": (2, 1, None),
     "Check": (5, 3, 4),
+    "problem": (0, 2, 3),
 }
 #: Error classes whose message is not the first argument: message and remedy.
 _MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2), "Unreachable": (2, 3)}

@@ -25,8 +25,7 @@ import distdl_jupyter
 from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
 from distdl_jupyter.azure.identity import KNOWN
-from distdl_jupyter.clusters.slurm.accounting import Allowed
-from distdl_jupyter.clusters.slurm.options import SlurmOptions
+from distdl_jupyter.clusters.slurm.text import REFUSALS
 from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.core import collectives, disk, failure, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
@@ -413,9 +412,9 @@ def tables() -> Iterator[codes.Entry]:
         yield codes.Entry(code, "", remedy, "core/disk", 0, explicit=True)
     for code, (_, message, remedy) in KNOWN.items():
         yield codes.Entry(code, message, remedy, "azure/identity", 0, explicit=True)
-    for option in ("account", "qos"):
-        _, message, remedy = Allowed({"…": ("…",)}).refusal(SlurmOptions(**{option: "NAME"}))
-        yield codes.Entry(f"slurm-{option}-not-allowed", message, remedy, "clusters/slurm", 0, explicit=True)
+    for pattern, code, remedy in REFUSALS:
+        message = f"sbatch failed: … {pattern} …"
+        yield codes.Entry(code, message, remedy.replace("{values}", "…"), "clusters/slurm", 0, explicit=True)
 
 
 #: What of the package the entries about the end of a rank belong to (see SUBJECTS).

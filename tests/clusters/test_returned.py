@@ -9,7 +9,7 @@ import pytest
 
 from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.agents import staging
-from distdl_jupyter.clusters.slurm.script import Site as SlurmSite
+from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
@@ -88,7 +88,7 @@ def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
 
 
 def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):
-    site = SlurmSite(folder, str(tmp_path / "scratch"))
+    site = JobDirectory(folder, str(tmp_path / "scratch"))
     for name in ("results", "outputs"):
         (site.job / name).mkdir(parents=True)
     for name in ("rank-0.pkl", "rank-2.pkl", "planted.pkl", "rank-1.pkl"):
@@ -121,7 +121,7 @@ def test_slurm_s_folder_replaces_what_an_earlier_attempt_has_left_and_writes_thr
     (folder.checkpoints / "last.pt").symlink_to("step-1.pt")
     (folder.outputs / "model.pt").symlink_to(tmp_path / "mine")
     (folder.outputs / "log").mkdir()
-    site = SlurmSite(folder, str(tmp_path / "scratch"))
+    site = JobDirectory(folder, str(tmp_path / "scratch"))
     for name in ("results", "outputs/checkpoints"):
         (site.job / name).mkdir(parents=True)
     (site.job / "outputs" / "checkpoints" / "last.pt").symlink_to("step-2.pt")
@@ -138,7 +138,7 @@ def test_slurm_s_folder_replaces_what_an_earlier_attempt_has_left_and_writes_thr
 
 
 def test_what_cannot_be_brought_from_slurm_s_folder_stays_there(folder, tmp_path):
-    site = SlurmSite(folder, str(tmp_path / "scratch"))
+    site = JobDirectory(folder, str(tmp_path / "scratch"))
     for name in ("results", "outputs"):
         (site.job / name).mkdir(parents=True)
     (site.job / "outputs" / "model.pt").write_text("new")

@@ -85,7 +85,7 @@ class AgentCluster(Cluster):
     def _look(
         self, unreachable: Sequence[Unreachable], spec: JobSpec, options: AgentOptions, context: Context
     ) -> Checkup:
-        from distdl_jupyter.clusters.agents import checkup, software
+        from distdl_jupyter.clusters.agents import checks, checkup
 
         context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
         found = checkup.look(
@@ -97,7 +97,7 @@ class AgentCluster(Cluster):
         if spec.use_gpu:
             placing.check_gpus(spec, found)
         for check in found.checks:
-            if check.level == "warning" and check.what != software.READS_DATA:  # the stager says it where it is needed
+            if check.level == "warning" and check.what != checks.READS_DATA:  # the stager says it where it is needed
                 context.note(Notice("warning", placing.sentence(check), check.code or "host-check"))
         return found
 

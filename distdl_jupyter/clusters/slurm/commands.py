@@ -1,6 +1,7 @@
-"""Slurm's own commands and what they print. Nothing here knows jobs of this package.
+"""Slurm's commands and what they print, its accounting (slurmdbd) included. Nothing here knows jobs of this package.
 
-They print for people, so each is asked for fields by name, and a job's name is kept free of what could pass for one.
+The commands print for people, so each is asked for fields by name, and a job's name never looks like such a field.
+Many sites have no accounting, and it can be down while Slurm works: then nothing is known, and no job waits for it.
 """
 
 from __future__ import annotations
@@ -10,54 +11,60 @@ import pwd
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distdl_jupyter.core.errors import DistDLError
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
-#: What of an own allocation may reach Slurm's commands; the rest would be taken for wishes about the new job.
+#: Variables of an allocation that Slurm's commands get; others would be read as options of the new job.
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
 #: Seconds that a command may take; sites let sbatch run checks of their own.
 _TIMEOUT = 30.0
-#: Seconds that a mere question may take.
+#: Seconds that a query may take.
 _STATE_TIMEOUT = 8.0
+#: Seconds after a job's end in which its accounting must be complete.
+_ACCOUNTING_SECONDS = 4.0
+_UNITS = "KMGTP"
 _SILENT = re.compile(
     r"unable to contact slurm controller|connection (refused|timed out)|timed out on send/recv|zero bytes were"
     r"|socket timed out|unexpected message received|controller not responding",
     re.IGNORECASE,
 )
 _UNKNOWN = re.compile(r"invalid job id|job \S+ not found", re.IGNORECASE)
-
-
-#: What every command says that finds neither slurm.conf nor a server that gives it.
+#: The message of every command that finds neither slurm.conf nor a server that provides it.
 _NO_CONFIGURATION = "could not establish a configuration source"
 
 
 class SlurmFailed(DistDLError):
-    """A command of Slurm was refused."""
+    """A command of Slurm failed."""
 
     code = "slurm-refused"
 
 
 class SlurmSilent(SlurmFailed):
-    """Slurm's controller does not answer now."""
+    """Slurm's controller does not respond."""
 
     code = "slurm-silent"
 
 
 class UnknownJob(SlurmFailed):
-    """Slurm knows nothing (any more) of this job."""
+    """Slurm does not know the job, or has forgotten it."""
 
     code = "slurm-job-unknown"
 
 
+#: How the name of a job ends that this package has submitted (see ``script.job_name``).
+OURS = re.compile(r"-\d{8}-\d{6}-[a-z0-9]{4,12}$")
+
+
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job as Slurm tells it: ``state`` and ``reason`` are Slurm's words, "" for no reason.
+    """The state of a job: ``state`` and ``reason`` are Slurm's words, "" for no reason.
 
-    ``number`` is the job's own, also of a task of an array that has begun: srun does not take its "12_3". A job is
-    ``preempted`` from when Slurm has asked it to make room, which is before its state says so.
+    ``number`` is the job's own, also for a started task of an array, because srun does not accept "12_3". A job is
+    ``preempted`` as soon as Slurm has asked it to end, which is before its state changes.
     """
 
     state: str
@@ -70,19 +77,16 @@ class JobState:
 
     @property
     def pending(self) -> bool:
-        """Whether no process of it was started yet."""
+        """Whether none of its processes has started."""
         return self.state in ("PENDING", "REQUEUED", "CONFIGURING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD")
 
     @property
     def ended(self) -> bool:
-        """Whether none of its ranks lives any more, as far as Slurm knows."""
-        return self.state in _ENDED
+        """Whether all of its ranks have ended, as far as Slurm knows."""
+        return _ENDED.fullmatch(self.state) is not None
 
 
-_ENDED = frozenset(
-    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
-     "REVOKED")
-)  # fmt: skip
+_ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|BOOT_FAIL|DEADLINE|REVOKED")
 
 
 def absent() -> str:
@@ -98,7 +102,7 @@ def absent() -> str:
 
 
 def user() -> str:
-    """Return this user as Slurm names him, by the number where no name is known here, as in a container."""
+    """Return this user as Slurm names it, by number where the name is not known here, such as in a container."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -111,11 +115,11 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**own, **(more or {})}
 
 
-def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
+def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
     """Run a command of Slurm and return what it printed. Raises SlurmFailed, SlurmSilent, UnknownJob."""
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
+            command, input=stdin, capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         raise SlurmSilent(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
@@ -125,26 +129,22 @@ def run(*command: str, given: str = "", more: Mapping[str, str] | None = None, t
         ) from None
     if done.returncode == 0:
         return done.stdout
-    said = done.stderr.strip() or done.stdout.strip()
-    if _NO_CONFIGURATION in said.lower():
+    output = done.stderr.strip() or done.stdout.strip()
+    if _NO_CONFIGURATION in output.lower():
         raise SlurmFailed(
             "Slurm is not configured on this machine.",
             code="slurm-not-configured",
             hint="Use a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
         )
-    kind = SlurmSilent if _SILENT.search(said) else UnknownJob if _UNKNOWN.search(said) else SlurmFailed
-    raise kind(_sentence(command[0], said))
-
-
-def _sentence(program: str, said: str) -> str:
-    """Return the last thing that a command complained of, without its "sbatch: error:"."""
-    lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in said.splitlines()]
+    kind = SlurmSilent if _SILENT.search(output) else UnknownJob if _UNKNOWN.search(output) else SlurmFailed
+    # The last complaint, without "sbatch: error:".
+    lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in output.splitlines()]
     last = next((line for line in reversed(lines) if line), "no error message")
-    return f"{program} failed: {last.rstrip('.')}."
+    raise kind(f"{command[0]} failed: {last.rstrip('.')}.")
 
 
 def number(job: str) -> str:
-    """Return the number of a job that was submitted: "12" of "12" or of "12;cluster", "12_3" of a task of an array."""
+    """Return the number of a submitted job: "12" for "12" or "12;cluster", "12_3" for a task of an array."""
     return job.partition(";")[0]
 
 
@@ -154,7 +154,7 @@ def with_number(job: str, number: str) -> str:
 
 
 def at(job: str) -> Mapping[str, str]:
-    """Return what lets Slurm's commands speak to the job's own cluster, where there are several."""
+    """Return the variables that direct Slurm's commands to the job's own cluster, where there are several."""
     cluster = job.partition(";")[2]
     return {"SLURM_CLUSTERS": cluster} if cluster else {}
 
@@ -162,7 +162,7 @@ def at(job: str) -> Mapping[str, str]:
 def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
     """Submit a script, the last argument, and return the job: its number, or "number;cluster". Raises SlurmFailed.
 
-    Values of ``secrets`` travel in sbatch's environment; ``arguments`` name them.
+    Values of ``secrets`` are passed in sbatch's environment; ``arguments`` name them.
     """
     job = run("sbatch", "--parsable", *arguments, more=secrets).strip()
     if not number(job).isdigit():
@@ -171,15 +171,12 @@ def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
 
 
 def state(job: str) -> JobState:
-    """Return how a job stands. Raises UnknownJob when Slurm has forgotten it, SlurmSilent."""
+    """Return the state of a job. Raises UnknownJob, SlurmSilent."""
     return _job_state(run("scontrol", "show", "job", "--oneliner", number(job), more=at(job), timeout=_STATE_TIMEOUT))
 
 
 def has_ended(job: str) -> bool:
-    """Say whether a job is over, as one is that Slurm has forgotten; an array when all of its tasks are.
-
-    Raises SlurmSilent.
-    """
+    """Return whether a job has ended or is forgotten; an array when all of its tasks have. Raises SlurmSilent."""
     try:
         return state(job).ended
     except UnknownJob:
@@ -198,23 +195,21 @@ def config() -> dict[str, str]:
 
 
 def _job_state(text: str) -> JobState:
-    """Return the state of a job; of an array that of a task that has not ended, where there is one."""
-    found = list(map(_state_of, text.strip().splitlines() or [""]))
-    return next((one for one in found if not one.ended), found[0])
+    """Return the state of a job; for an array that of a task that has not ended, if there is one."""
+    states = [_state_of(line) for line in text.strip().splitlines() or [""]]
+    return next((state for state in states if not state.ended), states[0])
 
 
 def _state_of(line: str) -> JobState:
     fields = dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
-    code, signal_ = exit_code(fields.get("ExitCode", "0:0"))
-    state, reason = fields.get("JobState", "").rstrip("+"), fields.get("Reason", "")
-    preempted = fields.get("PreemptTime", "None") != "None"
+    fields = {name: "" if value in ("None", "(null)") else value for name, value in fields.items()}
+    preempted = bool(fields.get("PreemptTime"))
+    state = fields.get("JobState", "").rstrip("+")
     if state == "FAILED" and preempted:
         state = "PREEMPTED"  # it has ended in its grace time, on Slurm's SIGTERM
-    return JobState(
-        state, "" if reason in ("None", "(null)") else reason, code, signal_,
-        "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""), fields.get("JobId", ""),
-        preempted,
-    )  # fmt: skip
+    code, signal_ = exit_code(fields.get("ExitCode", "0:0"))
+    nodes_, number_ = fields.get("NodeList", ""), fields.get("JobId", "")
+    return JobState(state, fields.get("Reason", ""), code, signal_, nodes_, number_, preempted)
 
 
 def exit_code(text: str) -> tuple[int, int]:
@@ -225,26 +220,146 @@ def exit_code(text: str) -> tuple[int, int]:
 
 def leading_number(text: str) -> int:
     """Return the number with which a text begins, 0 without one."""
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else 0
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 0
 
 
 def kill(job: str, part: str) -> None:
-    """Kill the processes of a part of a job at once: of a step, as "0", or of its script, "batch". Raises SlurmFailed.
+    """Kill a part of a job at once: a step such as "0", or its script, "batch". Raises SlurmFailed.
 
     For a whole job Slurm begins with TERM and waits (KillWait).
     """
-    which = ["--batch", number(job)] if part == "batch" else [f"{number(job)}.{part}"]
-    run("scancel", "--signal=KILL", *which, more=at(job))
+    target = ["--batch", number(job)] if part == "batch" else [f"{number(job)}.{part}"]
+    run("scancel", "--signal=KILL", *target, more=at(job))
 
 
 def cancel(job: str) -> None:
-    """Take a job out of the queue, or end it. Raises SlurmFailed."""
+    """Remove a job from the queue, or end it. Raises SlurmFailed."""
     run("scancel", number(job), more=at(job))
 
 
 def jobs_named(name: str) -> list[str]:
     """Return the numbers of this user's jobs whose name ends in ``name`` or whose comment it is. Raises SlurmFailed."""
-    said = run("squeue", "--noheader", "--me", "--format=%i|%k|%j")
-    found = [line.strip().split("|", 2) for line in said.splitlines() if line.count("|") >= 2]
-    return [number for number, comment, own in found if name == comment or own.endswith(name)]
+    output = run("squeue", "--noheader", "--me", "--format=%i|%k|%j")
+    rows = [line.strip().split("|", 2) for line in output.splitlines() if line.count("|") >= 2]
+    return [number for number, comment, job_name in rows if name == comment or job_name.endswith(name)]
+
+
+# nodes ------------------------------------------------------------------------------------------
+
+
+def nodes(partition: str = "") -> list[list[str]]:
+    """Return name, state, cores, load, GRES and reason of each node of one or all partitions. Raises SlurmFailed."""
+    only = [f"--partition={partition}"] if partition else []
+    output = run("sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%c|%O|%G|%E")
+    rows = [[field.strip() for field in line.split("|", 5)] for line in output.splitlines() if line.count("|") >= 5]
+    return list({row[0]: row for row in rows}.values())
+
+
+def partitions() -> list[str]:
+    """Return the names of the partitions. Raises SlurmFailed."""
+    output = run("sinfo", "--noheader", "--format=%P")
+    return list(dict.fromkeys(name.strip().rstrip("*") for name in output.split()))
+
+
+def ranks() -> dict[str, int]:
+    """Return how many ranks of this user's jobs of this package run on each node. Raises SlurmFailed."""
+    output = run("squeue", "--noheader", "--me", "--states=RUNNING", "--Format=Name:|,NumTasks:|,NodeList:|")
+    counts: dict[str, int] = {}
+    for line in output.splitlines():
+        name, tasks, node_list = (field.strip() for field in line.split("|")[:3])
+        if OURS.search(name) and node_list:
+            names = hosts(node_list)
+            for node in names:
+                counts[node] = counts.get(node, 0) + leading_number(tasks) // len(names)
+    return counts
+
+
+def gpus_in(gres: str) -> tuple[int, str]:
+    """Return how many GPUs and which ones from Slurm's ``gpu:a100:4(S:0-1)`` or from ``a100:4`` or ``4``."""
+    count, names = 0, []
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        words = part.removeprefix("gpu:").split(":")
+        if (part.startswith("gpu") or ":" not in gres or not gres.count("gpu")) and words[-1].isdigit():
+            count += int(words[-1])
+            names += words[:-1]
+    return count, ", ".join(dict.fromkeys(names))
+
+
+# accounting -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a job used: Slurm's ``state``, ``seconds`` of run time, ``memory`` in bytes (0: not known).
+
+    ``memory`` is MaxRSS of sacct(1): the maximum of a task, which here is a node with all of its ranks.
+    """
+
+    state: str
+    seconds: int
+    memory: int
+    exit_code: int
+    exit_signal: int
+
+
+def usage(job: str) -> Usage | None:
+    """Return what an ended job used, None where no accounting knows it."""
+    until = time.monotonic() + _ACCOUNTING_SECONDS
+    while True:
+        try:
+            rows = _sacct(job, "JobID", "State", "ElapsedRaw", "MaxRSS", "ExitCode", "End")
+        except SlurmFailed:
+            return None
+        # slurmctld reports an end to its accounting a moment later, first for the job, then for its steps.
+        if (rows and all(row[5] != "Unknown" for row in rows)) or time.monotonic() > until:
+            break
+        time.sleep(0.3)
+    first = next((row for row in rows if row[0] == number(job) and row[5] != "Unknown"), None)
+    if first is None or not first[1].strip():
+        return None
+    memory = max(_bytes(row[3]) for row in rows)
+    return Usage(first[1].split()[0], leading_number(first[2]), memory, *exit_code(first[4]))
+
+
+def forgotten_state(job: str) -> JobState | None:
+    """Return how a job ended that slurmctld has forgotten, None where no accounting knows it."""
+    try:
+        rows = _sacct(job, "State", "ExitCode", more=("--allocations",))
+    except SlurmFailed:
+        return None
+    if not rows or not rows[0][0].strip():
+        return None
+    return JobState(rows[0][0].split()[0], "", *exit_code(rows[0][1]))
+
+
+def _sacct(job: str, *fields: str, more: tuple[str, ...] = ()) -> list[list[str]]:
+    """Return a job's rows, the job itself first, then its steps. Raises SlurmFailed where there is no accounting."""
+    if shutil.which("sacct") is None:
+        raise SlurmFailed("The command sacct is not installed on this machine.")
+    options = (*more, "--jobs", number(job), f"--format={','.join(fields)}")
+    output = run("sacct", "--noheader", "--parsable2", *options, more=at(job), timeout=_STATE_TIMEOUT)
+    return [line.split("|") for line in output.splitlines() if line.count("|") == len(fields) - 1]
+
+
+def _bytes(text: str) -> int:
+    """Return the bytes of Slurm's "2956K" or "1.5G" (powers of 1024), 0 for nothing."""
+    unit = text[-1:].upper()
+    try:
+        return int(float(text.rstrip(unit if unit in _UNITS else "") or 0) * 1024 ** (_UNITS.find(unit) + 1))
+    except ValueError:
+        return 0
+
+
+def allowed(partition: str) -> dict[str, list[str]]:
+    """Return the accounts under which this user may run in a partition, with the QOS of each. Raises SlurmFailed."""
+    where = ("where", f"user={user()}", f"cluster={config().get('ClusterName', '')}")
+    output = run(
+        "sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "associations", *where,
+        "format=Account,Partition,QOS", timeout=_STATE_TIMEOUT,
+    )  # fmt: skip
+    accounts: dict[str, list[str]] = {}
+    for account, only, qos in (line.split("|")[:3] for line in output.splitlines() if line.count("|") >= 2):
+        if not only or not partition or only in partition.split(","):
+            accounts.setdefault(account, []).extend(filter(None, qos.split(",")))
+    return accounts

@@ -1,4 +1,4 @@
-"""The settings of a Slurm cluster: what ``sbatch`` is asked for beyond nodes and processes."""
+"""The options of a Slurm cluster: what jobs request from ``sbatch`` beyond nodes and processes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,40 @@ import shlex
 from dataclasses import dataclass, field
 
 from distdl_jupyter.clusters.agents.options import NETWORK_HELP
-from distdl_jupyter.clusters.slurm import sinfo
+from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import MOST_RESTARTS
 
-#: Options of sbatch that a job sets itself: with others it could not be followed.
-_OWN = ("--array", "--wrap", "--parsable", "--output", "--error", "--export", "--export-file", "--job-name", "--nodes",
-        "--ntasks", "--ntasks-per-node", "--chdir", "--requeue", "--signal", "--wait", "--test-only",
-        "--open-mode")  # fmt: skip
-_OWN_LETTERS = "aoeJNnDW"
-#: Letters of sbatch whose value may follow in the same word: what stands behind them is no letter (sbatch(1)).
+#: Options of sbatch that every job sets itself, as words and as letters.
+_RESERVED = (
+    "--array --wrap --parsable --output --error --export --export-file --job-name --nodes --ntasks --ntasks-per-node "
+    "--chdir --requeue --signal --wait --test-only --open-mode"
+)
+_RESERVED_LETTERS = "aoeJNnDW"
+#: Letters whose value may follow in the same word (sbatch(1)).
 _WITH_VALUE = "AbBcCdFGiLmMpqStwx"
-_GPUS = re.compile(r"(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+")
-#: The most that sbatch takes for ``--signal``.
-_MOST_SECONDS = 65_535
-_WORD = re.compile(r"[A-Za-z0-9_.,@%+-]+")
+_GPUS = r"|(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+"
+#: Slurm's ways to write a time limit (sbatch(1), ``--time``).
+_TIME = r"|\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?i:unlimited|infinite)"
+_NAME = r"[A-Za-z0-9_.,@%+-]*"
+_PATH = r"[^\s\"'\\]*"
+#: The form of options with a text: pattern, what it must be, how to write it.
+_FORMS = {
+    "partition": (_NAME, "a valid Slurm name", ""),
+    "account": (_NAME, "a valid Slurm name", ""),
+    "qos": (_NAME, "a valid Slurm name", ""),
+    "container_image": (_PATH, "without spaces, quotes and backslashes", ""),
+    "container_mounts": (_PATH, "without spaces, quotes and backslashes", ""),
+    "time_limit": (_TIME, "a time", "Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED."),
+    "gpus_per_node": (_GPUS, "a number, or a type and a number", "Write 4 or a100:4."),
+}
+#: The least and the greatest value of options with a number; ``--signal`` has the limit of 65,535 seconds.
+_NUMBERS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What every job on this cluster asks Slurm for."""
+    """What every job on this cluster requests from Slurm."""
 
     partition: str = field(
         default="", metadata={"help": "partition (default: Slurm's default partition)", "first": True}
@@ -84,33 +98,35 @@ class SlurmOptions:
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "gpus_per_node"):
-            object.__setattr__(self, name, _text(getattr(self, name)))
-        self._check_words()
-        self._check_time()
-        self._check_counts()
+            value = getattr(self, name)  # a number in Python is a text for Slurm
+            object.__setattr__(self, name, "" if value is None else str(value).strip())
+        self._check_values()
         self._check_extra()
 
     @property
     def gpus(self) -> int:
         """How many GPUs each node gives to a job."""
-        return sinfo.gpus_in(self.gpus_per_node)[0]
+        return commands.gpus_in(self.gpus_per_node)[0]
 
     @property
     def more(self) -> list[str]:
         """The words of ``extra``."""
         return shlex.split(self.extra)
 
-    def _check_words(self) -> None:
-        for name in ("partition", "account", "qos"):
-            if (value := getattr(self, name)) and not _WORD.fullmatch(value):
+    def _check_values(self) -> None:
+        for name, (pattern, form, hint) in _FORMS.items():
+            if not re.fullmatch(pattern, value := getattr(self, name)):
+                message = f"{name} is {value!r}, but must be {form}."
+                raise InvalidSpec(message, code="slurm-option-invalid", field=name, hint=hint)
+        for name, (least, most) in _NUMBERS.items():
+            value = getattr(self, name)
+            if name == "cpus_per_task" and value is None:
+                continue
+            if type(value) is not int or not least <= value <= most:
                 raise InvalidSpec(
-                    f"{name} is {value!r}, but must be a valid Slurm name.", code="slurm-name-invalid", field=name
-                )
-
-        for name in ("container_image", "container_mounts"):
-            if re.search(r"[\s\"'\\]", getattr(self, name)):
-                raise InvalidSpec(
-                    f"{name} contains a space, a quote or a backslash.", code="slurm-path-invalid", field=name
+                    f"{name} is {value!r}, but must be an integer from {least} to {most:,}.",
+                    code="slurm-number-invalid",
+                    field=name,
                 )
         if self.container_mounts and not self.container_image:
             raise InvalidSpec(
@@ -120,41 +136,6 @@ class SlurmOptions:
                 hint="Set container_image, or remove container_mounts.",
             )
 
-    def _check_time(self) -> None:
-        try:
-            sinfo.minutes(self.time_limit)
-        except ValueError:
-            raise InvalidSpec(
-                f"time_limit is {self.time_limit!r}, but must be minutes or a time.",
-                code="slurm-time-limit-invalid",
-                field="time_limit",
-                hint="Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED.",
-            ) from None
-
-    def _check_counts(self) -> None:
-        for name, most in (("requeue", MOST_RESTARTS), ("checkpoint_seconds", _MOST_SECONDS)):
-            number: object = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
-                raise InvalidSpec(
-                    f"{name} is {number!r}, but must be an integer from 0 to {most:,}.",
-                    code="slurm-number-invalid",
-                    field=name,
-                )
-        if self.gpus_per_node and not _GPUS.fullmatch(self.gpus_per_node):
-            raise InvalidSpec(
-                f"gpus_per_node is {self.gpus_per_node!r}, but must be a number, or a type and a number.",
-                code="slurm-gpus-invalid",
-                field="gpus_per_node",
-                hint="Write 4 or a100:4.",
-            )
-        cores: object = self.cpus_per_task
-        if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
-            raise InvalidSpec(
-                f"cpus_per_task is {cores!r}, but must be an integer of at least 1.",
-                code="slurm-cpus-invalid",
-                field="cpus_per_task",
-            )
-
     def _check_extra(self) -> None:
         try:
             words = self.more
@@ -162,10 +143,10 @@ class SlurmOptions:
             raise InvalidSpec(
                 f"extra cannot be read as a command line: {error}.", code="slurm-extra-unreadable", field="extra"
             ) from None
-        own = next(filter(_is_own, words), None)
-        if own is not None:
+        reserved = next(filter(_is_reserved, words), None)
+        if reserved is not None:
             raise InvalidSpec(
-                f"extra contains {own}, which is set automatically.",
+                f"extra contains {reserved}, which is set automatically.",
                 code="slurm-extra-reserved",
                 field="extra",
                 hint="Remove it. Set the number of ranks with node_count and process_count_per_node.",
@@ -182,20 +163,13 @@ class SlurmOptions:
             before = word
 
 
-def _is_own(word: str) -> bool:
-    """Say whether a word is an option that a job sets itself, also abbreviated or glued: --out=x, -ox, -Hox."""
+def _is_reserved(word: str) -> bool:
+    """Return whether a word is an option that every job sets, also abbreviated or joined: --out=x, -ox, -Hox."""
     if word.startswith("--"):
         name = word.partition("=")[0]
-        # sbatch takes any beginning of a name that no other one has.
-        return len(name) > len("--") and any(own.startswith(name) for own in _OWN)
+        # sbatch accepts any unambiguous beginning of a name.
+        return len(name) > len("--") and any(option.startswith(name) for option in _RESERVED.split())
     for letter in word[1:] if word.startswith("-") else "":
-        if letter in _OWN_LETTERS:
-            return True
-        if letter in _WITH_VALUE:
-            return False
+        if letter in _RESERVED_LETTERS or letter in _WITH_VALUE:
+            return letter in _RESERVED_LETTERS
     return False
-
-
-def _text(value: object) -> str:
-    """Return what a user gave as text: a number is one too."""
-    return "" if value is None else str(value).strip()

@@ -1,6 +1,6 @@
-"""What a job puts into its folder for Slurm: the package, the files of its agents, and the script that starts them.
+"""The files of a job for Slurm: the package, the files of its agents, and the batch script that starts them.
 
-Secret values are in none of these files: sbatch carries them in its environment, by name.
+Secret values are in none of these files: sbatch passes them in its environment, by name.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _NEEDED = ("payload.json", "payload.pkl", "code")
 _SPARE = 2
 
 
-class Site:
-    """Where a job's files lie for the nodes: ``job`` is what ranks know as the job's folder, ``run`` Slurm's part."""
+class JobDirectory:
+    """A job's files for the nodes: ``job`` is the job's folder for ranks, ``run`` the part for Slurm."""
 
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
         self.copied = self.job.resolve() != folder.path.resolve()
-        #: Each attempt has its own: of the one before, agents may still write their last frames.
+        #: Each attempt has its own, because agents of an earlier one may still write their last frames.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.batch = self.run / "batch"
         self.output = self.run / "job.out"
-        #: The link to ``run`` of a task in the job array of a sweep (``array``), None for a job by itself.
+        #: The link of the job's task in the array of a sweep (``array``) to ``run``, None for a job without an array.
         self.link: Path | None = None
-        #: Whether ranks may have written there what is nowhere else: ``remove`` leaves it.
+        #: Whether ranks may have written files that are not copied yet: ``remove`` keeps them.
         self.keeps = False
 
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
-        """Put everything there. Raises LaunchFailed."""
+        """Write all files. Raises LaunchFailed."""
         try:
             self.make()
             if self.copied:
@@ -69,24 +69,24 @@ class Site:
             raise unusable(error, self.job) from error
 
     def make(self) -> None:
-        """Make its folders where they are missing. Raises OSError."""
+        """Create missing folders. Raises OSError."""
         if self.copied:
             permissions.chosen(self.job.parent)
         permissions.own(self.job)
         permissions.own(self.run)
 
-    def take(self, link: Path) -> bool:
-        """Let the task of an array with this link run the job's batch script; say whether it does. Raises OSError."""
+    def claim_task(self, link: Path) -> bool:
+        """Claim the array task of this link for the job; return whether it is the job's now. Raises OSError."""
         with contextlib.suppress(FileExistsError):
             link.symlink_to(self.run)
-        if not leads(link, self.run):
+        if not points_to(link, self.run):
             return False
         self.link, self.output = link, link.with_name(f"{link.name}.out")
         self.output.touch(0o600)
         return True
 
     def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
-        """Return plain data by which a submitted job is found again."""
+        """Return plain data from which another supervisor finds the submitted job."""
         more = {"link": str(link)} if link else {}
         return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **more}
 
@@ -101,35 +101,35 @@ class Site:
         for name in ("results", "outputs"):
             (self.job / name).mkdir(mode=0o700, exist_ok=True)
         laid_out = self.job / "outputs" / folder.checkpoints.name
-        if folder.has_checkpoints and not laid_out.exists():  # else it is what could not be brought, and newer
+        if folder.has_checkpoints and not laid_out.exists():  # else it holds newer files that could not be copied
             shutil.copytree(folder.checkpoints, laid_out, symlinks=True)
 
     def collect(self, folder: JobFolder, ranks: int) -> list[str]:
-        """Bring results and outputs into the job's own folder; return why values stayed there. Raises OSError."""
+        """Copy results and outputs into the job's own folder; return why values were not copied. Raises OSError."""
         if not self.copied:
             return []
         self.keeps = True
-        stayed = list[str]()
+        left = list[str]()
         for path in sorted((self.job / "results").iterdir()):
-            seen = path.lstat()
-            why = owned.refusal(seen) or returned.refusal(PurePath(path.name), seen.st_size, range(ranks))
+            status = path.lstat()
+            why = owned.refusal(status) or returned.refusal(PurePath(path.name), status.st_size, range(ranks))
             if not why:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
-                stayed.append(f"{path} was not copied: {why}.")
+                left.append(f"{path} was not copied: {why}.")
         _bring(self.job / "outputs", folder.outputs)
-        self.keeps = bool(stayed)
-        return stayed
+        self.keeps = bool(left)
+        return left
 
     def remove(self) -> None:
-        """Take away what only the nodes needed; of a folder below ``directory`` only one in which ``write`` was."""
+        """Remove what only the nodes needed; below the option ``directory`` only a folder that ``write`` created."""
         folder = self.job if self.copied and not self.keeps else self.run
         if permissions.is_own(folder) and (not self.copied or (self.run / _START).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def unusable(error: OSError, folder: Path) -> LaunchFailed:
-    """Return the refusal of a job whose files cannot lie where they should."""
+    """Return the error of a job whose files cannot be written."""
     why = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
     return LaunchFailed(
         f"The job's files cannot be {why}.",
@@ -138,13 +138,13 @@ def unusable(error: OSError, folder: Path) -> LaunchFailed:
     )
 
 
-def leads(link: Path, run: Path) -> bool:
-    """Say whether the task of an array with this link is that of the job with this folder."""
+def points_to(link: Path, run: Path) -> bool:
+    """Return whether the array task of this link runs the job with this folder."""
     return link.is_symlink() and link.readlink() == run
 
 
 def _bring(source: Path, target: Path) -> None:
-    """Copy a folder into another one that may have some of it already, through no link there. Raises OSError."""
+    """Copy a folder into one that may have some files already, without following links there. Raises OSError."""
     for place, folders, names in os.walk(source):
         for new in (Path(place, name) for name in (*folders, *names)):
             old = target / new.relative_to(source)
@@ -157,8 +157,8 @@ def _bring(source: Path, target: Path) -> None:
 
 def _no_content(place: str, names: list[str]) -> list[str]:
     """Return sockets and pipes, which cannot be copied."""
-    found = [Path(place, name) for name in names]
-    return [one.name for one in found if not (one.is_symlink() or one.is_dir() or one.is_file())]
+    paths = [Path(place, name) for name in names]
+    return [path.name for path in paths if not (path.is_symlink() or path.is_dir() or path.is_file())]
 
 
 def _private(path: Path, text: str, mode: int = 0o600) -> None:
@@ -184,40 +184,37 @@ def lacks_containers() -> str:
     return "srun has no option --container-image, because the plugin pyxis is not installed"
 
 
-def _working_directory(spec: JobSpec) -> list[Path]:
-    """Return where ranks of the job run, which a container must see."""
-    found = Path(spec.working_directory)
-    return [found] if found.is_absolute() and found != Path("/") else []
-
-
 def container(options: SlurmOptions, *folders: Path) -> list[str]:
-    """Return the options of srun for the image; ``folders`` are seen in it where they are."""
+    """Return srun's options for the image; absolute ``folders`` except / are mounted at the same path."""
     if not options.container_image:
         return []
-    mounts = ",".join(
-        [f"{folder}:{folder}" for folder in folders] + [options.container_mounts] * bool(options.container_mounts)
-    )
-    return [f"--container-image={options.container_image}", *([f"--container-mounts={mounts}"] if mounts else [])]
+    mounts = [f"{folder}:{folder}" for folder in folders if folder.is_absolute() and folder != Path("/")]
+    mounts += [options.container_mounts] if options.container_mounts else []
+    return [
+        f"--container-image={options.container_image}",
+        *([f"--container-mounts={','.join(mounts)}"] if mounts else []),
+    ]
 
 
-def _start(site: Site, options: SlurmOptions, python: str) -> str:
-    """Return the script that begins on each node: what the site needs, then this package's agent."""
+def _start(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
+    """Return the script that starts on each node: the option ``setup``, then the agent."""
     shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
     setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
-    library, run = shlex.quote(str(site.run / "lib")), shlex.quote(str(site.run))
+    library, run = shlex.quote(str(directory.run / "lib")), shlex.quote(str(directory.run))
     return (f'{shell}{setup}export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
             f'exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {run} "$SLURM_NODEID"\n')  # fmt: skip
 
 
-def batch(site: Site, spec: JobSpec, options: SlurmOptions) -> str:
+def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     """Return the batch script; it ends with the code of the rank that failed first.
 
-    One agent on each node gets all that the job has there: srun would give a task its own share of the cores alone.
-    The script outlives the TERM with which Slurm begins to end a job: at its end Slurm would kill the agents before
-    they have told how ranks ended. USR1 is Slurm's warning before that (``--signal``): agents find it in a file. A
-    script that Slurm itself runs once more does nothing: each attempt has files and a Slurm job of its own.
+    One agent on each node gets all that the job has there, because srun limits each task to its share of the cores.
+    The script ignores the TERM with which Slurm begins to end a job: when it ends, Slurm kills the agents before
+    they can report how ranks ended. USR1 is Slurm's earlier warning (``--signal``), which agents read from a file. A
+    script that Slurm itself runs again does nothing: each attempt has its own files and its own Slurm job.
     """
-    run = shlex.quote(str(site.run))
+    run = shlex.quote(str(directory.run))
+    in_container = container(options, directory.job, Path(spec.working_directory))
     return (
         f"#!/bin/sh\n{_path()}"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
@@ -225,7 +222,7 @@ def batch(site: Site, spec: JobSpec, options: SlurmOptions) -> str:
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
-        f"{shlex.join([*container(options, site.job, *_working_directory(spec)), f'{site.run}/{_START}'])} &\n"
+        f"{shlex.join([*in_container, f'{directory.run}/{_START}'])} &\n"
         # A signal ends the wait, not srun; one that has ended leaves its code to the next wait.
         "while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done\n"
         f'[ -s {run}/{agents.FAILED} ] && code=$(cat {run}/{agents.FAILED})\n'
@@ -234,7 +231,7 @@ def batch(site: Site, spec: JobSpec, options: SlurmOptions) -> str:
 
 
 def _path() -> str:
-    """Return the line that lets Slurm's commands be found on a node whose login gives no PATH or one without them."""
+    """Return the line that adds Slurm's commands to the PATH of a node, which its login may not have."""
     here = shutil.which("srun") or shutil.which("sbatch") or "/usr/bin/srun"
     return f'export PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{shlex.quote(str(Path(here).parent))}\n'
 
@@ -245,7 +242,7 @@ def arguments(
 ) -> list[str]:  # fmt: skip
     """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit = options.time_limit or _limit_of(spec)
-    wanted = {
+    requested = {
         "partition": options.partition, "account": options.account, "qos": options.qos, "time": limit,
         "gpus-per-node": options.gpus_per_node, "cpus-per-task": options.cpus_per_task,
         "constraint": options.constraint,
@@ -263,24 +260,19 @@ def arguments(
         "--no-requeue",
         f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
-        *(f"--{name}={value}" for name, value in wanted.items() if value),
+        *(f"--{name}={value}" for name, value in requested.items() if value),
         *options.more,
         *more,
     ]
 
 
 def _limit_of(spec: JobSpec) -> str:
-    """Return a limit behind the job's own, so that Slurm ends it where no supervisor does and can plan with it."""
+    """Return a limit after the job's own, so that Slurm can plan with it and ends a job without a supervisor."""
     seconds = spec.max_run_duration_seconds
     return "" if seconds is None else str(math.ceil(seconds / 60) + _SPARE)
 
 
 def job_name(spec: JobSpec) -> str:
-    """Return the name that squeue shows: the job's own with its id; jobs of a group, as a sweep, share one."""
+    """Return the name that squeue shows: the job's own with its id; jobs of a group, such as a sweep, share one."""
     name, id_ = (spec.group.name, spec.group.id) if spec.group else (spec.name, spec.id)
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)[:40].strip('-')}-{id_}"
-
-
-def secrets_of(spec: JobSpec, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose values must not be written down."""
-    return {name: own[name] for name in spec.secret_variables if name in own}

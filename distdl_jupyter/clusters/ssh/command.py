@@ -1,7 +1,7 @@
-"""The ssh command line, and what ssh's last words mean.
+"""The ssh command line, and what ssh's error messages mean.
 
-Keys or an agent only, never a password; a host key must be known. What starts the agent travels on standard input, so
-the command line is the same for every job and says nothing about it.
+Only keys and key agents are used, never passwords, and host keys must be known. The program that starts the agent is
+sent over standard input, so the command line is the same for every job and reveals nothing about it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 #: Seconds for reaching a host.
 CONNECT_SECONDS = 10
-#: A dead connection is noticed after their product; Horovod alone would wait 30 s, Open MPI for ever.
+#: A dead connection is noticed after their product; Horovod alone would wait 30 s, Open MPI forever.
 _ALIVE_SECONDS, _ALIVE_COUNT = 3, 2
 _SETTINGS = {
-    # Names that an older ssh does not know yet.
+    # Options that older versions of ssh do not have.
     "IgnoreUnknown": "StdinNull,SessionType,ForkAfterAuthentication",
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -44,8 +44,8 @@ _SETTINGS = {
     "ForkAfterAuthentication": "no",
     "LogLevel": "ERROR",
 }
-#: For any login shell, csh and fish included: one pair of single quotes, in it no quote of that kind, no "!", no line
-#: break. ``read`` takes one line from standard input and leaves the rest for Python.
+#: Works in any login shell, csh and fish included: one pair of single quotes without a single quote, "!" or line break
+#: inside. ``read`` reads one line of standard input and leaves the rest to Python.
 _BEGIN = (
     "exec sh -c '"
     'IFS= read -r p; case "$p" in "~/"*) p="$HOME/${p#??}";; esac; '
@@ -56,55 +56,50 @@ _BEGIN = (
 
 
 def argv(host: Host, ssh_config: str = "") -> list[str]:
-    """Return the command that begins an agent on ``host``; its standard input is ``first_lines``, then frames."""
-    config = ["-F", ssh_config] if ssh_config else []
+    """Return the command that starts an agent on ``host``; its standard input is ``first_lines``, then frames."""
     settings = [word for name, value in _SETTINGS.items() for word in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *config, *settings, "--", host.target, _BEGIN]
+    return ["ssh", "-T", *_config(ssh_config), *settings, "--", host.target, _BEGIN]
 
 
-def in_words(host: Host, ssh_config: str, *command: str) -> str:
+def shell_command(host: Host, ssh_config: str, *command: str) -> str:
     """Return how a user would run a command there: ``ssh -F lab.conf gpu1 nvidia-smi``."""
-    config = ["-F", ssh_config] if ssh_config else []
-    return shlex.join(["ssh", *config, host.target, *command])
+    return shlex.join(["ssh", *_config(ssh_config), host.target, *command])
 
 
-def explain(host: Host, ssh_config: str, python: str, said: str, code: int | None) -> Unreachable:
-    """Return why no agent began, from what ssh, the login shell and Python said on standard error."""
+def _config(ssh_config: str) -> list[str]:
+    return ["-F", ssh_config] if ssh_config else []
+
+
+def explain(host: Host, ssh_config: str, python: str, output: str, code: int | None) -> Unreachable:
+    """Return why no agent started, from what ssh, the login shell and Python printed."""
+    ssh = shell_command(host, ssh_config)
     for pattern, kind, describe in _CAUSES:
-        if found := re.search(pattern, said, re.IGNORECASE | re.MULTILINE):
-            says, remedy = describe(host, in_words(host, ssh_config), found)
-            return Unreachable(host.name, kind, says.replace("{python}", python), remedy)
-    return _unknown_cause(host, in_words(host, ssh_config), said, code)
-
-
-def _unknown_cause(host: Host, ssh: str, said: str, code: int | None) -> Unreachable:
-    last = _last_line(said)
+        if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
+            text, remedy = describe(host, ssh, match)
+            return Unreachable(host.name, kind, text.replace("{python}", python), remedy)
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    last = f": {lines[-1][:300].rstrip('.')}." if lines else ""
     if code == 255 or code is None:
-        says = f"ssh ended: {last}." if last else "ssh ended without a message."
-        return Unreachable(host.name, "ssh", says, f"Try the connection in a terminal: {ssh} true")
-    says = f"The login shell ended with code {code}" + (f": {last}." if last else " and did not start the agent.")
-    return Unreachable(host.name, "shell", says, f"Fix the login shell so that this prints ok: {ssh} echo ok")
-
-
-def _last_line(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:300].rstrip(".") if lines else ""
+        text = f"ssh ended{last or ' without a message.'}"
+        return Unreachable(host.name, "ssh", text, f"Try the connection in a terminal: {ssh} true")
+    text = f"The login shell ended with code {code}{last or ' and did not start the agent.'}"
+    return Unreachable(host.name, "shell", text, f"Fix the login shell so that this prints ok: {ssh} echo ok")
 
 
 _Explanation = tuple[str, str]
 _Explain = Callable[["Host", str, "re.Match[str]"], _Explanation]
 
 
-def _changed_key(host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
-    own = re.search(r"ssh-keygen -f \S+ -R \S+", found.string)
-    forget = own[0] if own else f"ssh-keygen -R {host.name}"
+def _changed_key(host: Host, ssh: str, match: re.Match[str]) -> _Explanation:
+    command = re.search(r"ssh-keygen -f \S+ -R \S+", match.string)
+    forget = command[0] if command else f"ssh-keygen -R {host.name}"
     return (
         "The host key has changed. Another machine may be impersonating the host.",
         f"Ask the administrator. If the key was renewed, run {forget}, then {ssh} true",
     )
 
 
-def _unknown_key(_host: Host, ssh: str, _found: re.Match[str]) -> _Explanation:
+def _unknown_key(_host: Host, ssh: str, _match: re.Match[str]) -> _Explanation:
     return (
         "The host key is not known on this machine.",
         f"Run {ssh} true once, and compare the fingerprint with the output of ssh-keygen -lf "
@@ -112,80 +107,80 @@ def _unknown_key(_host: Host, ssh: str, _found: re.Match[str]) -> _Explanation:
     )
 
 
-def _denied(host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
+def _denied(host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"The host rejected all SSH keys ({found[1]})." if found[1] else "The host rejected all SSH keys.",
+        f"The host rejected all SSH keys ({match[1]})." if match[1] else "The host rejected all SSH keys.",
         "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: "
         f"ssh-copy-id {host.target}",
     )
 
 
-def _no_name(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
+def _no_name(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"The host name {found[1]} cannot be resolved.",
+        f"The host name {match[1]} cannot be resolved.",
         "Correct the name, or set its address as HostName in ~/.ssh/config.",
     )
 
 
-def _refused(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
+def _refused(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"The host refused the connection on port {found[1]}.",
+        f"The host refused the connection on port {match[1]}.",
         "Start sshd on the host, or set its port in ~/.ssh/config.",
     )
 
 
-def _silent(_host: Host, ssh: str, _found: re.Match[str]) -> _Explanation:
+def _silent(_host: Host, ssh: str, _match: re.Match[str]) -> _Explanation:
     return "The host does not respond.", f"Check that the host is on and reachable: {ssh} true"
 
 
-def _no_route(_host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
-    return f"No route to the host ({found[1].strip()}).", f"Check the network of this machine: {ssh} true"
+def _no_route(_host: Host, ssh: str, match: re.Match[str]) -> _Explanation:
+    return f"No route to the host ({match[1].strip()}).", f"Check the network of this machine: {ssh} true"
 
 
-def _no_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
+def _no_python(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"Python was not found at {found[1].strip()}.",
+        f"Python was not found at {match[1].strip()}.",
         "Install the same environment on the host, or set the option python to the path of its Python.",
     )
 
 
-def _old_python(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
+def _old_python(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"Python at {{python}} is {found[1] or 'too old'}, but 3.11 or newer is required.",
+        f"Python at {{python}} is {match[1] or 'too old'}, but 3.11 or newer is required.",
         "Install a newer Python on the host, or set the option python to its path.",
     )
 
 
-def _no_folder(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
+def _no_folder(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"Cannot write to the folder {found[1].strip()} on the host: {found[2].strip()}.",
+        f"Cannot write to the folder {match[1].strip()} on the host: {match[2].strip()}.",
         "Set the option directory to another folder.",
     )
 
 
-def _not_ours(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
+def _not_ours(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"The folder {found[1].strip()} on the host {found[2].strip()}, so its programs are not run.",
-        "Set the option directory to a folder of your own, or on the host run: chmod go-w {found[1].strip()}",
+        f"The folder {match[1].strip()} on the host {match[2].strip()}, so its programs are not run.",
+        f"Set the option directory to a folder of your own, or on the host run: chmod go-w {match[1].strip()}",
     )
 
 
-def _bad_config(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
-    return f"ssh cannot read its configuration: {found[1].strip()}.", "Correct that file, or the option ssh_config."
+def _bad_config(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
+    return f"ssh cannot read its configuration: {match[1].strip()}.", "Correct that file, or the option ssh_config."
 
 
-def _nologin(_host: Host, ssh: str, found: re.Match[str]) -> _Explanation:
+def _nologin(_host: Host, ssh: str, match: re.Match[str]) -> _Explanation:
     return (
-        f"The account on the host does not allow logins: {found[1].strip().rstrip('.')}.",
+        f"The account on the host does not allow logins: {match[1].strip().rstrip('.')}.",
         f"Ask for an account with a shell, so that this prints ok: {ssh} echo ok",
     )
 
 
-def _bad_key_file(_host: Host, _ssh: str, found: re.Match[str]) -> _Explanation:
-    return f"ssh does not use the key {found[1]}, because other users can read it.", f"Run: chmod 600 {found[1]}"
+def _bad_key_file(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
+    return f"ssh does not use the key {match[1]}, because other users can read it.", f"Run: chmod 600 {match[1]}"
 
 
-#: In this order: a later line of a changed key also says that verification failed.
+#: The order matters: a changed key also reports that the verification failed.
 _CAUSES: tuple[tuple[str, str, _Explain], ...] = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "changed-key", _changed_key),
     (r"REVOKED HOST KEY|host key .* revoked", "changed-key", _changed_key),

@@ -1,6 +1,6 @@
-"""Which hosts a cluster has: from a list, a hostfile as Open MPI and Horovod take it, or the ssh configuration.
+"""The hosts of a cluster: its settings, host lists, hostfiles, and the ssh configuration.
 
-Reads files only; nothing is asked of ssh or of a host here.
+Only files are read here; neither ssh nor a host is contacted.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.ssh.options import SshOptions
     from distdl_jupyter.core.spec import JobSpec
 
-#: A host as it is written: user, name or address, and behind a colon how many processes fit.
+#: A host as users write it: user, name or address, and after a colon the number of slots.
 _WORD = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_](?:[A-Za-z0-9_.+\\-]*[A-Za-z0-9_.+-])?)@)?"
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
@@ -28,14 +28,47 @@ _WORD = re.compile(
 )
 _WILD = re.compile(r"[*?\[]")
 _SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
-#: Files that the ssh configuration includes, one within the other, at most; OpenSSH stops at the same depth.
-_DEEPEST = 16
+#: Depth of nested Include lines, as in OpenSSH.
+_MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SshOptions:
+    """The hosts and how to reach them. Names, users, ports and keys are best kept in ``~/.ssh/config``."""
+
+    hosts: str = field(
+        default="",
+        metadata={
+            "help": "hosts in order, as ssh accepts them: gpu1, gpu2:4 (for 4 processes), user@gpu3, or a "
+            "pattern for hosts in the ssh configuration: gpu*",
+            "first": True,
+        },
+    )
+    hostfile: str = field(
+        default="", metadata={"help": "a file with one host per line, in the format of Open MPI and Horovod"}
+    )
+    ssh_config: str = field(default="", metadata={"help": "the ssh configuration file (default: ~/.ssh/config)"})
+    python: str = field(
+        default="", metadata={"help": "the Python that runs ranks on the hosts (default: the job's own path)"}
+    )
+    directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
+    network: str = field(default="", metadata={"help": NETWORK_HELP})
+    patience_seconds: float = field(
+        default=20.0, metadata={"help": "seconds without a heartbeat after which hosts stop a job's ranks"}
+    )
+    shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
+    oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
+
+    def __post_init__(self) -> None:
+        hosts: Iterable[object] = self.hosts or ""  # in Python also a list
+        joined = hosts if isinstance(hosts, str) else ",".join(map(str, hosts))
+        object.__setattr__(self, "hosts", joined)
 
 
 def listed(options: SshOptions) -> tuple[Host, ...]:
-    """Return the cluster's hosts in order, each once; one that is named several times has as many slots.
+    """Return the cluster's hosts in order; the slots of a host that is listed several times are added.
 
-    Raises InvalidSpec that says which word or line is wrong, or that there is none.
+    Raises InvalidSpec, which names the wrong word or line, or says that there are no hosts.
     """
     if options.hosts and options.hostfile:
         raise InvalidSpec(
@@ -44,19 +77,19 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
             field="hostfile",
             hint="Set only one of them.",
         )
-    found = _from_file(Path(options.hostfile)) if options.hostfile else _from_list(options)
-    if not found:
+    hosts = _from_file(Path(options.hostfile)) if options.hostfile else _from_list(options)
+    if not hosts:
         raise InvalidSpec(
             "The cluster has no hosts.",
             code="hosts-missing",
             field="hosts",
             hint="Set hosts=['gpu1', 'gpu2'], or hostfile.",
         )
-    return _merged(found)
+    return _merged(hosts)
 
 
-def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
-    """Return the hosts that a job runs on: the first ones. Raises InvalidSpec when it wants more than there are."""
+def split(spec: JobSpec, options: SshOptions) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
+    """Return the hosts that a job runs on, and the cluster's other hosts. Raises InvalidSpec when there are too few."""
     hosts = listed(options)
     if spec.node_count > len(hosts):
         raise InvalidSpec(
@@ -65,39 +98,25 @@ def chosen(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
             field="node_count",
             hint=f"Set node_count to at most {len(hosts)}, or add hosts to the cluster.",
         )
-    return hosts[: spec.node_count]
-
-
-def spare(spec: JobSpec, options: SshOptions) -> tuple[Host, ...]:
-    """Return the hosts of the cluster that a job does not use."""
-    return listed(options)[spec.node_count :]
-
-
-def replacement(host: str, gone: str) -> str:
-    """Return that another host takes the place of one that cannot be reached any more."""
-    return f"{gone} is no longer reachable. {host} replaces it."
+    return hosts[: spec.node_count], hosts[spec.node_count :]
 
 
 def configured(ssh_config: str = "") -> list[str]:
-    """Return the hosts that have a name of their own in the ssh configuration, in the order of the file."""
+    """Return the hosts that the ssh configuration names without wildcards, in the order of the file."""
     path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
     return list(dict.fromkeys(name for name in _names(path, 0) if not set(name) & set("*?!")))
 
 
 def _from_list(options: SshOptions) -> list[Host]:
-    words = [word for word in re.split(r"[,\s]+", options.hosts) if word]
-    found: list[Host] = []
-    for word in words:
-        found.extend(_matching(word, options) if _is_pattern(word) else [_host(word, "hosts")])
-    return found
-
-
-def _is_pattern(word: str) -> bool:
-    return bool(_WILD.search(word)) and _WORD.fullmatch(word) is None
+    hosts: list[Host] = []
+    for word in filter(None, re.split(r"[,\s]+", options.hosts)):
+        is_pattern = _WILD.search(word) and _WORD.fullmatch(word) is None
+        hosts += _matching(word, options) if is_pattern else [_host(word, "hosts")]
+    return hosts
 
 
 def _matching(word: str, options: SshOptions) -> list[Host]:
-    """Return the configured hosts that a pattern such as ``gpu*`` or ``me@gpu*:4`` stands for."""
+    """Return the configured hosts that match a pattern such as ``gpu*`` or ``me@gpu*:4``."""
     user, at, rest = word.rpartition("@")
     pattern, _, slots = rest.partition(":")
     names = fnmatch.filter(configured(options.ssh_config), pattern)
@@ -111,22 +130,23 @@ def _matching(word: str, options: SshOptions) -> list[Host]:
     return [_host(f"{user}{at}{name}" + (f":{slots}" if slots else ""), "hosts") for name in names]
 
 
-def _host(word: str, field: str) -> Host:
-    found = _WORD.fullmatch(word)
-    if found is None or found["slots"] == "0":
+def _host(word: str, field_name: str) -> Host:
+    match = _WORD.fullmatch(word)
+    if match is None or match["slots"] == "0":
         raise InvalidSpec(
             f"{word!r} is not a valid host.",
             code="host-name-invalid",
-            field=field,
+            field=field_name,
             hint="Write a host as gpu1, me@gpu1 or gpu1:4 (for 4 processes). A user name may contain letters, digits "
             "and . _ + - only.",
         )
-    name = found["six"] or found["name"]
-    target = f"{found['user']}@{name}" if found["user"] else name
-    return Host(name, target, int(found["slots"] or 0))
+    name = match["six"] or match["name"]
+    target = f"{match['user']}@{name}" if match["user"] else name
+    return Host(name, target, int(match["slots"] or 0))
 
 
 def _from_file(path: Path) -> list[Host]:
+    """Read lines such as ``gpu1 slots=4 max_slots=8`` (Open MPI, Horovod) or ``gpu1:4`` (MPICH, Horovod's -H)."""
     try:
         text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -137,23 +157,21 @@ def _from_file(path: Path) -> list[Host]:
             field="hostfile",
             hint="Set hostfile to the path of a readable file.",
         ) from None
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    return [_line(line) for line in lines if line]
+    hosts = []
+    for line in text.splitlines():
+        word, *rest = line.partition("#")[0].split(maxsplit=1) or [""]
+        slots = _SLOTS.search(rest[0]) if rest else None
+        if word:
+            host = _host(word, "hostfile")
+            hosts.append(replace(host, slots=int(slots[1])) if slots else host)
+    return hosts
 
 
-def _line(line: str) -> Host:
-    """Read ``gpu1 slots=4 max_slots=8`` (Open MPI, Horovod) or ``gpu1:4`` (MPICH, Horovod's -H)."""
-    word, *rest = line.split(maxsplit=1)
-    host = _host(word, "hostfile")
-    slots = _SLOTS.search(rest[0]) if rest else None
-    return replace(host, slots=int(slots[1])) if slots else host
-
-
-def _merged(found: Iterable[Host]) -> tuple[Host, ...]:
+def _merged(listed_hosts: Iterable[Host]) -> tuple[Host, ...]:
     hosts: dict[str, Host] = {}
-    for host in found:
-        known = hosts.get(host.name)
-        hosts[host.name] = replace(known, slots=(known.slots or 1) + (host.slots or 1)) if known else host
+    for host in listed_hosts:
+        first = hosts.get(host.name)
+        hosts[host.name] = replace(first, slots=(first.slots or 1) + (host.slots or 1)) if first else host
     return tuple(hosts.values())
 
 
@@ -167,7 +185,7 @@ def _names(path: Path, depth: int) -> Iterator[str]:
         keyword, values = _setting(line)
         if keyword == "host":
             yield from values
-        elif keyword == "include" and depth < _DEEPEST:
+        elif keyword == "include" and depth < _MAX_DEPTH:
             for value in values:
                 for included in _included(value):
                     yield from _names(included, depth + 1)
@@ -175,14 +193,14 @@ def _names(path: Path, depth: int) -> Iterator[str]:
 
 def _setting(line: str) -> tuple[str, list[str]]:
     """Return a line's keyword in lower case and its values: ``Host a "b c"``, ``host=a``."""
-    found = re.match(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)", line)
-    if found is None:
+    match = re.match(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)", line)
+    if match is None:
         return "", []
-    return found[1].lower(), [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^\s"]+)', found[2])]
+    return match[1].lower(), [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^\s"]+)', match[2])]
 
 
 def _included(value: str) -> list[Path]:
-    """Return the files that an Include names; what is not absolute lies in ~/.ssh (ssh_config(5))."""
+    """Return the files that an Include names; relative paths are below ~/.ssh (ssh_config(5))."""
     path = Path(value).expanduser()
     path = path if path.is_absolute() else Path.home() / ".ssh" / path
     return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))

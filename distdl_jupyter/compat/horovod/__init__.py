@@ -63,8 +63,7 @@ def refuse(arguments: Mapping[str, Any], call: str) -> None:
 
 def _on_hosts(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a job on as few hosts as Horovod uses: the first ones with enough slots."""
-    from distdl_jupyter.clusters.ssh.hosts import listed
-    from distdl_jupyter.clusters.ssh.options import SshOptions
+    from distdl_jupyter.clusters.ssh.hosts import SshOptions, listed
 
     hosts = listed(SshOptions(**given))
     if all(host.name in _HERE for host in hosts):

@@ -10,8 +10,10 @@ import pytest
 
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import HostFailed
-from distdl_jupyter.clusters.ssh import command, connect_all, hosts
-from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh import command, hosts
+from distdl_jupyter.clusters.ssh.cluster import SshCluster
+from distdl_jupyter.clusters.ssh.hosts import SshOptions
+from distdl_jupyter.clusters.ssh.reach import connected
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
 from tests.processes import executable
@@ -20,7 +22,7 @@ pytestmark = needs_hosts
 
 
 def check(lab, modules=("torch",), programs=(), **options):
-    return connect_all.checks(SshOptions(**lab.options(**options)), modules, programs)
+    return SshCluster().checks(SshOptions(**lab.options(**options)), modules=modules, programs=programs)
 
 
 def red(rows):
@@ -115,11 +117,11 @@ def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are
 def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_of):
     lab = hosts_of(3)
     options = SshOptions(**lab.options())
-    with connect_all.connected(hosts.listed(options), options) as met:
-        assert len(met.connections) == 3
+    with connected(hosts.listed(options), options, 15) as (connections, unreachable):
+        assert len(connections) == 3
         lab.cut("node-b")
         begin = time.monotonic()
-        found = checkup.look(met.connections, met.troubles, options, ("torch",), seconds=12)
+        found = checkup.look(connections, unreachable, options, ("torch",), seconds=12)
         assert time.monotonic() - begin < 25
     assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
     assert {endpoint.host for endpoint in found.network.endpoints} == {"node-a", "node-c"}
@@ -191,12 +193,12 @@ def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home)
 
 def test_one_whose_agent_dies_before_the_question_is_a_row(three_hosts):
     options = SshOptions(**three_hosts.options())
-    with connect_all.connected(hosts.listed(options), options) as met:
+    with connected(hosts.listed(options), options, 15) as (connections, unreachable):
         for pid in three_hosts.running("node-a", "distdl_jupyter.node"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
-        wait_for(lambda: met.connections[0].lost, what="a lost connection")
-        found = checkup.look(met.connections, met.troubles, options)
+        wait_for(lambda: connections[0].lost, what="a lost connection")
+        found = checkup.look(connections, unreachable, options)
     assert [(row.node, row.what) for row in found.errors] == [("node-a", "Reachable")]
 
 
@@ -219,8 +221,8 @@ class Late:
 )
 def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
     options = SshOptions(**three_hosts.options())
-    with connect_all.connected(hosts.listed(options), options) as met:
-        asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in met.connections]
+    with connected(hosts.listed(options), options, 15) as (connections, _):
+        asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in connections]
         begin = time.monotonic()
         found = checkup.look(asked, (), options, seconds=8)
         assert time.monotonic() - begin < 20
@@ -231,8 +233,8 @@ def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
 def test_a_visit_leaves_one_that_comes_late(three_hosts):
     slow = executable(three_hosts.folder / "slow-python", f'sleep 3\nexec {sys.executable} "$@"')
     options = SshOptions(**three_hosts.options(hosts="node-a", python=str(slow)))
-    with connect_all.connected(hosts.listed(options), options, seconds=0.5) as met:
-        assert [trouble.kind for trouble in met.troubles] == ["timeout"]
-        assert met.connections == ()
+    with connected(hosts.listed(options), options, 0.5) as (connections, unreachable):
+        assert [error.kind for error in unreachable] == ["timeout"]
+        assert connections == []
     wait_for(lambda: three_hosts.running("node-a", "slow-python") == [], what="the end of the slow start")
     until_nothing_runs(three_hosts, "hosts that are left")

@@ -10,7 +10,7 @@ import pytest
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
 from distdl_jupyter.clusters.ssh import hosts
-from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.clusters.ssh.reach import reach as reach_by_ssh
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from distdl_jupyter.clusters.agents import network
-from distdl_jupyter.clusters.agents import network_findings as meeting
+from distdl_jupyter.clusters.agents.checks import Meeting, network_checks
 from distdl_jupyter.core.errors import InvalidSpec
 
 
@@ -150,7 +150,7 @@ def test_of_an_unknown_host_there_is_no_seat():
 
 def rows(offer, works, wanted=""):
     reached = reaching(offer, works)
-    return meeting.rows(offer, reached, network.choose(offer, reached), wanted)
+    return network_checks(Meeting(offer, reached, network.choose(offer, reached)), wanted)
 
 
 THREE = {"a": [address("net0", "10.0.0.1")], "b": [address("net1", "10.0.0.2")], "c": [address("net2", "10.0.0.3")]}
@@ -188,8 +188,8 @@ def test_a_host_that_nobody_reaches_is_one_row():
 def test_another_machine_at_an_address_has_another_remedy():
     offer = offered(**THREE)
     reached = reaching(offer, everything) | {("a", "10.0.0.3"): "another machine or program answers"}
-    (red,) = [row for row in meeting.rows(offer, reached, None, "") if row.level == "error"]
-    assert "an address that no other machine has" in red.remedy
+    (red,) = [row for row in network_checks(Meeting(offer, reached)) if row.level == "error"]
+    assert "an address of its own" in red.remedy
 
 
 def test_hosts_without_a_common_network_say_what_they_have():

@@ -248,32 +248,32 @@ def task(tmp_path, monkeypatch):
         variables = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(number), **variables}
         return subprocess.Popen(["sh", str(folder / "batch")], env=variables, stdout=subprocess.PIPE, text=True)
 
-    site = script.Site(JobFolder(tmp_path / "20260101-000000-abcde"), "")  # noqa: F811
-    site.run.mkdir(parents=True)
-    site.batch.write_text("echo ran $SLURM_ARRAY_TASK_ID")
-    return SimpleNamespace(start=start, folder=folder, site=site)
+    directory = script.JobDirectory(JobFolder(tmp_path / "20260101-000000-abcde"), "")
+    directory.run.mkdir(parents=True)
+    directory.batch.write_text("echo ran $SLURM_ARRAY_TASK_ID")
+    return SimpleNamespace(start=start, folder=folder, directory=directory)
 
 
 def test_a_task_waits_for_its_trial_and_runs_it(task):
     process = task.start(0)
     time.sleep(0.5)
-    assert task.site.take(task.folder / "0")
+    assert task.directory.claim_task(task.folder / "0")
     assert process.communicate(timeout=10)[0] == "ran 0\n"
-    assert task.site.take(task.folder / "0"), "a supervisor that takes over has the place"
-    other = script.Site(JobFolder(task.folder.parent / "20260101-000000-other"), "")
-    assert not other.take(task.folder / "0")
+    assert task.directory.claim_task(task.folder / "0"), "a supervisor that takes over has the place"
+    other = script.JobDirectory(JobFolder(task.folder.parent / "20260101-000000-other"), "")
+    assert not other.claim_task(task.folder / "0")
     assert other.link is None
 
 
 def test_a_task_that_no_trial_takes_gives_up_and_cannot_be_taken_any_more(task):
     assert task.start(0).communicate(timeout=10)[0] == ""
-    assert not task.site.take(task.folder / "0")
+    assert not task.directory.claim_task(task.folder / "0")
     assert [place.name for place in array._free(task.folder)] == ["1"]
 
 
 def test_a_task_whose_trial_is_gone_or_that_slurm_runs_again_does_nothing(task):
-    assert task.site.take(task.folder / "1")
-    task.site.batch.unlink()
+    assert task.directory.claim_task(task.folder / "1")
+    task.directory.batch.unlink()
     assert task.start(1).communicate(timeout=10)[0] == ""
     again = task.start(0, SLURM_RESTART_COUNT="1")
     assert again.communicate(timeout=10)[0] == ""

@@ -1,66 +1,77 @@
-"""What is looked at before a job goes to Slurm, and what is told of one there, of answers as Slurm gives them."""
+"""What is checked before a job goes to Slurm, and what is known of one there, from output as Slurm prints it."""
 
 import json
 import platform
 
 import pytest
 
+from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.staging import Job
 from distdl_jupyter.clusters.base import Context, Exit
-from distdl_jupyter.clusters.slurm import accounting, checkup, commands, nodes, probe, script, sinfo, words
+from distdl_jupyter.clusters.slurm import checks, commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
+from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
-from distdl_jupyter.clusters.slurm.sinfo import Node, Partition
-from distdl_jupyter.clusters.slurm.watch import Watch
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from tests.conftest import wait_for
 
-PARTITIONS = [Partition("gpu", up=True, time_limit=60, nodes=2, default=True),
-              Partition("old", up=False, time_limit=None, nodes=1, default=False),
-              Partition("long", up=True, time_limit=None, nodes=1, default=False)]  # fmt: skip
-NODES = [Node("n1", "idle", gpus=4), Node("n2", "down", gpus=2, reason="no power")]
-
-
-@pytest.fixture
-def check(monkeypatch):
-    """Return ``check(**options)``: the rows that are not ok, as (what, level, what it says); nodes are not entered."""
-    monkeypatch.setattr(commands, "absent", lambda: "")
-    monkeypatch.setattr(sinfo, "partitions", lambda: PARTITIONS)
-    monkeypatch.setattr(sinfo, "nodes", lambda _partition: NODES)
-    monkeypatch.setattr(accounting, "allowed", lambda _partition: None)
-    looked = []
-    monkeypatch.setattr(probe, "look", lambda *_: looked.append(1) or [])
-
-    def check(**options):
-        looked.clear()
-        rows = checkup.checked(SlurmOptions(**options), [], [])
-        assert bool(looked) == all(row.level != "error" for row in rows), "nodes are entered when nothing else is wrong"
-        return [(row.what, row.level) for row in rows if row.what not in ("Slurm", "Node", "Folder")]
-
-    return check
+NODES = [["n1", "idle", "8", "0.1", "gpu:4", "none"], ["n2", "down", "8", "0.1", "gpu:2", "no power"]]
 
 
 @pytest.mark.parametrize(
-    ("options", "rows"),
+    ("options", "refusal", "rows"),
     [
-        ({}, [("Partition", "ok"), ("Time limit", "ok"), ("GPUs", "info")]),
-        ({"time_limit": "60", "gpus_per_node": "4"}, [("Partition", "ok"), ("Time limit", "ok")]),
-        ({"time_limit": "61", "gpus_per_node": "4"}, [("Partition", "ok"), ("Time limit", "error")]),
-        ({"gpus_per_node": "5"}, [("Partition", "ok"), ("Time limit", "ok"), ("GPUs", "error")]),
-        ({"partition": "long", "time_limit": "9-0", "gpus_per_node": "1"}, [("Partition", "ok")]),
-        ({"partition": "old", "gpus_per_node": "1"}, [("Partition", "error")]),
-        ({"partition": "none", "gpus_per_node": "1"}, [("Partition", "error")]),
+        ({}, "", [("Submission", "ok"), ("Node", "ok"), ("Node", "warning"), ("GPUs", "info")]),
+        ({"gpus_per_node": "4"}, "", [("Submission", "ok"), ("Node", "ok"), ("Node", "warning")]),
+        (
+            {"gpus_per_node": "5"},
+            "allocation failure: Requested node configuration is not available",
+            [("Submission", "error"), ("Node", "ok"), ("Node", "warning")],
+        ),
     ],
 )
-def test_what_a_partition_cannot_give_is_an_error(check, options, rows):
-    assert check(**options) == rows
+def test_nodes_are_entered_only_when_slurm_accepts_a_job(monkeypatch, options, refusal, rows):
+    def run(*command, **_):
+        assert command[:2] == ("sbatch", "--test-only")
+        if refusal:
+            raise SlurmFailed(refusal)
+        return ""
+
+    entered = []
+    monkeypatch.setattr(commands, "absent", lambda: "")
+    monkeypatch.setattr(commands, "nodes", lambda _partition: NODES)
+    monkeypatch.setattr(commands, "run", run)
+    monkeypatch.setattr(checks, "_software", lambda *_: entered.append(1) or [])
+    found = checks.checks(SlurmOptions(**options), [], [])
+    assert [(row.what, row.level) for row in found if row.what not in ("Slurm", "Folder")] == rows
+    assert bool(entered) == (not refusal)
+    assert all(row.remedy and row.code for row in found if row.level in ("error", "warning"))
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "value"),
+    [
+        ("Invalid account or account/partition combination specified", "slurm-account-not-allowed", "physics, biology"),
+        ("Invalid qos specification", "slurm-qos-not-allowed", "normal, long"),
+        ("invalid partition specified: a1000", "slurm-partition-invalid", "debug, a100"),
+        ("Requested time limit is invalid", "slurm-time-limit", "Lower time_limit"),
+        ("Something else", "slurm-refused", ""),
+    ],
+)
+def test_a_refusal_lists_what_the_user_may_set(monkeypatch, message, code, value):
+    monkeypatch.setattr(commands, "partitions", lambda: ["debug", "a100"])
+    monkeypatch.setattr(commands, "allowed", lambda _: {"physics": ["normal", "long"], "biology": ["night"]})
+    options = SlurmOptions(account="Physics", qos="night", partition="a1000")
+    found, remedy = text.refusal(SlurmFailed(f"sbatch failed: {message}."), options)
+    assert found == code
+    assert value in remedy
 
 
 def facts(monkeypatch, **changes):
     """Let a node answer with these facts."""
-    python = {"version": platform.python_version()}
+    python = {"version": platform.python_version(), "executable": "/usr/bin/python"}
     found = {
         "host": "n1",
         "modules": {"cloudpickle": True, "obstore": True},
@@ -70,19 +81,20 @@ def facts(monkeypatch, **changes):
         **changes,
     }
     monkeypatch.setattr(commands, "run", lambda *_, **_more: f"motd\nDISTDL-FACTS{json.dumps(found)}\n")
-    return [(row.what, row.level) for row in probe.look(SlurmOptions(), "python", ["pytest"], ["mpirun"])]
+    return {row.what: row.level for row in checks._software(SlurmOptions(), ["pytest"], ["mpirun"])}
 
 
-def test_what_a_node_has_not_or_has_otherwise_is_told(monkeypatch):
-    ok = {"modules": {"cloudpickle": True, "obstore": True, "pytest": True}, "programs": {"mpirun": "/usr/bin/mpirun"}}
-    same = {"packages": {"cloudpickle": "", "obstore": "", "pytest": ""}}
-    names = ["Python", "cloudpickle", "obstore", "pytest", "mpirun"]
-    assert facts(monkeypatch, **ok, **same) == [(name, "ok") for name in names]
-    assert facts(monkeypatch, **ok, packages={"cloudpickle": "0.1"})[1] == ("cloudpickle", "warning")
-    assert facts(monkeypatch, **ok, python={"version": "2.7.18"})[0] == ("Python", "warning")
-    without = {"modules": {"cloudpickle": True, "pytest": True}}
-    assert facts(monkeypatch, **without)[2] == ("obstore", "warning")
-    assert facts(monkeypatch)[3:] == [("pytest", "error"), ("mpirun", "error")]
+def test_a_node_is_judged_by_the_rules_for_all_hosts(monkeypatch):
+    modules = ("cloudpickle", "obstore", "pytest")
+    there = {"modules": dict.fromkeys(modules, True), "programs": {"mpirun": "/usr/bin/mpirun"}}
+    same = checkup.here(modules)["packages"]
+    names = ["Python", "pytest", "cloudpickle", "obstore", "mpirun"]
+    assert {name: facts(monkeypatch, **there, packages=same)[name] for name in names} == dict.fromkeys(names, "ok")
+    assert facts(monkeypatch, **there, packages={"cloudpickle": "0.1"})["cloudpickle"] == "warning"
+    other = {"version": "2.7.18", "executable": "/usr/bin/python"}
+    assert facts(monkeypatch, **there, python=other)["Python"] == "error"
+    without = facts(monkeypatch, modules={"cloudpickle": True})
+    assert [without[name] for name in ("obstore", "pytest", "mpirun")] == ["warning", "error", "error"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +109,7 @@ def test_that_no_node_is_free_is_no_warning(monkeypatch, message, level):
         raise SlurmFailed(message)
 
     monkeypatch.setattr(commands, "run", refuse)
-    (row,) = probe.look(SlurmOptions(), "python", [], [])
+    (row,) = checks._software(SlurmOptions(), [], [])
     assert row.level == level
     assert bool(row.remedy) == (level == "warning")
 
@@ -112,10 +124,10 @@ def test_that_no_node_is_free_is_no_warning(monkeypatch, message, level):
 )
 def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, notices):
     monkeypatch.setattr(commands, "state", lambda _job: state)
-    watch = Watch("12")
-    watch._look()
-    watch._look()
-    assert len(watch.notices()) == notices
+    job = SlurmJob(None, "12")
+    job.query()
+    job.query()
+    assert len(job.notices()) == notices
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(None, ""), (1, 1), (60, 1), (61, 2)])
@@ -125,17 +137,12 @@ def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
 
 
 def test_a_job_s_files_can_be_taken_away_twice(tmp_path):
-    site = script.Site(JobFolder(tmp_path / "20260101-000000-abcde"), "")
-    site.run.mkdir(parents=True)
-    site.remove()
-    site.remove()
-    assert not site.run.exists()
-    assert site.job.exists()
-
-
-def test_an_end_that_nobody_explains_names_slurms_state():
-    assert words.end(JobState("COMPLETING")) == ""
-    assert words.unexplained(JobState("COMPLETING", "Why")) == "Slurm ended the job as COMPLETING (Why)."
+    directory = script.JobDirectory(JobFolder(tmp_path / "20260101-000000-abcde"), "")
+    directory.run.mkdir(parents=True)
+    directory.remove()
+    directory.remove()
+    assert not directory.run.exists()
+    assert directory.job.exists()
 
 
 @pytest.mark.parametrize(
@@ -152,10 +159,11 @@ def test_an_end_that_nobody_explains_names_slurms_state():
 def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, tmp_path, state, sent, signal, evidence):
     monkeypatch.setattr(commands, "state", lambda _job: state)
     folder = JobFolder(tmp_path / "20260101-000000-abcde")
-    slurm = nodes.SlurmJob(script.Site(folder, ""), "12")
+    slurm = SlurmJob(script.JobDirectory(folder, ""), "12")
+    slurm.start()
     slurm.sent.update({sent} - {""})
     job = Job(JobSpec(id=folder.id, name="x"), folder, None)
-    machines = nodes.SlurmNodes(job, Placement((), "", (), ""), Context(folder), [], slurm)
+    machines = SlurmNodes(job, Placement((), "", (), ""), Context(folder), [], slurm)
     try:
         end = wait_for(lambda: machines.explained(Exit(0, None, None, "Slurm lost node-a.")))
     finally:
@@ -167,9 +175,8 @@ def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, t
 
 def test_srun_s_words_say_which_node_is_lost_and_which_agent_has_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(commands, "state", lambda _job: JobState("RUNNING", nodes="node-[a-c]"))
-    slurm = nodes.SlurmJob(script.Site(JobFolder(tmp_path / "20260101-000000-abcde"), ""), "12")
-    slurm.listen("srun: error: Node failure on node-b\nsrun: error: node-c: task 2: Killed\n")
+    slurm = SlurmJob(script.JobDirectory(JobFolder(tmp_path / "20260101-000000-abcde"), ""), "12")
+    slurm.on_output("srun: error: Node failure on node-b\nsrun: error: node-c: task 2: Killed\n")
     assert [slurm.why_lost(at, f"node-{name}") for at, name in enumerate("abc")] == [
         "", "Slurm lost node-b.", "The agent on node-c ended: Killed.",
     ]  # fmt: skip
-    slurm.watch.stop()

@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.clusters.agents import folder_link
-from distdl_jupyter.clusters.slurm import watch
+from distdl_jupyter.clusters.slurm import job
 from distdl_jupyter.testing import ClusterContract, DataContract, QueueContract
 from tests.clusters.slurm.test_slurm import nothing_stays  # noqa: F401 - a fixture
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(300)]
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Ask Slurm often, and wait less for files of nodes that share this machine's disk."""
-    monkeypatch.setattr(watch, "_FIRST", 0.3)
-    monkeypatch.setattr(watch, "_SOON", 0.1)
+    monkeypatch.setattr(job, "_FIRST", 0.3)
+    monkeypatch.setattr(job, "_SOON", 0.1)
     monkeypatch.setattr(folder_link, "GRACE_SECONDS", 1.0)
 
 

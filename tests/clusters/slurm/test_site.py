@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from distdl_jupyter.clusters.slurm import checkup
+from distdl_jupyter.clusters.slurm import checks
 from distdl_jupyter.clusters.slurm.options import SlurmOptions
-from distdl_jupyter.clusters.slurm.script import Site
+from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
@@ -19,8 +19,8 @@ def folder(tmp_path):
     return store.publish(store.prepare("20260101-000000-aaaaa"))
 
 
-def write(site, folder):
-    site.write(folder, JobSpec(id=folder.id, name="n"), SlurmOptions())
+def write(directory, folder):
+    directory.write(folder, JobSpec(id=folder.id, name="n"), SlurmOptions())
 
 
 def test_a_directory_that_others_may_write_is_refused(tmp_path, folder):
@@ -28,11 +28,11 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path, folder):
     shared.mkdir()
     shared.chmod(0o777)
     with pytest.raises(LaunchFailed, match=f"{shared} is writable by others") as caught:
-        write(Site(folder, str(shared)), folder)
+        write(JobDirectory(folder, str(shared)), folder)
     assert "a folder that belongs to you and that all nodes share" in caught.value.hint
     assert list(shared.iterdir()) == []
     shared.chmod(0o1777)
-    write(Site(folder, str(shared)), folder)
+    write(JobDirectory(folder, str(shared)), folder)
     assert (shared / folder.id / "slurm" / "start").exists()
 
 
@@ -59,48 +59,48 @@ def plant_run(job, tmp_path):
 )  # fmt: skip
 def test_what_somebody_else_has_put_in_the_job_s_place_is_not_used(tmp_path, folder, plant):
     (tmp_path / "scratch").mkdir()
-    site = Site(folder, str(tmp_path / "scratch"))
-    plant(site.job, tmp_path)
+    directory = JobDirectory(folder, str(tmp_path / "scratch"))
+    plant(directory.job, tmp_path)
     with pytest.raises(LaunchFailed, match=r"belongs to another user|is a link or a file, not a folder"):
-        write(site, folder)
+        write(directory, folder)
     assert not list((tmp_path).glob("elsewhere/*"))
-    site.remove()
-    assert os.path.lexists(site.job)
+    directory.remove()
+    assert os.path.lexists(directory.job)
 
 
 def test_the_check_of_the_directory_removes_nothing_of_the_user_s(tmp_path):
     (tmp_path / ".distdl-probe").write_text("mine")
-    assert checkup._folder(SlurmOptions(directory=str(tmp_path))).level == "ok"
+    assert checks._folder(SlurmOptions(directory=str(tmp_path))).level == "ok"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
     tmp_path.chmod(0o777)
-    told = checkup._folder(SlurmOptions(directory=str(tmp_path)))
+    told = checks._folder(SlurmOptions(directory=str(tmp_path)))
     assert (told.level, "is writable by others" in told.says) == ("error", True)
 
 
 def test_a_directory_that_is_the_folder_of_jobs_keeps_the_job(folder):
-    site = Site(folder, str(folder.path.parent))
-    write(site, folder)
-    site.remove()
+    directory = JobDirectory(folder, str(folder.path.parent))
+    write(directory, folder)
+    directory.remove()
     assert folder.spec_file.exists()
-    assert not site.run.exists()
+    assert not directory.run.exists()
 
 
 def test_the_job_s_folder_goes_and_what_lies_beside_it_stays(tmp_path, folder):
-    site = Site(folder, str(tmp_path / "scratch"))
-    write(site, folder)
+    directory = JobDirectory(folder, str(tmp_path / "scratch"))
+    write(directory, folder)
     (tmp_path / "scratch" / "mine").touch()
-    site.remove()
+    directory.remove()
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["mine"]
 
 
 def test_a_folder_that_a_node_still_uses_stays_without_an_error(tmp_path, folder, monkeypatch):
-    site = Site(folder, str(tmp_path / "scratch"))
-    write(site, folder)
+    directory = JobDirectory(folder, str(tmp_path / "scratch"))
+    write(directory, folder)
 
     def refuse(path, **_more):
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
 
     monkeypatch.setattr(os, "rmdir", refuse)
-    site.remove()
-    assert site.job.exists()
-    assert not (site.run / "start").exists()
+    directory.remove()
+    assert directory.job.exists()
+    assert not (directory.run / "start").exists()

@@ -224,16 +224,19 @@ def test_nodes_are_listed_with_their_ranks_and_why_they_are_down(slurm):  # noqa
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
-    [({"partition": "nowhere"}, "Partition"), ({"partition": "short", "time_limit": "5"}, "Time limit"),
-     ({"gpus_per_node": "2"}, "GPUs")],
-)  # fmt: skip
-def test_what_cannot_work_is_seen_before_a_job_is_submitted(slurm, options, what):  # noqa: F811
+    ("options", "code"),
+    [
+        ({"partition": "nowhere"}, "slurm-partition-invalid"),
+        ({"partition": "short", "time_limit": "5"}, "slurm-time-limit"),
+        ({"gpus_per_node": "2"}, "slurm-gpus-invalid"),
+    ],
+)
+def test_what_cannot_work_is_seen_before_a_job_is_submitted(slurm, options, code):  # noqa: F811
     cluster = registry.get("clusters", "slurm")
     rows = cluster.checks(registry.check_options("clusters", "slurm", options))
-    red = [row for row in rows if row.level == "error"]
-    assert [row.what for row in red] == [what]
-    assert red[0].remedy
+    (red,) = [row for row in rows if row.level == "error"]
+    assert (red.what, red.code) == ("Submission", code)
+    assert red.remedy
 
 
 # ends -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
-from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan
@@ -106,7 +106,7 @@ class TestOnHosts:
         assert [place.interface for place in placement.ranks] == ["net0", "net0", "net1", "net1"]
         assert placement.network == f"10.203.{lab._number}.0/24"
         assert len(set(placement.ports)) == 2
-        assert ("stage", "reaching 2 hosts") in said
+        assert ("stage", "connecting to 2 hosts") in said
 
     def test_one_host_keeps_to_itself_and_asks_none_that_it_does_not_need(self, hosts_of):
         lab = hosts_of(2)

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.clusters.agents import bootstrap
 from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 from distdl_jupyter.clusters.ssh import command, hosts
-from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.clusters.ssh.reach import reach
 from tests.hosts import needs_hosts
 

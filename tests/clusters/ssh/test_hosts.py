@@ -2,8 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.clusters.ssh.hosts import Host, configured, listed
-from distdl_jupyter.clusters.ssh.options import SshOptions
+from distdl_jupyter.clusters.ssh.hosts import Host, SshOptions, configured, listed
 from distdl_jupyter.core.errors import InvalidSpec
 
 

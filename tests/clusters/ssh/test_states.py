@@ -3,40 +3,42 @@
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
 from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
-from distdl_jupyter.clusters.ssh import command, connect_all, host_monitor
-from distdl_jupyter.clusters.ssh.options import SshOptions
-from distdl_jupyter.core import humanize
+from distdl_jupyter.clusters.ssh import cluster, command
+from distdl_jupyter.clusters.ssh.cluster import SshCluster
+from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
 
 @pytest.fixture(autouse=True)
-def seen():
+def forget():
     yield
-    host_monitor.leave()
+    cluster.close_connections()
+    cluster._states.clear()
 
 
 @pytest.fixture
 def hosts_of(hosts_of):
     yield hosts_of
-    host_monitor.leave()  # while the hosts answer
+    cluster.close_connections()  # while the hosts answer
 
 
 @pytest.fixture
 def soon(monkeypatch):
     """Who is silent is told after few seconds, of which a test waits for all."""
-    monkeypatch.setattr(host_monitor, "ASK_SECONDS", 0.5)
-    monkeypatch.setattr(host_monitor, "ANSWER_SECONDS", 4.0)
+    monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 4.0)
     monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "3")
 
 
 def states(options, timeout=0.0):
-    return {node.name: node.state for node in host_monitor.nodes(options, timeout)}
+    return {node.name: node.state for node in cluster.host_states(options, timeout)}
 
 
 def options_of(lab, **more):
@@ -51,7 +53,7 @@ def all_up(options):
 def test_hosts_show_what_they_have(three_hosts):
     options = options_of(three_hosts)
     wait_for(lambda: all_up(options), what="three hosts")
-    node = host_monitor.nodes(options)[1]
+    node = cluster.host_states(options)[1]
     assert node.name == "node-b"
     assert node.python == ".".join(map(str, sys.version_info[:3]))
     assert node.cores > 0
@@ -70,7 +72,7 @@ def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_oth
         begin = time.monotonic()
         wait_for(lambda: states(options)["node-c"] == "down", 30, "a red host")
         assert time.monotonic() - begin < 30
-        a, b, c = host_monitor.nodes(options)
+        a, b, c = cluster.host_states(options)
         assert (a.state, b.state) == ("up", "up")
         assert c.detail.startswith("no response since ")
     finally:
@@ -84,12 +86,12 @@ def test_a_host_that_never_answered_delays_nobody(hosts_of, soon):
     lab.cut("node-a")
     options = options_of(lab)
     begin = time.monotonic()
-    silent, _ = host_monitor.nodes(options, 0.0)
+    silent, _ = cluster.host_states(options, 0.0)
     assert time.monotonic() - begin < 1
     assert (silent.state, silent.detail) == ("unknown", "no response yet")
     wait_for(lambda: states(options)["node-b"] == "up", what="the other host")
     wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
-    assert host_monitor.nodes(options)[0].detail.startswith("no response since ")
+    assert cluster.host_states(options)[0].detail.startswith("no response since ")
 
 
 class Answers:
@@ -109,7 +111,7 @@ def test_the_first_look_waits_for_all_at_once(monkeypatch):
         both.wait(30)
         return Answers()
 
-    monkeypatch.setattr(host_monitor, "_opened", opened)
+    monkeypatch.setattr(cluster, "reach", opened)
     assert states(SshOptions(hosts="a,b"), timeout=30.0) == {"a": "up", "b": "up"}
 
 
@@ -119,17 +121,17 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
     lab.forget_host_key("node-a")
     options = options_of(lab)
     wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
-    assert "host key" in host_monitor.nodes(options)[0].detail
+    assert "host key" in cluster.host_states(options)[0].detail
     lab.know_all()
-    connect_all.checks(options)
+    SshCluster().checks(options)
     # By itself it would be tried again after half a minute.
     wait_for(lambda: states(options)["node-a"] == "up", 20, "a green host")
 
 
 @needs_hosts
 def test_a_host_that_nobody_looks_at_any_more_is_left(hosts_of, monkeypatch):
-    monkeypatch.setattr(host_monitor, "IDLE_SECONDS", 1.0)
-    monkeypatch.setattr(host_monitor, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(cluster, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.2)
     lab = hosts_of(1)
     options = options_of(lab)
     wait_for(lambda: all_up(options), what="a host")
@@ -140,8 +142,8 @@ def test_a_host_that_nobody_looks_at_any_more_is_left(hosts_of, monkeypatch):
 
 
 @needs_hosts
-def test_one_connection_serves_many_looks_and_is_renewed(hosts_of, monkeypatch):
-    monkeypatch.setattr(host_monitor, "ASK_SECONDS", 0.1)
+def test_one_connection_serves_many_queries(hosts_of, monkeypatch):
+    monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.1)
     lab = hosts_of(1)
     options = options_of(lab)
     wait_for(lambda: all_up(options), what="a host")
@@ -150,50 +152,33 @@ def test_one_connection_serves_many_looks_and_is_renewed(hosts_of, monkeypatch):
         states(options)
         time.sleep(0.05)
     assert set(first) <= set(lab.running("node-a", "distdl_jupyter.node"))
-    monkeypatch.setattr(host_monitor, "RENEW_SECONDS", 0.5)
-
-    def renewed():
-        now = lab.running("node-a", "distdl_jupyter.node")
-        return states(options)["node-a"] == "up" and now and not set(first) & set(now)
-
-    wait_for(renewed, what="a new connection")
-
-
-@needs_hosts
-def test_leaving_ends_every_connection(hosts_of):
-    lab = hosts_of(1)
-    options = options_of(lab)
-    wait_for(lambda: all_up(options), what="a host")
-    host_monitor.leave()
-    wait_for(lambda: not lab.pids("node-a"), what="a host that is left")
 
 
 def test_a_cluster_without_hosts_is_refused():
     with pytest.raises(InvalidSpec):
-        host_monitor.nodes(SshOptions())
+        cluster.host_states(SshOptions())
 
 
 def test_without_ssh_the_reason_is_the_hosts(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     options = SshOptions(hosts="node-a")
     wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
-    assert host_monitor.nodes(options)[0].detail.startswith("Cannot start ssh")
+    assert cluster.host_states(options)[0].detail.startswith("Cannot start ssh")
 
 
-def test_silence_is_told_by_its_beginning_and_the_rest_in_its_own_words():
-    now = time.time()
-    since = humanize.clock(now - 60)[:5]
-    assert (
-        host_monitor._reason(Unreachable("a", "timeout", "The host does not respond."), now - 60)
-        == f"no response since {since}"
-    )
-    assert (
-        host_monitor._reason(HostFailed("a", "No response from a for 10 s."), now - 60) == f"no response since {since}"
-    )
-    assert host_monitor._reason(Unreachable("a", "denied", "It accepts none."), now) == "It accepts none."
-    assert host_monitor._moment(now - 3 * 86400) == humanize.day(now - 3 * 86400)
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (Unreachable("a", "timeout", "The host does not respond."), "no response since "),
+        (HostFailed("a", "No response from a for 10 s."), "no response since "),
+        (Unreachable("a", "denied", "It rejected all keys."), "It rejected all keys."),
+    ],
+)
+def test_a_host_is_down_with_its_reason_or_since_when(monkeypatch, error, detail):
+    monkeypatch.setattr(cluster, "reach", Mock(side_effect=error))
+    assert cluster.host_states(SshOptions(hosts="a"), 30.0)[0].detail.startswith(detail)
 
 
 def test_gpus_are_told_with_their_name():
-    node = host_monitor.described("a", {"gpus": [{"name": "A100"}, {"name": "A100"}], "python": {"version": "3.11.7"}})
+    node = cluster.node_info("a", {"gpus": [{"name": "A100"}, {"name": "A100"}], "python": {"version": "3.11.7"}})
     assert (node.gpus, node.gpu_name, node.python, node.load, node.ranks) == (2, "A100", "3.11.7", None, None)

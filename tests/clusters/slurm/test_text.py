@@ -1,4 +1,4 @@
-"""What Slurm prints, read and put into words; no Slurm is needed."""
+"""Slurm's output as it is read and explained; no Slurm is needed."""
 
 import os
 
@@ -6,32 +6,19 @@ import pytest
 
 from distdl_jupyter.backends import mpirun
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.slurm import accounting, commands, nodes, script, sinfo, squeue, words
+from distdl_jupyter.clusters.slurm import commands, job, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState
-from distdl_jupyter.clusters.slurm.sinfo import Node
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import Group, JobSpec
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs.job_queue import ClusterQueue, Queue, WaitingJob
 from tests.processes import executable
 
 
-@pytest.mark.parametrize(
-    ("limit", "minutes"),
-    [
-        ("30", 30),
-        ("30:00", 30),
-        ("30:01", 31),
-        ("2:00:00", 120),
-        ("1-12", 36 * 60),
-        ("1-12:30", 36 * 60 + 30),
-        ("2-00:00:01", 2 * 1440 + 1),
-        ("UNLIMITED", None),
-        ("infinite", None),
-    ],
-)
-def test_time_limits_are_read_as_slurm_writes_them(limit, minutes):
-    assert sinfo.minutes(limit) == minutes
+@pytest.mark.parametrize("limit", ["30", "30:01", "2:00:00", "1-12", "1-12:30", "2-00:00:01", "UNLIMITED", "infinite"])
+def test_time_limits_are_accepted_as_slurm_writes_them(limit):
+    assert registry.check_options("clusters", "slurm", {"time_limit": limit}).time_limit == limit
 
 
 @pytest.mark.parametrize("limit", ["soon", "1:2:3:4", "-5", "2h", "1-"])
@@ -41,7 +28,7 @@ def test_other_time_limits_are_refused_with_examples(limit):
 
 
 @pytest.mark.parametrize(
-    ("text", "count", "name"),
+    ("gres", "count", "name"),
     [
         ("gpu:a100:4(S:0-1)", 4, "a100"),
         ("gpu:2", 2, ""),
@@ -53,8 +40,8 @@ def test_other_time_limits_are_refused_with_examples(limit):
         ("", 0, ""),
     ],
 )
-def test_gpus_are_counted(text, count, name):
-    assert sinfo.gpus_in(text) == (count, name)
+def test_gpus_are_counted(gres, count, name):
+    assert commands.gpus_in(gres) == (count, name)
 
 
 def test_a_number_is_taken_for_text_where_slurm_takes_both():
@@ -101,18 +88,18 @@ def test_what_only_resembles_an_own_option_of_a_job_is_taken(extra):
 
 
 def test_waiting_is_told_with_slurm_s_own_word():
-    assert words.waiting(JobState("PENDING", "Resources")) == "waiting for free nodes (Resources)"
-    assert words.waiting(JobState("PENDING", "Priority")) == "waiting for jobs with higher priority (Priority)"
-    assert words.waiting(JobState("PENDING", "SomethingNew")) == "waiting (SomethingNew)"
-    assert "CONFIGURING" in words.waiting(JobState("CONFIGURING"))
+    assert text.waiting(JobState("PENDING", "Resources")) == "waiting for free nodes (Resources)"
+    assert text.waiting(JobState("PENDING", "Priority")) == "waiting for jobs with higher priority (Priority)"
+    assert text.waiting(JobState("PENDING", "SomethingNew")) == "waiting (SomethingNew)"
+    assert "CONFIGURING" in text.waiting(JobState("CONFIGURING"))
     assert JobState("CONFIGURING").pending
 
 
 def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
-    assert words.never(JobState("PENDING", "Resources"), "12") is None
-    assert words.never(JobState("PENDING", "Priority"), "12") is None
+    assert text.never(JobState("PENDING", "Resources"), "12") is None
+    assert text.never(JobState("PENDING", "Priority"), "12") is None
     for reason in ("PartitionTimeLimit", "JobHeldUser", "QOSMaxGRESPerUser", "ReqNodeNotAvail,UnavailableNodes:n1"):
-        notice = words.never(JobState("PENDING", reason), "12")
+        notice = text.never(JobState("PENDING", reason), "12")
         assert "12" in notice.text
         assert notice.code
         assert notice.text.endswith((".", ": scontrol release 12"))
@@ -152,7 +139,7 @@ def test_the_state_of_an_array_is_that_of_a_task_that_goes_on():
 )  # fmt: skip
 def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_so(state, preempted, is_interrupted):
     found = commands._job_state(f"JobId=12 JobState={state} Reason=None PreemptTime={preempted} ExitCode=1:0")
-    assert bool(words.interruption(found, "12")) is is_interrupted
+    assert bool(text.interruption(found, "12")) is is_interrupted
 
 
 @pytest.mark.parametrize(
@@ -169,12 +156,8 @@ def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_s
     ],
 )
 def test_nodes_are_shown_with_why_they_are_down(state, reason, shown, detail):
-    node = words.node(Node("n1", state, 8, reason=reason))
-    assert (node.state, node.detail) == (shown, detail)
-
-
-def test_ranks_in_srun_s_words_are_counted():
-    assert nodes.numbers("0,2-4") == [0, 2, 3, 4]
+    node = text.node(["n1", state, "8", "0.5", "(null)", reason or "none"])
+    assert (node.state, node.detail, node.cores, node.load) == (shown, detail, 8, 0.5)
 
 
 def test_the_reader_of_a_launcher_s_words_is_found_again_by_name():
@@ -214,34 +197,15 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
 # accounting and the queue ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("account", "qos", "field", "names"),
-    [
-        ("", "", "", ""),
-        ("physics", "long", "", ""),
-        ("Physics", "Long", "", ""),
-        ("", "night", "", ""),
-        ("chemistry", "", "account", "physics, biology"),
-        ("physics", "night", "qos", "normal, long"),
-        ("", "none", "qos", "normal, long, night"),
-    ],
-)
-def test_account_and_qos_are_refused_with_those_that_one_has(account, qos, field, names):
-    allowed = accounting.Allowed({"physics": ("normal", "long"), "biology": ("normal", "night")})
-    found, _, remedy = allowed.refusal(registry.check_options("clusters", "slurm", {"account": account, "qos": qos}))
-    assert found == field
-    assert names in remedy
-
-
 def test_end_is_told_with_slurm_s_word_for_it():
-    text = accounting.Usage("OUT_OF_MEMORY", 182, 1_200_000_000, 0, 125).text("12")
-    assert text.startswith("Slurm job 12 ended as OUT_OF_MEMORY after 3 min")
-    assert "peak memory per node 1.2 GB" in text
-    assert "--mem=64G" in text
+    sentence = text.usage(commands.Usage("OUT_OF_MEMORY", 182, 1_200_000_000, 0, 125), "12")
+    assert sentence.startswith("Slurm job 12 ended as OUT_OF_MEMORY after 3 min")
+    assert "peak memory per node 1.2 GB" in sentence
+    assert "--mem=64G" in sentence
 
 
 @pytest.mark.parametrize(
-    ("text", "lacked"),
+    ("output", "is_out_of_memory"),
     [
         ("slurmstepd-n1: error: StepId=1.0 exceeded memory limit (5 > 3), being killed\n", True),
         (
@@ -252,11 +216,10 @@ def test_end_is_told_with_slurm_s_word_for_it():
         ("srun: error: n1: task 0: Killed\nexceeded memory limit, says a rank", False),
     ],
 )
-def test_kill_for_memory_is_read_in_what_slurm_prints(text, lacked):
-    job = nodes.SlurmJob.__new__(nodes.SlurmJob)
-    job.lacked_memory, job.is_timed_out, job._ended, job._lost = False, False, {}, set()
-    job.listen(text)
-    assert job.lacked_memory is lacked
+def test_kill_for_memory_is_read_in_what_slurm_prints(output, is_out_of_memory, tmp_path):
+    slurm = job.SlurmJob(script.JobDirectory(JobFolder(tmp_path), ""), "12")
+    slurm.on_output(output)
+    assert slurm.is_out_of_memory is is_out_of_memory
 
 
 def test_jobs_of_a_group_share_a_name():
@@ -273,14 +236,14 @@ def test_own_place_is_among_those_that_wait_for_its_partition():
         "4|bob|RUNNING|None|1|1|8|N/A|dd|dock",
         "3|root|RUNNING|None|1|1|8|N/A|dd|dig-its-20260101-000000-abcde",
     ]
-    jobs = sorted((squeue.job(line) for line in lines), key=squeue.order)
-    assert [job.id for job in jobs] == ["3", "4", "5", "6", "7"]
+    jobs = text.queued_jobs(lines)
+    assert [one.id for one in jobs] == ["3", "4", "5", "6", "7"]
     assert (jobs[2].gpus, jobs[2].why, jobs[4].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
-    place = squeue.view(jobs, "7")
+    place = text.position(jobs, "7")
     assert (place.place, place.of) == (2, 2)
     held = [(one.job, one.name) for one in place.holding]
     assert held == [("20260101-000000-abcde", "dig-its"), ("4", "dock")]
-    assert squeue.view(jobs, "4") is None
+    assert text.position(jobs, "4") is None
 
 
 def test_tasks_of_an_array_that_wait_are_counted_each():
@@ -290,10 +253,10 @@ def test_tasks_of_an_array_that_wait_are_counted_each():
         "9_[5]|anna|PENDING|Priority|8|1|2|N/A|dd|sieve",
         "7|root|PENDING|Priority|5|1|4|N/A|dd|mine",
     ]
-    jobs = sorted((squeue.job(line) for line in lines), key=squeue.order)
-    assert [(job.id, job.tasks, job.runs) for job in jobs] == [
+    jobs = text.queued_jobs(lines)
+    assert [(one.id, one.tasks, one.runs) for one in jobs] == [
         ("8_1", 1, True), ("8", 4, False), ("9", 1, False), ("7", 1, False)]  # fmt: skip
-    place = squeue.view(jobs, "7")
+    place = text.position(jobs, "7")
     assert (place.place, place.of) == (6, 6)
     rows = ClusterQueue(name="Slurm", jobs=tuple(jobs)).rows()
     assert [row[0] for row in rows] == ["", "1", "5", "6"]
@@ -329,7 +292,7 @@ def test_the_queue_is_read_by_a_user_without_a_name():
     if (child := os.fork()) == 0:
         try:
             os.setuid(54321)
-            found = squeue.job("7|54321|RUNNING|None|1|1|2|N/A|debug|name")
+            (found,) = text.queued_jobs(["7|54321|RUNNING|None|1|1|2|N/A|debug|name"])
             os._exit(0 if (commands.user(), found.user) == ("54321", "") else 1)
         finally:
             os._exit(2)
@@ -340,9 +303,9 @@ def test_the_queue_is_read_by_a_user_without_a_name():
     ("line", "state", "usage"),
     [
         ("FAILED|3:0|7|FAILED|12|2956K|3:0|2026-11-26T01:00:00", "FAILED",
-         accounting.Usage("FAILED", 12, 3026944, 3, 0)),
+         commands.Usage("FAILED", 12, 3026944, 3, 0)),
         ("CANCELLED by 1000|0:15|7|CANCELLED by 1000|||0:15|2026-11-26T01:00:00", "CANCELLED",
-         accounting.Usage("CANCELLED", 0, 0, 0, 15)),
+         commands.Usage("CANCELLED", 0, 0, 0, 15)),
         ("|0:0|7||12||0:0|2026-11-26T01:00:00", None, None), (" |0:0|7| |12||0:0|2026-11-26T01:00:00", None, None),
     ],
 )  # fmt: skip
@@ -351,6 +314,6 @@ def test_accounting_without_a_state_says_nothing(line, state, usage, tmp_path, m
     of_state, of_usage = "|".join(line.split("|")[:2]), "|".join(line.split("|")[2:])
     executable(tmp_path / "sacct", f"case \"$*\" in *MaxRSS*) echo '{of_usage}';; *) echo '{of_state}';; esac")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = accounting.state("7")
+    found = commands.forgotten_state("7")
     assert (found and found.state) == state
-    assert accounting.usage("7") == usage
+    assert commands.usage("7") == usage

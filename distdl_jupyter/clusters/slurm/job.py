@@ -1,0 +1,425 @@
+"""A submitted Slurm job and its nodes: a thread that watches it, and what is known of the ends of its ranks.
+
+Slurm's commands can take many seconds while its controller is busy or down, so only the thread runs them regularly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
+from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.wire import Wire
+from distdl_jupyter.clusters.base import Exit, Notice, Stream
+from distdl_jupyter.clusters.silence import Silence
+from distdl_jupyter.clusters.slurm import commands, text
+from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.node.folder import files
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.agents.staging import AgentNode, Job
+    from distdl_jupyter.clusters.base import Context
+    from distdl_jupyter.clusters.slurm.script import JobDirectory
+    from distdl_jupyter.core.plan import Placement, RankSlot
+    from distdl_jupyter.core.queue import QueueView
+
+#: Seconds between two queries: when a change is expected, for a young job, and later.
+_SOON, _FIRST, _LATER = 0.5, 2.0, 5.0
+#: Seconds for which a change is expected, and for which a job is young.
+_HURRY_SECONDS, _YOUNG_SECONDS = 30.0, 120.0
+#: Seconds between two queries of the whole queue, which may be long.
+_QUEUE_SECONDS = 15.0
+#: Seconds without a response after which the user is told.
+_SILENCE_SECONDS = 5.0
+#: Seconds that an end may wait for the cause that Slurm gives.
+_CAUSE_SECONDS = 5.0
+#: Seconds that the end of a job waits until Slurm has freed its nodes.
+_RELEASE_SECONDS = 15.0
+#: Bytes of the batch script's output in the error of a failed start.
+_MAX_OUTPUT = 20_000
+#: Slurm's exit "signal" for an output file that cannot be opened on the node.
+_NO_OUTPUT = 53
+_FORGOTTEN = "FORGOTTEN"
+_NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
+_TIME_LIMIT = "DUE TO TIME LIMIT ***"
+#: How slurmstepd reports a kill where the job's state does not (cgroups; JobAcctGatherParams=OverMemoryKill).
+_NO_MEMORY = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
+_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
+
+
+class SlurmJob(threading.Thread):
+    """One submitted job: its state, queried until it ends or ``stop`` is called, and the links to its agents."""
+
+    def __init__(self, directory: JobDirectory, job: str) -> None:
+        super().__init__(name="distdl-slurm", daemon=True)
+        self.directory = directory
+        self.job = job
+        self.state: JobState | None = None
+        #: When ``state`` was requested (monotonic), 0.0 before the first response.
+        self.asked_at = 0.0
+        #: Whether the job has started: one that is pending after that was requeued by Slurm itself.
+        self.has_run = False
+        #: Its position in the queue, None while that is not known.
+        self.position: QueueView | None = None
+        #: Signals that this package has sent.
+        self.sent: set[str] = set()
+        #: Whether Slurm has killed a process for its memory, and whether its daemon has reported the time limit.
+        self.is_out_of_memory = self.is_timed_out = False
+        self._hosts: list[str] = []
+        self._lost: set[str] = set()
+        self._ended: dict[int, str] = {}
+        self._began = time.monotonic()
+        self._queue_at = self._hurry_until = 0.0
+        self._silence = Silence(_SILENCE_SECONDS)
+        self._reported: set[str] = set()
+        self._cancel_wanted = self._stop_wanted = False
+        self._wake = threading.Event()
+
+    @property
+    def number(self) -> str:
+        """Slurm's number of the job."""
+        return commands.number(self.job)
+
+    # the thread -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Query the job's state, cancel it when that is wanted, and wait."""
+        while not self._stop_wanted:
+            self._wake.clear()
+            if self._cancel_wanted:
+                self._cancel_wanted = not self._ran(partial(commands.cancel, self.job))
+            self.query()
+            if self.ended and not self._cancel_wanted:
+                return
+            self._wake.wait(self._pause())
+
+    @property
+    def ended(self) -> bool:
+        """Whether Slurm says that the job is over, has forgotten it, or has requeued it."""
+        return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, text.QUEUED_AGAIN))
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether Slurm does not know the job any more."""
+        return self.state is not None and self.state.state == _FORGOTTEN
+
+    def hurry(self) -> None:
+        """Query at once, and often for a while."""
+        self._hurry_until = time.monotonic() + _HURRY_SECONDS
+        self._wake.set()
+
+    def cancel(self) -> None:
+        """Remove the job from the queue, or end it, without waiting."""
+        self._cancel_wanted = True
+        self.hurry()
+
+    def notices(self) -> list[Notice]:
+        """Return what the user should read since the last call."""
+        return self._silence.notices()
+
+    def stop(self) -> None:
+        """End the thread; a running command is waited for shortly."""
+        self._stop_wanted = True
+        self._wake.set()
+        if self.is_alive():
+            self.join(2.0)
+
+    def query(self) -> None:
+        """Query the job's state once."""
+        now = time.monotonic()
+        try:
+            state = commands.state(self.job)
+        except UnknownJob:
+            state = commands.forgotten_state(self.job) or JobState(_FORGOTTEN)
+        except SlurmFailed as error:
+            self._miss(error, now)
+            return
+        if state.pending and self.has_run:
+            # Each attempt is a Slurm job of its own: this one must not start again.
+            self._ran(partial(commands.cancel, self.job))
+            state = JobState(text.QUEUED_AGAIN)
+        self.has_run = self.has_run or state.state == "RUNNING"
+        self.asked_at, self.state = now, state
+        self._silence.answered(Notice("info", "Slurm's controller responds again.", "slurm-answers"))
+        if not state.pending:
+            self.position = None
+            return
+        if now >= self._queue_at:
+            self._queue_at = now + _QUEUE_SECONDS
+            with contextlib.suppress(SlurmFailed):
+                self.position = text.position(text.queue(), self.number)
+        notice = text.never(state, self.number)
+        if notice is not None and notice.code not in self._reported:
+            self._reported.add(notice.code)
+            self._silence.put(notice)
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        if now < self._hurry_until:
+            return _SOON
+        return _FIRST if now - self._began < _YOUNG_SECONDS else _LATER
+
+    def _ran(self, command: Callable[[], None]) -> bool:
+        """Run a command for a job that may have ended meanwhile; return whether Slurm responded."""
+        now = time.monotonic()
+        try:
+            command()
+        except SlurmSilent as error:
+            self._miss(error, now)
+            return False
+        except SlurmFailed:
+            return True  # it has ended meanwhile, as the next query shows
+        return True
+
+    def _miss(self, error: SlurmFailed, asked_at: float) -> None:
+        message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
+        self._silence.missed(asked_at, Notice("warning", message, "slurm-silent"))
+
+    # its nodes --------------------------------------------------------------------------------
+
+    def hosts(self) -> list[str]:
+        """Return the nodes in Slurm's order, [] before the job has started. Raises SlurmFailed."""
+        state = self.state
+        if state is None or state.state != "RUNNING" or not state.nodes:
+            if state is not None and state.pending and self._has_started():
+                self.hurry()
+            return []
+        if not self._hosts:
+            self._hosts = commands.hosts(state.nodes)
+        return self._hosts
+
+    def _has_started(self) -> bool:
+        """Return whether an agent has written to its file, which shows earlier than Slurm's state."""
+        try:
+            return (self.directory.run / files(0)[-1]).stat().st_size > 0
+        except OSError:
+            return False
+
+    def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
+        """Return the connection to the agent of a node, which is not started yet. Raises LaunchFailed."""
+        link = FolderLink(self.directory.run, node, partial(self.why_lost, node, host), takeover=takeover)
+        # Each request and each channel has taken more than one byte, so no earlier supervisor has used these numbers.
+        connection = Connection(Host(host, host), "", partial(Wire, host, link, b""), link.sent + 1)
+        number = self.state.number if self.state is not None else self.number
+        connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
+        return connection
+
+    def output(self) -> str:
+        """Return the end of what the batch script and srun have printed."""
+        try:
+            with self.directory.output.open("rb") as file:
+                file.seek(max(0, self.directory.output.stat().st_size - _MAX_OUTPUT))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def on_output(self, output: str) -> None:
+        """Learn from srun's messages which nodes are lost and which agents have ended."""
+        for hosts in _NODE_LOST.findall(output):
+            self._lost.update(hosts.split(","))
+        self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
+        self.is_out_of_memory = self.is_out_of_memory or _NO_MEMORY.search(output) is not None
+        for nodes, how in _TASK_ENDED.findall(output):
+            for node in _numbers(nodes):
+                self._ended.setdefault(node, how)
+
+    # its end ----------------------------------------------------------------------------------
+
+    def why_lost(self, node: int, host: str) -> str:
+        """Return why a node is not available any more, "" while it is."""
+        if host in self._lost:
+            return f"Slurm lost {host}."
+        if self.ended:
+            return self.why_ended()
+        if node in self._ended:
+            return f"The agent on {host} ended: {self._ended[node]}."
+        return ""
+
+    def why_ended(self) -> str:
+        """Return the reason of the job's end as Slurm gives it, one sentence."""
+        state = self.state
+        assert state is not None, "only its state shows that the job has ended"
+        if self.forgotten:
+            if self.directory.link is not None and not self.has_run:
+                return f"Slurm no longer knows job {self.number}; it was canceled (scancel) in the queue."
+            return f"Slurm no longer knows job {self.number}."
+        if state.exit_signal == _NO_OUTPUT:
+            folder = self.directory.job
+            return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
+        if self.is_out_of_memory and state.state == "FAILED":
+            state = dataclasses.replace(state, state="OUT_OF_MEMORY")
+        reason = f" ({state.reason})" if state.reason else ""
+        return text.end(state) or f"Slurm ended the job as {state.state}{reason}."
+
+    def refusal(self) -> LaunchFailed:
+        """Return why the job's nodes were not ready."""
+        if self.state is not None and self.ended:
+            code = f" Its script ended with exit code {self.state.exit_code}." if self.state.exit_code else ""
+            why = f"Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
+            return LaunchFailed(why, code="slurm-job-ended-early", output=self.output())
+        lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
+        why = f"Slurm job {self.number} could not start on all nodes. {' '.join(filter(None, lost))}"
+        return LaunchFailed(why, code="slurm-nodes-not-ready", output=self.output())
+
+    def interruption(self) -> str:
+        """Return why Slurm ended a job that had not failed, "" where it had failed; waits until Slurm knows."""
+        began = time.monotonic()
+        self.hurry()
+
+        def is_known() -> bool:
+            return self.asked_at > began and self.state is not None and self.state.state != "COMPLETING"
+
+        self._wait(is_known)
+        return "" if self.state is None else text.interruption(self.state, self.number)
+
+    def close(self) -> None:
+        """Wait until Slurm has freed the nodes, in the end by force, and remove the job's files for Slurm."""
+        self.hurry()
+        if not self._wait(lambda: self.ended):
+            self.cancel()
+            self._wait(lambda: self.ended)
+        self.stop()
+        if self.ended:
+            self.directory.remove()
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition while the thread runs, at most until Slurm must have freed the nodes."""
+        until = time.monotonic() + _RELEASE_SECONDS
+        while not condition() and self.is_alive() and time.monotonic() < until:
+            time.sleep(0.05)
+        return condition()
+
+
+class SlurmNodes(AgentNodes):
+    """The nodes of a started job."""
+
+    outlive_supervisor: ClassVar[bool] = True
+
+    def __init__(
+        self, job: Job, placement: Placement, context: Context, nodes: Sequence[AgentNode], slurm: SlurmJob,
+        position: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(job, placement, context, nodes)
+        self._slurm = slurm
+        slurm.directory.keeps = True  # until all is collected
+        self._lost_at: dict[int, float] = {}
+        self._output = Tail(slurm.directory.output, lambda: slurm.ended, position)
+        self.streams = (Stream(self._output.pipe(), None, "out"),)
+
+    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+        """Add the variables that Slurm sets for ranks that it starts, which some libraries read."""
+        per_node, total = self._placement.local_size(place.node), len(self._placement.ranks)
+        slurm = {
+            "PROCID": place.rank,
+            "LOCALID": place.local_rank,
+            "NODEID": place.node,
+            "NTASKS": total,
+            "NPROCS": total,
+            "NTASKS_PER_NODE": per_node,
+            "TASKS_PER_NODE": f"{per_node}(x{self._placement.node_count})",
+        }
+        return super().of_rank(place, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+
+    def poll(self) -> None:
+        """Pass on what the user should act on."""
+        super().poll()
+        self.notices += self._slurm.notices()
+
+    def on_launcher_output(self, text: str) -> None:
+        """Read srun's messages."""
+        self._slurm.on_output(text)
+
+    def signaled(self, name: str) -> None:
+        """Let Slurm end what its agents did not."""
+        if name == "KILL" and name in self._slurm.sent:
+            self._slurm.cancel()
+        self._slurm.sent.add(name)
+
+    def explained(self, exit_: Exit) -> Exit | None:
+        """Return the end of a rank with Slurm's reason, where no better one is known; None until Slurm knows."""
+        is_lost = exit_.code is None and exit_.signal is None
+        if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent):
+            return exit_
+        if exit_.rank not in self._lost_at:
+            self._lost_at[exit_.rank] = time.monotonic()
+            self._slurm.hurry()
+        at, slurm = self._lost_at[exit_.rank], self._slurm
+        is_known = slurm.asked_at > at and slurm.state is not None and slurm.state.state != "COMPLETING"
+        if not is_known and time.monotonic() - at <= _CAUSE_SECONDS:
+            return None
+        return self._of_lost(exit_) if is_lost else self._of_killed(exit_)
+
+    def _of_killed(self, exit_: Exit) -> Exit:
+        state = self._slurm.state
+        if self._slurm.is_timed_out:  # it can be COMPLETING for a long time
+            state = JobState("TIMEOUT")
+        if self._slurm.is_out_of_memory and exit_.signal == "KILL":
+            state = JobState("OUT_OF_MEMORY")
+        return dataclasses.replace(exit_, evidence=text.end(state) if state is not None else "")
+
+    def _of_lost(self, exit_: Exit) -> Exit:
+        """Return the end of a rank whose agent is gone, as far as Slurm knows it."""
+        slurm, state = self._slurm, self._slurm.state
+        if state is None or not slurm.ended or state.state == "NODE_FAIL" or slurm.forgotten:
+            return exit_
+        if "KILL" in slurm.sent:
+            return Exit(exit_.rank, None, "KILL")
+        if state.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE"):
+            return Exit(exit_.rank, None, "TERM", text.end(state) if not slurm.sent else "")
+        return dataclasses.replace(exit_, evidence=slurm.why_ended())
+
+    def interrupted(self) -> str:
+        """Return why Slurm ended the job, where the code did not fail."""
+        return self._slurm.interruption()
+
+    def handle(self) -> dict[str, Any]:
+        """Return the job's number, its folder, and where its ranks are."""
+        directory = self._slurm.directory
+        return directory.handle(self._slurm.job, directory.link) | {
+            "nodes": [{"host": node.host, "run": node.run} for node in self.nodes],
+            "ranks": [[place.rank, place.node, place.local_rank] for place in self._placement.ranks],
+        }
+
+    def collect(self) -> None:
+        """Copy results and outputs back when the job had a folder of its own."""
+        directory = self._slurm.directory
+        try:
+            left = directory.collect(self._context.folder, len(self._placement.ranks))
+        except OSError as error:
+            first = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
+            raise LaunchFailed(
+                f"Results cannot be copied from {directory.job}: {first[0]}: {first[2]}.",
+                code="slurm-results-not-collected",
+                hint="The files that ranks wrote are still in that folder.",
+            ) from error
+        self.notices += [Notice("warning", message, "results-not-collected") for message in left]
+
+    def close(self) -> None:
+        """End the agents, and wait until Slurm has freed the nodes."""
+        super().close()
+        self._slurm.close()
+        self._output.stop()
+        usage = commands.usage(self._slurm.job) if self._slurm.ended else None
+        if usage is not None:
+            self.notices.append(Notice("info", text.usage(usage, self._slurm.number), "slurm-accounting"))
+
+
+def _numbers(ranges: str) -> list[int]:
+    """Return the numbers of "0,2-4"."""
+    numbers: list[int] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
