@@ -29,11 +29,17 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import bootstrap, placing
-from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+from distdl_jupyter.clusters.agents.agent import (
+    DIRECTORY_HELP,
+    NETWORK_HELP,
+    OVERSUBSCRIBE_HELP,
+    SHARED_HELP,
+    Host,
+    Unreachable,
+)
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
-from distdl_jupyter.clusters.agents.nodes import AgentNodes
-from distdl_jupyter.clusters.agents.options import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
+from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed

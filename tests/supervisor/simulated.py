@@ -25,7 +25,7 @@ from pathlib import Path
 
 from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import facts, frames

@@ -1,11 +1,7 @@
-"""How a job runs on machines that have an agent each: this one, SSH hosts, nodes of Slurm, Ray and Spark.
+"""Machines with an agent on each: what all such clusters share, however an agent is started there.
 
-* ``cluster`` places a job: agents are started, machines looked at (``checkup``), files and data brought
-  (``staging``, ``data``), the network chosen on which ranks meet (``network``).
-* ``run`` starts the plan and follows it to its end; ``launcher_run`` where a program such as ``mpirun`` starts the
-  ranks.
-* ``agent`` is what both know of a machine; ``connection`` speaks to an agent in frames over a ``wire``, whose link is a
-  process with pipes, files of a folder (``folder_link``), or a connection that comes from there (``tcp_link``).
-
-The agents themselves are ``distdl_jupyter.node``.
+* ``bootstrap`` starts an agent, ``wire`` and ``connection`` speak to it over any link, ``rank_relay`` to ranks;
+* ``checkup`` asks machines, ``checks`` judges their answers, ``network`` chooses the network on which ranks meet;
+* ``staging`` and ``data`` bring a job's files and data there and its results back;
+* ``launch`` starts or resumes the job, and ``run`` follows it to its end.
 """

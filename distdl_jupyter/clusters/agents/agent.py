@@ -253,3 +253,35 @@ class Nodes(ABC, Generic[N]):
     @abstractmethod
     def close(self) -> None:
         """End the agents with whatever still runs, and free what is held for the job."""
+
+
+#: Help texts of options that all clusters with agents have.
+DIRECTORY_HELP = (
+    "folder for the files of jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
+)
+NETWORK_HELP = (
+    "network or interface that ranks use to communicate, such as 10.0.0.0/24 or eno1 (default: the one "
+    "that all hosts share)"
+)
+SHARED_HELP = "whether hosts see this machine's folders (default: detected)"
+OVERSUBSCRIBE_HELP = "allow more processes than the limit of a machine (8 per core, at least 64)"
+
+
+class AgentOptions(Protocol):
+    """The options of all clusters with agents."""
+
+    @property
+    def directory(self) -> str:
+        """The folder of jobs on a host that shares no folder with this machine, "" for the default."""
+
+    @property
+    def network(self) -> str:
+        """The network or interface for the ranks, "" for any."""
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether hosts see this machine's folders; None: detected."""
+
+    @property
+    def oversubscribe(self) -> bool:
+        """Whether more processes than the limit of a machine may be started."""

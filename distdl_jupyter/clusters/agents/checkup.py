@@ -24,9 +24,8 @@ from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.watch.frameworks import COMPARED
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+    from distdl_jupyter.clusters.agents.agent import AgentOptions, Host, Unreachable
     from distdl_jupyter.clusters.agents.network import Common, Endpoint
-    from distdl_jupyter.clusters.agents.options import AgentOptions
     from distdl_jupyter.clusters.base import Check
 
 #: Seconds for the check of hosts that are connected already.

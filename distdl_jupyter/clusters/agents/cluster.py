@@ -6,16 +6,17 @@ hands them to the run. A kind of cluster adds how an agent is started on each no
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.clusters.agents import data, holding, placing, staging
-from distdl_jupyter.clusters.agents import run as agent_run
+from distdl_jupyter.clusters import queueing
+from distdl_jupyter.clusters.agents import data, launch, placing, staging
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.nodes import AgentNodes
-from distdl_jupyter.clusters.agents.staging import Job
+from distdl_jupyter.clusters.agents.staging import AgentNodes, Job
 from distdl_jupyter.clusters.base import Cluster, Context, Notice, Run
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -23,15 +24,17 @@ from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Unreachable
+    from distdl_jupyter.clusters.agents.agent import AgentOptions, Unreachable
     from distdl_jupyter.clusters.agents.checkup import Checkup
     from distdl_jupyter.clusters.agents.network import Common
-    from distdl_jupyter.clusters.agents.options import AgentOptions
     from distdl_jupyter.clusters.agents.staging import AgentNode
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.node.slots import Need
 
 #: Nodes that get the job's files at the same time.
 _AT_ONCE = 32
+#: Seconds between two requests for the job's share of a host.
+_POLL_SECONDS = 0.5
 
 
 class AgentCluster(Cluster):
@@ -71,7 +74,7 @@ class AgentCluster(Cluster):
             job = self._job(spec, options, context)
             found = self._look(unreachable, spec, job.options, context)
             if self.slots:
-                found = holding.hold(self._connections, spec, found, context)
+                found = _hold(self._connections, spec, found, context)
             placement = self._placed(spec, ports, found, context)
             placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(placing.agreed(found)))
             self._stage(job, context)
@@ -160,10 +163,67 @@ class AgentCluster(Cluster):
         limits.allow_files(4 * spec.process_count)
         job = self._job(spec, self.Options(**spec.cluster_options), context)
         nodes = self._nodes_of(job, placement, context)
-        run = agent_run.start(placement, plan, context, nodes)
+        run = launch.start(placement, plan, context, nodes)
         self._connections, self._nodes = [], []
         return run
 
     def _let_go(self) -> None:
         end_all(self._connections)
         self._connections = []
+
+
+def _hold(connections: Sequence[Connection], spec: JobSpec, found: Checkup, context: Context) -> Checkup:
+    """Wait until the job holds what it needs of every host; return the result with its own GPUs only.
+
+    The agents take it from the hosts' queues (``node.slots``). All jobs ask hosts in one order, so that no two jobs
+    hold what the other one waits for. Raises LaunchFailed when a host has too little, or does not respond.
+    """
+    facts = dict(found.facts)
+    context.report("queue", "")
+    for one in sorted(connections, key=lambda one: (str(facts[one.host].get("host") or ""), one.host)):
+        need = _need(spec, facts[one.host], one.host)
+        if need:
+            facts[one.host] = _held(one, need, spec, facts[one.host], context)
+    return dataclasses.replace(found, facts=facts)
+
+
+def _need(spec: JobSpec, facts: Mapping[str, Any], host: str) -> Need:
+    devices = [str(gpu["uuid"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
+    processes = spec.process_count_per_node
+    count = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
+    if spec.cores and spec.cores * processes > (there := int(facts.get("cores") or 0)):
+        raise LaunchFailed(
+            f"{host} has {plural(there, 'core')}, but the job needs {spec.cores * processes} there.",
+            code="host-too-few-cores",
+            hint="Lower cores, or use fewer processes on each host.",
+        )
+    total = int((facts.get("memory") or {}).get("total") or 0)
+    if spec.memory and total and spec.memory * processes > total:
+        raise LaunchFailed(
+            f"{host} has {size(total)} of memory, but the job needs {size(spec.memory * processes)} there.",
+            code="host-too-little-memory",
+            hint="Lower memory, or use fewer processes on each host.",
+        )
+    return queueing.need(spec, processes, count, devices)
+
+
+def _held(one: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Wait until the job holds what it needs of a host; return the facts with its GPUs."""
+    gpus = facts.get("gpus") or ()
+    labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
+    while True:
+        answer = one.ask(
+            "slots",
+            job=spec.id,
+            name=spec.name,
+            need=[need.gpus, need.among, need.amounts],
+            priority=context.priority(),
+            number=context.queue_number,
+        )
+        if answer["held"] is not None:
+            own = set(answer["held"])
+            return {**facts, "gpus": [gpu for gpu in gpus if gpu["uuid"] in own] if need.gpus else gpus}
+        turn = queueing.turn_of(answer["turn"])
+        view = queueing.view(turn, need, labels, context.priority(), one.host, limits=answer["limits"])
+        context.note_place(view)
+        time.sleep(_POLL_SECONDS)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import agent_messages, bootstrap
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable
-from distdl_jupyter.clusters.agents.channels import PipeEnd
-from distdl_jupyter.clusters.agents.wire import Wire
+from distdl_jupyter.clusters.agents.wire import PipeEnd, Wire
 from distdl_jupyter.node import frames
 
 if TYPE_CHECKING:

@@ -1,16 +1,17 @@
 """A started job whose nodes have agents: services, streams, signals, the ends of ranks, whatever machine they are on.
 
-``DirectRun`` lets the agents start the ranks, so that each end is known exactly; ``launcher_run`` leaves that to a
-program such as ``mpirun``. Nothing waits for a machine that is silent: it is lost after
-some seconds, its ranks with it, and its agent ends them there by itself.
+``DirectRun`` lets the agents start the ranks, so that each end is known exactly; ``launch`` has the run whose ranks a
+program such as ``mpirun`` starts. Nothing waits for a machine that does not respond: it is lost after some seconds, its
+ranks with it, and its agent ends them there by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import queue
+import select
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,11 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distdl_jupyter.clusters import identity
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
 from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
-from distdl_jupyter.clusters.readiness import await_line
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.node.frames import BrokenWire
 from distdl_jupyter.worker.serving.connection import NOTES, note_of, write_note
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.agents.rank_relay import RankRelay
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import Placement, RankSlot, Service
+    from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Service
     from distdl_jupyter.node.stacks import Answer
 
 #: Numbers of processes that are no ranks, as agents know them.
@@ -45,6 +44,8 @@ START_SECONDS = 60.0
 _AT_ONCE = 8
 _WARNED = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
+#: Seconds between two calls while a service starts.
+_POLL_SECONDS = 0.5
 #: Living processes of a machine that are counted; more make no difference.
 _MOST_COUNTED = 10_000
 
@@ -143,7 +144,7 @@ class AgentRun(Run):
             "open_input": True,
         }
         node.connection.ask("start", START_SECONDS, self.progress(f"starting {service.name}"), processes=[process])
-        said = await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
+        said = _await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
         if service.ready not in said:
             where = f" on {node.host}" if node.host else ""
             raise LaunchFailed(
@@ -430,53 +431,17 @@ def _unserved(rank: int, error: OSError) -> LaunchFailed:
     return limits.launch_failed(f"Cannot write the address of rank {rank}", error)
 
 
-def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> Run:
-    """Start services, then ranks, or the program that starts them. Raises LaunchFailed; nothing is left running then.
+def _await_line(fd: int, text: str, timeout: float, while_waiting: Callable[[], object]) -> str:
+    """Read until ``text`` was printed, the stream ended or ``timeout`` seconds are over; return all output.
 
-    The nodes belong to the run, which closes them.
+    ``while_waiting`` is called meanwhile, and ends the wait by raising.
     """
-    run = _kind_of_run(plan)(placement, plan, context, nodes)
-    run.launch()
-    return run
-
-
-def resume(
-    placement: Placement,
-    context: Context,
-    nodes: Nodes[Any],
-    handle: Mapping[str, Any],
-    read: Mapping[tuple[int, str], int],
-) -> Run:
-    """Return the run of a job that an earlier supervisor has started. Raises LaunchFailed.
-
-    ``handle`` is what its run gave, ``read`` how much of each stream was read. The nodes belong to the run.
-    """
-    name = handle.get("first_exit")
-    plan = Plan(({},) * len(placement.ranks), launcher=Launcher((), _reader_of(name)) if name else None)
-    run = _kind_of_run(plan)(placement, plan, context, nodes)
-    run.reopen(handle["channels"], read)
-    return run
-
-
-def _reader_of(name: str) -> Callable[[str], tuple[int, int | None, int | None] | None]:
-    """Return the function that reads a launcher's last words, which a handle names. Raises LaunchFailed."""
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[[str], tuple[int, int | None, int | None] | None] = getattr(
-            importlib.import_module(module), function
-        )
-    except (ImportError, AttributeError) as error:
-        raise LaunchFailed(
-            f"Cannot continue this job because {name} is missing here.",
-            code="launcher-reader-missing",
-            hint="Install the version of distdl_jupyter that started the job.",
-        ) from error
-    return found
-
-
-def _kind_of_run(plan: Plan) -> type[AgentRun]:
-    if plan.launcher is None:
-        return DirectRun
-    from distdl_jupyter.clusters.agents.launcher_run import LauncherRun
-
-    return LauncherRun
+    output, until = "", time.monotonic() + timeout
+    while text not in output and (left := until - time.monotonic()) > 0:
+        if select.select([fd], [], [], min(left, _POLL_SECONDS))[0]:
+            content = os.read(fd, 65_536)
+            if not content:
+                break
+            output += content.decode(errors="replace")
+        while_waiting()
+    return output

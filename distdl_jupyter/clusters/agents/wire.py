@@ -21,8 +21,6 @@ from distdl_jupyter.node import frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from distdl_jupyter.clusters.agents.channels import PipeEnd
-
 _READ = 256 * 1024
 #: Bytes that may wait for slow readers before nothing more is read from the host.
 _MOST_WAITING = 16 * 1024 * 1024
@@ -90,6 +88,70 @@ async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any])
         await ready.wait()
     finally:
         remove(fd)
+
+
+# pipes ----------------------------------------------------------------------------------------
+
+
+class PipeEnd:
+    """The writing end of a pipe for one reader, used by one thread; ``reader`` is the other end.
+
+    It never blocks: bytes that do not fit are kept in memory, and the wire stops reading while many are kept.
+    """
+
+    def __init__(self, skip: int = 0) -> None:
+        """Leave out the first ``skip`` bytes."""
+        self._skip = skip
+        self.reader, self.fd = os.pipe()
+        os.set_blocking(self.fd, False)
+        self._waiting: deque[bytes] = deque()
+        self._ending = False
+        self._broken = False
+        #: Bytes that are kept for the reader.
+        self.pending = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will be written, so that it can be closed."""
+        return self._broken or (self._ending and not self._waiting)
+
+    def feed(self, content: bytes) -> None:
+        """Write the next bytes as soon as they fit; b"" ends the pipe after them."""
+        if not content:
+            self._ending = True
+            return
+        if self._skip:
+            skipped = min(self._skip, len(content))
+            self._skip, content = self._skip - skipped, content[skipped:]
+        if content and not self._broken:
+            self._waiting.append(content)
+            self.pending += len(content)
+            self.write()
+
+    def write(self) -> None:
+        """Write what fits now."""
+        try:
+            while self._waiting:
+                self._took(os.write(self.fd, self._waiting[0]))
+        except BlockingIOError:
+            return
+        except OSError:  # the reader is closed
+            self._broken = True
+            self._waiting.clear()
+            self.pending = 0
+
+    def _took(self, count: int) -> None:
+        self.pending -= count
+        first = self._waiting.popleft()
+        if count < len(first):
+            self._waiting.appendleft(first[count:])
+
+    def close(self) -> None:
+        """Close the writing end and drop bytes that are kept."""
+        self._broken, self.pending = True, 0
+        self._waiting.clear()
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
 
 
 # links ----------------------------------------------------------------------------------------

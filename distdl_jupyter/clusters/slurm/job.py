@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
-from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Exit, Notice, Stream
 from distdl_jupyter.clusters.silence import Silence

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
-from distdl_jupyter.clusters.agents.options import NETWORK_HELP
+from distdl_jupyter.clusters.agents.agent import NETWORK_HELP
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import MOST_RESTARTS

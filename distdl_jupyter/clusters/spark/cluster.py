@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
 from distdl_jupyter.clusters.spark import session
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions

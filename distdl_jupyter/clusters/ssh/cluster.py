@@ -14,7 +14,7 @@ from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
-from distdl_jupyter.clusters.agents.nodes import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
 from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.clusters.ssh import hosts as hostlist

@@ -113,20 +113,6 @@ def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are
     assert sorted(of(rows, "Network")) == ["node-a", "node-b"]
 
 
-@pytest.mark.full
-def test_a_host_that_falls_silent_in_the_middle_costs_the_others_nothing(hosts_of):
-    lab = hosts_of(3)
-    options = SshOptions(**lab.options())
-    with connected(hosts.listed(options), options, 15) as (connections, unreachable):
-        assert len(connections) == 3
-        lab.cut("node-b")
-        begin = time.monotonic()
-        found = checkup.look(connections, unreachable, options, ("torch",), seconds=12)
-        assert time.monotonic() - begin < 25
-    assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
-    assert {endpoint.host for endpoint in found.network.endpoints} == {"node-a", "node-c"}
-
-
 def test_a_clock_that_is_a_minute_ahead(three_hosts):
     ahead = three_hosts.folder / "ahead"
     ahead.mkdir()

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from distdl_jupyter.clusters.agents import launcher_run
+from distdl_jupyter.clusters.agents import launch as launcher_run
 from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Launcher, Plan

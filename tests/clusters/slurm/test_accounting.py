@@ -58,13 +58,6 @@ def test_end_of_a_job_is_told_with_time_and_memory(slurm):
     assert re.search(r"peak memory per node [\d.]+ MB\.", said)
 
 
-def test_exit_code_of_a_failed_job_is_told(slurm):
-    job = submit("import os\nos._exit(3)")
-    assert job.wait(120).state is State.FAILED
-    assert "ended as FAILED" in notes(job, "slurm-accounting")[0]
-    assert "exit code 3" in notes(job, "slurm-accounting")[0]
-
-
 @pytest.mark.fault("rank", "more memory than its Slurm job has: killed, with the reason and a fix")
 def test_job_that_takes_too_much_memory_is_told_so(slurm):
     job = submit("held = bytearray(900_000_000)\nimport time\ntime.sleep(60)", extra="--mem=300M").wait(120)

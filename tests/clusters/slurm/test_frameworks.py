@@ -1,11 +1,7 @@
 """TensorFlow and Ray on Slurm, which names the nodes late: each rank finds ports on its own."""
 
-import inspect
-
 import pytest
 
-from tests import profiled
-from tests.clusters import sampled
 from tests.clusters.slurm.test_slurm import nothing_stays, submit  # noqa: F401 - a fixture
 from tests.frameworks import RAY, TENSORFLOW
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
@@ -24,15 +20,3 @@ def test_tensorflows_workers_meet(slurm):  # noqa: F811
 def test_nodes_are_a_ray_cluster(slurm):  # noqa: F811
     results = submit(RAY, 2, 1, "ray").results(timeout=500)
     assert results == [{"squares": [0, 1, 4, 9], "nodes": 2}, None]
-
-
-def test_what_ranks_use_is_sampled_on_each_node(slurm):  # noqa: F811
-    job = submit(f"{inspect.getsource(sampled.holds)}\nholds(12.0)", 2, 1, "torch")
-    job.results(timeout=200)
-    sampled.check(job, [rank.host for rank in job.view().ranks])
-
-
-@pytest.mark.parametrize("backend", ["torch", "horovod-mpi"])
-def test_steps_are_recorded_on_each_node(slurm, backend):  # noqa: F811
-    job = submit(f"{inspect.getsource(profiled.train)}\ntrain({backend!r})", 2, 1, backend)
-    profiled.check_on_hosts(job, backend, slurm.names)

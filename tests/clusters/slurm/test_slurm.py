@@ -147,24 +147,6 @@ def test_mpi_trains(slurm):  # noqa: F811
     assert not notes(job, "left-behind")
 
 
-@pytest.mark.full
-def test_ranks_of_mpi_are_interrupted_and_may_save(slurm):  # noqa: F811
-    job = submit(SAVES, 2, 1, "horovod-mpi")
-    wait_for(lambda: lines(job, 0) and lines(job, 1))
-    job.cancel()
-    assert job.wait(60).state is State.CANCELED
-    assert [lines(job, rank)[-1] for rank in (0, 1)] == ["saved", "saved"]
-    assert slurm_jobs(slurm) == {}
-
-
-@pytest.mark.full
-def test_the_rank_that_fails_under_mpi_is_named(slurm):  # noqa: F811
-    code = "import os, sys, time\nos.environ['DISTDL_RANK'] == '1' and os._exit(3)\ntime.sleep(600)"
-    job = submit(code, 2, 1, "horovod-mpi").wait(120)
-    assert (job.view().failure.rank, job.view().failure.what) == (1, "exit code 3"), job.view().failure
-    assert not notes(job, "left-behind")
-
-
 # queue ----------------------------------------------------------------------------------------
 
 
@@ -198,7 +180,7 @@ def test_what_sbatch_refuses_is_told_with_the_remedy(slurm):  # noqa: F811
     job = submit("1", partition="nowhere").wait(60)
     assert job.state is State.FAILED
     assert "Invalid partition" in job.view().reason
-    assert "sinfo" in job.view().reason
+    assert "Set the option partition to one of: " in job.view().reason
     assert "ended" not in [event.get("status") for event in events(job)]
 
 
@@ -263,7 +245,7 @@ def test_a_running_job_is_canceled_and_ranks_may_save(slurm):  # noqa: F811
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [pytest.param("os._exit(3)", "exit code 3", marks=pytest.mark.full), ("{}['label']", "KeyError: 'label'")],
+    [("{}['label']", "KeyError: 'label'")],
 )
 def test_the_rank_that_failed_is_named_and_the_others_end(slurm, what, says):  # noqa: F811
     code = f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {what}\ntime.sleep(600)"

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from distdl_jupyter.backends import mpirun
-from distdl_jupyter.clusters.agents import run as agent_run
+from distdl_jupyter.clusters.agents import launch
 from distdl_jupyter.clusters.slurm import commands, job, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.core import registry
@@ -161,9 +161,9 @@ def test_nodes_are_shown_with_why_they_are_down(state, reason, shown, detail):
 
 
 def test_the_reader_of_a_launcher_s_words_is_found_again_by_name():
-    assert agent_run._reader_of("distdl_jupyter.backends.mpirun:first_exit") is mpirun.first_exit
+    assert launch._reader_of("distdl_jupyter.backends.mpirun:first_exit") is mpirun.first_exit
     with pytest.raises(LaunchFailed, match="nowhere"):
-        agent_run._reader_of("distdl_jupyter.backends.nowhere:first_exit")
+        launch._reader_of("distdl_jupyter.backends.nowhere:first_exit")
 
 
 def test_what_of_an_own_allocation_could_be_taken_for_a_wish_stays_behind(monkeypatch):

@@ -1,6 +1,6 @@
-"""A started job whose ranks a launcher such as ``mpirun`` starts.
+"""Starts or resumes a job on nodes with agents; ranks are started by the agents or by a launcher such as ``mpirun``.
 
-The launcher runs on node 0. Where the nodes are other hosts its daemons there are started by the agents (``relay``).
+A launcher runs on node 0. Where the nodes are other hosts its daemons there are started by the agents (``relay``).
 Each rank connects its output to named pipes of its own machine. Which rank ended first is read from the launcher's last
 words.
 """
@@ -8,6 +8,7 @@ words.
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import threading
 import time
@@ -16,15 +17,18 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agents.run import LAUNCHER, SHELLS, START_SECONDS, WORKER, AgentRun
+from distdl_jupyter.clusters.agents.run import LAUNCHER, SHELLS, START_SECONDS, WORKER, AgentRun, DirectRun
 from distdl_jupyter.clusters.base import Exit
+from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.node.processes import signal_name, signal_number
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from distdl_jupyter.clusters.agents.agent import AgentConnection, Node
-    from distdl_jupyter.core.plan import Launcher, RankSlot
+    from distdl_jupyter.clusters.agents.agent import AgentConnection, Node, Nodes
+    from distdl_jupyter.clusters.base import Context, Run
+    from distdl_jupyter.core.plan import Placement, RankSlot
 
 #: Characters of the launcher's last words that are kept.
 _LONGEST = 20_000
@@ -34,6 +38,54 @@ _IDLE = 10.0
 _PAUSE = 2.0
 #: The rank that ended first, its exit code and the number of its signal.
 First = tuple[int, int | None, int | None]
+
+
+def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> Run:
+    """Start services, then ranks, or the program that starts them. Raises LaunchFailed; nothing is left running then.
+
+    The nodes belong to the run, which closes them.
+    """
+    run = _run_class(plan)(placement, plan, context, nodes)
+    run.launch()
+    return run
+
+
+def resume(
+    placement: Placement,
+    context: Context,
+    nodes: Nodes[Any],
+    handle: Mapping[str, Any],
+    read: Mapping[tuple[int, str], int],
+) -> Run:
+    """Return the run of a job that an earlier supervisor has started. Raises LaunchFailed.
+
+    ``handle`` is what its run gave, ``read`` how much of each stream was read. The nodes belong to the run.
+    """
+    name = handle.get("first_exit")
+    plan = Plan(({},) * len(placement.ranks), launcher=Launcher((), _reader_of(name)) if name else None)
+    run = _run_class(plan)(placement, plan, context, nodes)
+    run.reopen(handle["channels"], read)
+    return run
+
+
+def _reader_of(name: str) -> Callable[[str], tuple[int, int | None, int | None] | None]:
+    """Return the function that reads a launcher's last words, which a handle names. Raises LaunchFailed."""
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[[str], tuple[int, int | None, int | None] | None] = getattr(
+            importlib.import_module(module), function
+        )
+    except (ImportError, AttributeError) as error:
+        raise LaunchFailed(
+            f"Cannot continue this job because {name} is missing here.",
+            code="launcher-reader-missing",
+            hint="Install the version of distdl_jupyter that started the job.",
+        ) from error
+    return found
+
+
+def _run_class(plan: Plan) -> type[AgentRun]:
+    return DirectRun if plan.launcher is None else LauncherRun
 
 
 class LauncherRun(AgentRun):
