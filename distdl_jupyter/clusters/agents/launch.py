@@ -24,18 +24,16 @@ from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.node.processes import signal_name, signal_number
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from distdl_jupyter.clusters.agents.agent import AgentConnection, Node, Nodes
     from distdl_jupyter.clusters.base import Context, Run
     from distdl_jupyter.core.plan import Placement, RankSlot
 
-#: Characters of the launcher's last words that are kept.
-_LONGEST = 20_000
-#: Seconds that a launcher may go on after its last rank.
-_IDLE = 10.0
-#: Seconds between two looks for living ranks.
-_PAUSE = 2.0
+#: Characters of the launcher's output that are kept.
+_MAX_OUTPUT = 20_000
+#: Seconds that a launcher may run after its last rank.
+_IDLE_SECONDS = 10.0
+#: Seconds between two counts of living ranks.
+_COUNT_SECONDS = 2.0
 #: The rank that ended first, its exit code and the number of its signal.
 First = tuple[int, int | None, int | None]
 
@@ -57,9 +55,9 @@ def resume(
     handle: Mapping[str, Any],
     read: Mapping[tuple[int, str], int],
 ) -> Run:
-    """Return the run of a job that an earlier supervisor has started. Raises LaunchFailed.
+    """Return the run of a job that an earlier supervisor started. Raises LaunchFailed.
 
-    ``handle`` is what its run gave, ``read`` how much of each stream was read. The nodes belong to the run.
+    ``handle`` is that of its run, ``read`` the number of bytes of each stream that were read. The run closes the nodes.
     """
     name = handle.get("first_exit")
     plan = Plan(({},) * len(placement.ranks), launcher=Launcher((), _reader_of(name)) if name else None)
@@ -68,20 +66,18 @@ def resume(
     return run
 
 
-def _reader_of(name: str) -> Callable[[str], tuple[int, int | None, int | None] | None]:
-    """Return the function that reads a launcher's last words, which a handle names. Raises LaunchFailed."""
+def _reader_of(name: str) -> Callable[[str], First | None]:
+    """Return the function that reads a launcher's output, by the name in a handle. Raises LaunchFailed."""
     module, _, function = name.partition(":")
     try:
-        found: Callable[[str], tuple[int, int | None, int | None] | None] = getattr(
-            importlib.import_module(module), function
-        )
+        reader: Callable[[str], First | None] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise LaunchFailed(
             f"Cannot continue this job because {name} is missing here.",
             code="launcher-reader-missing",
             hint="Install the version of distdl_jupyter that started the job.",
         ) from error
-    return found
+    return reader
 
 
 def _run_class(plan: Plan) -> type[AgentRun]:
@@ -89,20 +85,22 @@ def _run_class(plan: Plan) -> type[AgentRun]:
 
 
 class LauncherRun(AgentRun):
-    """Ranks are started by a launcher, and tell their pids themselves."""
+    """A launcher starts the ranks, which report their own process ids."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._relay: Relay | None = None
-        self._said = ""
+        self._output = ""
         self._end: Mapping[str, Any] | None = None
         self._drains: list[Future[dict[str, Any]]] = []
         self._drained = False
         self._evidence = ""
-        self._watch = RankWatch()
         self._counts: list[Future[dict[str, Any]]] = []
-        #: Ranks that live, None before any machine has answered.
+        #: Living ranks, None before any machine has answered.
         self._workers: int | None = None
+        self._count_at = 0.0
+        self._had_ranks = False
+        self._no_ranks_since: float | None = None
         self._idle = ""
 
     def _start_ranks(self) -> None:
@@ -126,15 +124,15 @@ class LauncherRun(AgentRun):
         self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
 
     def _variables(self, place: RankSlot) -> dict[str, str]:
-        """Return what a rank has besides what the launcher gives to all; its TMPDIR is not the launcher's."""
+        """Return the variables of one rank beside those of all; its TMPDIR is not the launcher's."""
         own = self._nodes.environment(self._nodes.of(place)).get("TMPDIR")
         return {**({"TMPDIR": own} if own else {}), **self.rank_environment(place)}
 
     def _environment_of_all(self, node: Node) -> dict[str, str]:
-        """Return what launcher, daemons and ranks have on a machine.
+        """Return the environment of launcher, daemons and ranks on a machine.
 
-        Open MPI names folders in TMPDIR by process numbers and leaves them behind when it is killed; one that an
-        earlier process left makes the next daemon of that number fail. So they lie where everything goes at the end.
+        Open MPI names folders in TMPDIR by process ids and leaves them there when it is killed. Such a folder makes the
+        next daemon with that id fail, so TMPDIR is a folder that is removed at the end.
         """
         return {**self._nodes.environment(node), "TMPDIR": node.run, **self._launch_with.environment}
 
@@ -144,7 +142,7 @@ class LauncherRun(AgentRun):
         return self._plan.launcher
 
     def _on_event(self, node: Node, data: dict[str, Any]) -> None:
-        """Serve the relay at once; everything else waits for ``poll``."""
+        """Pass events of remote shells to the relay at once; all others wait for ``poll``."""
         relay = self._relay
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.connection, data)
@@ -156,41 +154,44 @@ class LauncherRun(AgentRun):
             super()._on_event(node, data)
 
     def on_launcher_output(self, text: str) -> None:
-        """Keep the end of what the launcher prints: it names the rank that ended first."""
+        """Keep the end of the launcher's output: it names the rank that ended first."""
         super().on_launcher_output(text)
-        self._said = (self._said + text)[-_LONGEST:]
+        self._output = (self._output + text)[-_MAX_OUTPUT:]
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
         if end["process"] == LAUNCHER:
             self._end = end
             self._drains = [node.connection.begin("drain") for node in self._nodes.connected]
 
-    def _look(self) -> None:
-        """When the launcher has ended, all ranks have: recorded after the last words of all were read."""
+    def _check(self) -> None:
+        """End all ranks when the launcher has ended and all output is read."""
         if self._end is None:
             self._end_idle_launcher()
         elif self._drained:
             self._end_ranks(_code(self._end))
-        elif all(drain.done() for drain in self._drains) and self.said_all(None):
-            # The pipe may still hold the launcher's last words; what has come now is read before the next round.
+        elif all(drain.done() for drain in self._drains) and self.is_drained(None):
+            # The pipe may still hold the end of the launcher's output, which is read before the next call.
             self._drained = True
-            found = [drain.result() for drain in self._drains if drain.exception() is None]
-            self._evidence = next((one["evidence"] for one in found if one.get("evidence")), "")
+            replies = [drain.result() for drain in self._drains if drain.exception() is None]
+            self._evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
 
     def _end_ranks(self, code: int) -> None:
-        first = self._launch_with.first_exit(self._said) if code else None
-        says = self._idle or f"The launcher ended with code {code}."
+        first = self._launch_with.first_exit(self._output) if code else None
+        reason = self._idle or f"The launcher ended with code {code}."
         for place in self._placement.ranks:
             if code == 0:
                 self.ended(Exit(place.rank, 0, None))
             else:
-                self.ended(exit_of(place.rank, first, code, says, self._evidence))
+                self.ended(exit_of(place.rank, first, code, reason, self._evidence))
 
-    # what no event tells ------------------------------------------------------------------------
+    # ranks without events -------------------------------------------------------------------------
 
     def _end_idle_launcher(self) -> None:
-        """End a launcher whose ranks have all gone; without the machine of the launcher count the ranks themselves."""
-        gone = self._watch.have_gone(self._running_workers)
+        """End a launcher whose ranks have all ended; without the launcher's machine report their ends.
+
+        Daemons of Open MPI 5 can miss the end of the last rank when several end at once; the launcher then never ends.
+        """
+        gone = self._have_gone()
         first = self._nodes.nodes[0].connection
         if not first.lost:
             if gone and not self._idle:
@@ -200,47 +201,31 @@ class LauncherRun(AgentRun):
             for place in self._placement.ranks:
                 self.ended(Exit(place.rank, None, "TERM", "stopped"))
 
-    def _running_workers(self) -> list[int]:
-        """Return something for each rank that lived when the machines answered last; nothing is waited for."""
-        if all(count.done() for count in self._counts):
-            found = [count.result() for count in self._counts if count.exception() is None]
-            if self._counts:
-                self._workers = sum(int(one["workers"]) for one in found)
-            self._counts = [node.connection.begin("alive") for node in self._nodes.connected]
-        return [0] * (self._workers or 0)
-
-
-class RankWatch:
-    """Says when the ranks of a launcher have been gone for ``_IDLE`` seconds.
-
-    Daemons of Open MPI 5 can miss the end of the last rank when several end at once; the launcher then waits forever.
-    """
-
-    def __init__(self) -> None:
-        self._seen = False
-        self._next = 0.0
-        self._missing_since: float | None = None
-
-    def have_gone(self, running_workers: Callable[[], list[int]]) -> bool:
-        """Ask ``running_workers`` every ``_PAUSE`` seconds; before the first rank was seen nothing counts as gone."""
+    def _have_gone(self) -> bool:
+        """Return whether no rank has been alive for ``_IDLE_SECONDS``, after there was one; nothing is waited for."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._count_at:
             return False
-        self._next = now + _PAUSE
-        if running_workers():
-            self._seen, self._missing_since = True, None
-        elif self._seen and self._missing_since is None:
-            self._missing_since = now
-        return self._missing_since is not None and now - self._missing_since > _IDLE
+        self._count_at = now + _COUNT_SECONDS
+        if all(count.done() for count in self._counts):
+            replies = [count.result() for count in self._counts if count.exception() is None]
+            if self._counts:
+                self._workers = sum(int(reply["workers"]) for reply in replies)
+            self._counts = [node.connection.begin("alive") for node in self._nodes.connected]
+        if self._workers:
+            self._had_ranks, self._no_ranks_since = True, None
+        elif self._had_ranks and self._no_ranks_since is None:
+            self._no_ranks_since = now
+        return self._no_ranks_since is not None and now - self._no_ranks_since > _IDLE_SECONDS
 
 
-def exit_of(rank: int, first: First | None, code: int, says: str, evidence: str = "") -> Exit:
-    """Return a rank's end as the last words of a launcher that failed give it: ``first`` is the rank that ended first.
+def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: str = "") -> Exit:
+    """Return a rank's end after its launcher failed; ``first`` is the rank that ended first.
 
-    Without it each rank has the launcher's ``code``, and ``says`` tells that; ``evidence`` is that of a KILL.
+    Without it each rank has the launcher's ``code`` and the ``reason``; ``evidence`` is that of a KILL.
     """
     if first is None:
-        return Exit(rank, code, None, says)
+        return Exit(rank, code, None, reason)
     first_rank, first_code, number = first
     if rank != first_rank:
         return Exit(rank, None, "TERM", "stopped")
@@ -251,7 +236,7 @@ def exit_of(rank: int, first: First | None, code: int, says: str, evidence: str 
 
 
 def _code(end: Mapping[str, Any]) -> int:
-    """Return a process's exit code as a shell gives it."""
+    """Return a process's exit code as a shell returns it."""
     if end["code"] is not None:
         return int(end["code"])
     return 128 + signal_number(str(end["signal"]))
@@ -259,14 +244,14 @@ def _code(end: Mapping[str, Any]) -> int:
 
 # Open MPI's remote shell without a second ssh -------------------------------------------------------
 
-#: What ssh's own failures give.
+#: Exit code of ssh's own failures.
 _NO_CONNECTION = 255
-#: As sshd runs a command: Open MPI words it for the login shell, csh or like sh.
+#: As sshd runs a command, which Open MPI writes for the login shell, csh or similar to sh.
 _LOGIN_SHELL = 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"'
 
 
 class Relay:
-    """The remote shell of one job. ``environments`` has for each host what its ranks share."""
+    """The remote shell of one job. ``environments`` has the variables of all ranks on each host."""
 
     def __init__(
         self,
@@ -295,8 +280,8 @@ class Relay:
             "argv": ["/bin/sh", "-c", _LOGIN_SHELL, str(request["command"])],
             "environment": dict(self._environments[target.host]),
             "directory": None,
-            "out": target.channel(_passing_on(answer, "out")),
-            "err": target.channel(_passing_on(answer, "err")),
+            "out": target.channel(_forwarder(answer, "out")),
+            "err": target.channel(_forwarder(answer, "err")),
         }])  # fmt: skip
         started.add_done_callback(lambda reply: self._started(number, reply, answer))
 
@@ -306,30 +291,30 @@ class Relay:
             self.ended(number, _NO_CONNECTION)
 
     def ended(self, number: int, code: int, host: str | None = None) -> bool:
-        """Pass on the end of a process, which ``host`` reports; False when it was none of these."""
+        """Report the end of a process of ``host``; return False for an unknown process."""
         with self._lock:
-            known = self._running.get(number)
-            if known is None or host not in (None, known[0]):
+            process = self._running.get(number)
+            if process is None or host not in (None, process[0]):
                 return False
             del self._running[number]
-        known[1](code)
+        process[1](code)
         return True
 
     def lost(self, host: str) -> None:
-        """End what runs on a host that is gone."""
+        """End what runs on a lost host."""
         with self._lock:
             numbers = [number for number, (where, _) in self._running.items() if where == host]
         for number in numbers:
             self.ended(number, _NO_CONNECTION)
 
 
-def _passing_on(answer: Callable[..., Any], name: str) -> Callable[[bytes], None]:
-    def pass_on(content: bytes) -> None:
+def _forwarder(answer: Callable[..., Any], name: str) -> Callable[[bytes], None]:
+    def forward(content: bytes) -> None:
         if content:
             answer(**{name: content.decode(errors="replace")})
 
-    return pass_on
+    return forward
 
 
 def _ignore(_answer: object) -> None:
-    """Nobody waits for this answer."""
+    """Drop an answer that is not needed."""

@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Service
     from distdl_jupyter.node.stacks import Answer
 
-#: Numbers of processes that are no ranks, as agents know them.
+#: First numbers of an agent's processes that are not ranks.
 SERVICES, LAUNCHER, SHELLS = 1_000_000, 1_100_000, 1_200_000
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
 _SERVICE_SECONDS = 60.0
-#: Seconds in which a machine must have started the processes of one request.
+#: Seconds for a machine to start the processes of one request.
 START_SECONDS = 60.0
-#: Ranks that one machine is asked to start at once; in between the start may be stopped.
+#: Ranks that one request starts; between two requests the start may be stopped.
 _AT_ONCE = 8
 _WARNED = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
 #: Seconds between two calls while a service starts.
 _POLL_SECONDS = 0.5
-#: Living processes of a machine that are counted; more make no difference.
-_MOST_COUNTED = 10_000
+#: The greatest number of living processes of a machine that counts.
+_MAX_COUNTED = 10_000
 
 
 class Event(NamedTuple):
-    """What an agent sent unasked."""
+    """An event of an agent."""
 
     node: Node
     data: dict[str, Any]
 
 
 class AgentRun(Run):
-    """What all kinds of start share."""
+    """A started job, however its ranks are started."""
 
     def __init__(self, placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> None:
         self._placement = placement
@@ -66,7 +66,7 @@ class AgentRun(Run):
         self._context = context
         self._nodes = nodes
         self._streams: list[Stream] = []
-        #: The channels that another supervisor would open again: node, channel, rank (None: the launcher), stream.
+        #: The channels for another supervisor to reopen: node, channel, rank (None: the launcher), stream.
         self._channels: list[tuple[int, int, int | None, str]] = []
         self._readers: dict[int | None, list[PipeReader]] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -78,7 +78,7 @@ class AgentRun(Run):
         self._warned = False
         self._served: set[int] = set()
         self._rank_relay: RankRelay | None = None
-        #: What has failed on another thread.
+        #: A failure on another thread.
         self._failure: LaunchFailed | None = None
 
     # start ------------------------------------------------------------------------------------
@@ -103,16 +103,16 @@ class AgentRun(Run):
 
     def _listen_to(self, node: Node) -> None:
         node.connection.on_event = lambda data: self._on_event(node, data)
-        if node.connection.lost:  # before anybody listened
+        if node.connection.lost:  # before this call
             raise HostFailed(node.host, node.connection.lost, code="host-lost")
 
     def _on_event(self, node: Node, data: dict[str, Any]) -> None:
-        """Take an event, on the connection's own thread where it has one. Raises BrokenWire for another node's rank."""
+        """Queue an event, on the connection's thread if it has one. Raises BrokenWire for another node's rank."""
         self._check_owner(node, data)
         self._events.put(Event(node, data))
 
     def _check_owner(self, node: Node, data: Mapping[str, Any]) -> None:
-        """Raise BrokenWire where an agent reports of what another node runs."""
+        """Raise BrokenWire if an agent reports a process of another node."""
         if data["type"] == "exit":
             numbers = [int(data["process"])]
         elif data["type"] == "resources":
@@ -144,19 +144,19 @@ class AgentRun(Run):
             "open_input": True,
         }
         node.connection.ask("start", START_SECONDS, self.progress(f"starting {service.name}"), processes=[process])
-        said = _await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
-        if service.ready not in said:
+        output = _await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
+        if service.ready not in output:
             where = f" on {node.host}" if node.host else ""
             raise LaunchFailed(
-                f"{service.name} did not start{where}.", code="service-not-started", output=said.strip()[-2000:]
+                f"{service.name} did not start{where}.", code="service-not-started", output=output.strip()[-2000:]
             )
 
-    def progress(self, doing: str) -> Callable[[], None]:
-        """Return what says what is being done, and raises when the start is to be stopped."""
-        return lambda: self._context.report("start", doing)
+    def progress(self, detail: str) -> Callable[[], None]:
+        """Return a function that reports progress, and raises when the start must stop."""
+        return lambda: self._context.report("start", detail)
 
     def _listen(self, rank: int | None, name: str, pipe: PipeReader, start: int | None = None) -> None:
-        """Add a stream to those that are read."""
+        """Add a stream to read."""
         os.set_blocking(pipe.reader, False)
         self._streams.append(Stream(pipe.reader, rank, name, start))
         self._readers.setdefault(rank, []).append(pipe)
@@ -173,7 +173,7 @@ class AgentRun(Run):
         return {name: self.channel(node, rank, name) for name in ("out", "err")}
 
     def reopen(self, channels: Sequence[Sequence[Any]], read: Mapping[tuple[int, str], int]) -> None:
-        """Go on with ranks that an earlier supervisor has started (see ``Cluster.attach``)."""
+        """Continue to read the streams of an earlier supervisor's ranks (see ``Cluster.attach``)."""
         for at, channel, rank, name in channels:
             start = read.get((-1, "sys") if rank is None else (rank, name), 0)
             self._listen(rank, name, self._nodes.nodes[at].connection.reopen(channel, start), start)
@@ -182,12 +182,12 @@ class AgentRun(Run):
             self._listen_to(node)
 
     def rank_environment(self, place: RankSlot) -> dict[str, str]:
-        """Return what one rank has besides the environment of its node."""
+        """Return the variables of one rank beside those of its node."""
         variables = {**self._plan.environments[place.rank], **identity.variables(self._placement, place)}
         return self._nodes.of_rank(place, variables)
 
     def rank_process(self, place: RankSlot) -> dict[str, Any]:
-        """Return the process of a rank, as agents start it."""
+        """Return the process of a rank for the request ``start``."""
         node = self._nodes.of(place)
         return {
             "process": place.rank,
@@ -206,27 +206,27 @@ class AgentRun(Run):
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """All descriptors of ranks, launcher and services, and what else is printed on the nodes."""
+        """The streams of ranks, launcher and services, and those of the nodes themselves."""
         return (*self._streams, *self._nodes.streams)
 
     def started(self) -> list[Start]:
-        """Return every rank's process, as its machine counts them."""
+        """Return every rank's process with its id on its machine."""
         return list(self._started)
 
     def add_notice(self, level: Any, text: str, code: str = "") -> None:
-        """Keep a sentence for the user."""
+        """Add a notice for the user."""
         self._notices.append(Notice(level, text, code))
 
     def notices(self) -> list[Notice]:
         """Return what the user should read since the last call."""
-        found = [*self._nodes.notices, *self._notices]
+        notices = [*self._nodes.notices, *self._notices]
         self._nodes.notices, self._notices = [], []
-        return found
+        return notices
 
     def poll(self) -> list[Exit]:
-        """Return the exits since the last call, each when all that its rank has said can be read.
+        """Return the exits since the last call, each when all output of its rank can be read.
 
-        Raises LaunchFailed where no kernel could ever speak to a rank that stays.
+        Raises LaunchFailed if a persistent rank cannot be exposed.
         """
         if self._failure is not None:
             raise self._failure
@@ -234,11 +234,11 @@ class AgentRun(Run):
         with contextlib.suppress(queue.Empty):
             while True:
                 self._take(self._events.get_nowait())
-        self._look()
-        said = [exit_ for exit_ in self._exits if self.said_all(exit_.rank)]
-        found = {exit_.rank: explained for exit_ in said if (explained := self._nodes.explained(exit_)) is not None}
-        self._exits = [exit_ for exit_ in self._exits if exit_.rank not in found]
-        return list(found.values())
+        self._check()
+        complete = [exit_ for exit_ in self._exits if self.is_drained(exit_.rank)]
+        exits = {exit_.rank: explained for exit_ in complete if (explained := self._nodes.explained(exit_)) is not None}
+        self._exits = [exit_ for exit_ in self._exits if exit_.rank not in exits]
+        return list(exits.values())
 
     def _take(self, event: Event) -> None:
         if event.data["type"] == "exit":
@@ -255,67 +255,66 @@ class AgentRun(Run):
             self._samples += [NodeSample(at, one) for one in event.data["samples"]]
 
     def keep_slots(self) -> None:
-        """Keep the entries of the machines' queues."""
+        """Keep the job's entries in the machines' queues."""
         self._nodes.keep_slots()
 
     def samples(self) -> list[NodeSample]:
-        """Return what ranks and machines have used since the last call."""
-        found, self._samples = self._samples, []
-        return found
+        """Return the resource samples since the last call."""
+        samples, self._samples = self._samples, []
+        return samples
 
     @abstractmethod
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
-        """Take the end of a process that an agent had started."""
+        """Handle the end of a process that an agent started."""
 
-    def _look(self) -> None:
-        """Look at what no event tells."""
+    def _check(self) -> None:
+        """Handle changes that no event reports."""
 
     def ended(self, exit_: Exit) -> None:
-        """Note the end of a rank; the first one counts."""
+        """Record the end of a rank; only the first one counts."""
         if exit_.rank not in self._ended:
             self._ended.add(exit_.rank)
             self._exits.append(exit_)
 
-    def said_all(self, rank: int | None) -> bool:
-        """Say whether nothing waits for whoever reads a rank's streams but what is in the pipes."""
+    def is_drained(self, rank: int | None) -> bool:
+        """Return whether all output of a rank is in its pipes."""
         return all(pipe.pending == 0 for pipe in self._readers.get(rank, ()))
 
     def alive(self) -> list[str]:
-        """Return the machine of every living process; one that is lost has none."""
-        return [
-            node.host for node, found in self._ask_all("alive") for _ in range(min(int(found["alive"]), _MOST_COUNTED))
-        ]
+        """Return the machine of every living process; a lost machine has none."""
+        answers = self._ask_all("alive")
+        return [node.host for node, data in answers for _ in range(min(int(data["alive"]), _MAX_COUNTED))]
 
     def unkillable(self) -> list[Unkillable]:
-        """Return them, as far as machines answer."""
-        return [Unkillable(node.host, int(pid)) for node, found in self._ask_all("stuck") for pid in found["pids"]]
+        """Return processes that KILL does not reach, as far as machines answer."""
+        return [Unkillable(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
 
     def _ask_all(self, type_: str) -> list[tuple[Node, dict[str, Any]]]:
-        """Ask all machines at the same time and return the answers that came."""
-        answers = [(node, node.connection.begin(type_)) for node in self._nodes.connected]
-        found = []
-        for node, answer in answers:
+        """Send a request to all machines side by side and return the answers."""
+        futures = [(node, node.connection.begin(type_)) for node in self._nodes.connected]
+        answers = []
+        for node, future in futures:
             with contextlib.suppress(HostFailed), node.connection.hurried():
-                found.append((node, node.connection.result(answer, type_, ANSWER_SECONDS)))
-        return found
+                answers.append((node, node.connection.result(future, type_, ANSWER_SECONDS)))
+        return answers
 
     def signal(self, name: str) -> None:
-        """INT goes to the ranks with what they started; TERM and KILL to everything. Nobody waits for an answer."""
+        """Send INT to the ranks and their children, TERM and KILL to all processes, without waiting for answers."""
         for node in self._nodes.connected:
             node.connection.begin("signal", name=name, to="ranks" if name == "INT" else "all")
         self._nodes.signaled(name)
 
     def on_launcher_output(self, text: str) -> None:
-        """Take what was printed by no rank."""
+        """Pass on output that is not a rank's."""
         self._nodes.on_launcher_output(text)
 
     def ask_stacks(self) -> None:
-        """Let every machine ask its ranks."""
+        """Ask all ranks for their stacks, without waiting."""
         for node in self._nodes.nodes:
             node.connection.ask_stacks([place.rank for place in self.places(node)])
 
     def stacks(self) -> Mapping[int, Answer]:
-        """Return what ranks have answered since the last call."""
+        """Return the answers of ranks since the last call."""
         return {
             rank: answer
             for node in self._nodes.nodes
@@ -324,70 +323,70 @@ class AgentRun(Run):
         }
 
     def no_stacks(self) -> str:
-        """Return "": ranks that an agent watches can be asked."""
+        """Return "": ranks with an agent support stack traces."""
         return ""
 
     def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
-        """Let every machine leave the request for its ranks."""
+        """Send the request to the machines of the ranks."""
         for node in self._nodes.connected:
             if own := [place.rank for place in self.places(node) if place.rank in ranks]:
                 node.connection.begin("profile", ranks=own, recording=dict(request))
 
     def serve(self, rank: int) -> None:
-        """Write where the rank is met: at its own socket on this machine, else at one that leads there."""
+        """Write the rank's address: its own socket on this machine, else a relay's socket."""
         node = self._nodes.of(self._placement.ranks[rank])
         self._served.add(rank)
         answer = node.connection.begin("serving", rank=rank)
         try:
             if node.host:
-                self._lead_to(node.connection, rank, answer)
+                self._relay_to(node.connection, rank, answer)
             else:
-                with contextlib.suppress(HostFailed):  # the rank has ended, which is told elsewhere
+                with contextlib.suppress(HostFailed):  # the rank has ended, which an event reports
                     write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
         except OSError as error:
             raise _unserved(rank, error) from error
 
-    def _lead_to(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
-        """Let a socket here lead to a rank elsewhere. Raises OSError; what fails later ``poll`` raises."""
+    def _relay_to(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
+        """Open a local socket for a remote rank. Raises OSError; ``poll`` raises later failures."""
 
         def failed(error: OSError) -> None:
             self._failure = _unserved(rank, error)
 
         if self._rank_relay is None:
-            from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # asyncio is for ranks elsewhere
+            from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # asyncio is only needed for remote ranks
 
             self._rank_relay = RankRelay(self._context.folder)
         self._rank_relay.offer(connection, rank, answer, failed)
 
     def fetch(self, rank: int, path: str, most: int) -> None:
-        """Bring a file from a machine that does not see the job's folder."""
+        """Copy a file from a machine that does not see the job's folder."""
         node = self._nodes.of(self._placement.ranks[rank])
         if not getattr(node, "shared", True):
-            from distdl_jupyter.clusters.agents import staging  # a start on this machine copies nothing
+            from distdl_jupyter.clusters.agents import staging  # not needed on this machine
 
             staging.fetch(self._context.folder, node, path, most)
 
     # end --------------------------------------------------------------------------------------
 
     def interrupted(self) -> str:
-        """Return why the machines were taken away."""
+        """Return why a queue took the machines."""
         return self._nodes.interrupted()
 
     def handle(self) -> dict[str, Any]:
-        """Return what a sweep needs, and another supervisor where the job outlives this one."""
-        found = self._nodes.handle()
+        """Return the data for a sweep, and for another supervisor where the job outlives this one."""
+        handle = self._nodes.handle()
         if self._nodes.outlive_supervisor:
-            found["channels"] = [list(channel) for channel in self._channels]
+            handle["channels"] = [list(channel) for channel in self._channels]
             if (launcher := self._plan.launcher) is not None:
-                found["first_exit"] = f"{launcher.first_exit.__module__}:{launcher.first_exit.__qualname__}"
-        return found
+                handle["first_exit"] = f"{launcher.first_exit.__module__}:{launcher.first_exit.__qualname__}"
+        return handle
 
     def collect(self) -> None:
-        """Bring back what ranks wrote on machines with folders of their own."""
+        """Copy back what ranks wrote on machines that do not see the job's folder."""
         self._nodes.collect()
 
     def close(self) -> None:
-        """End the agents, with whatever they still run, and free the descriptors."""
+        """End the agents and all their processes, and close the streams."""
         if self._rank_relay is not None:
             self._rank_relay.close()
         for rank in self._served:
@@ -400,10 +399,10 @@ class AgentRun(Run):
 
 
 class DirectRun(AgentRun):
-    """Agents start the ranks and see their ends."""
+    """Agents start the ranks and report their ends."""
 
     def _start_ranks(self) -> None:
-        """Let all machines start some ranks, then some more."""
+        """Start some ranks on all machines, then the next ones."""
         waiting = {node: self.places(node) for node in self._nodes.nodes}
         while any(waiting.values()):
             begun = []
@@ -413,8 +412,8 @@ class DirectRun(AgentRun):
                     begun.append((node, node.connection.begin("start", processes=list(map(self.rank_process, now)))))
             for node, answer in begun:
                 with node.connection.hurried():
-                    found = node.connection.result(answer, "start", START_SECONDS, self._progress_of_start)
-                pids = {int(rank): int(pid) for rank, pid in found["pids"].items() if self._is_on(node, int(rank))}
+                    data = node.connection.result(answer, "start", START_SECONDS, self._progress_of_start)
+                pids = {int(rank): int(pid) for rank, pid in data["pids"].items() if self._is_on(node, int(rank))}
                 self._started += [Start(rank, pid) for rank, pid in pids.items()]
             self._progress_of_start()
         self._nodes.note_start()

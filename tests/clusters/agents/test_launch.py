@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from distdl_jupyter.clusters.agents import launch as launcher_run
+from distdl_jupyter.clusters.agents import launch
 from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Launcher, Plan
@@ -25,8 +25,8 @@ def started(*launcher):
 
 
 def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
-    monkeypatch.setattr(launcher_run, "_IDLE", 0.1)
-    monkeypatch.setattr(launcher_run, "_PAUSE", 0.05)
+    monkeypatch.setattr(launch, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(launch, "_COUNT_SECONDS", 0.05)
     # The rank finds no payload, so it ends by itself; a moment before that it is seen.
     run = started("/bin/sh", "-c", '"$@"; sleep 600', "sh")
     (only,) = wait_for(run.poll)
@@ -37,8 +37,8 @@ def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
 
 
 def test_a_launcher_that_takes_its_time_before_the_first_rank_is_left_alone(monkeypatch):
-    monkeypatch.setattr(launcher_run, "_IDLE", 0.1)
-    monkeypatch.setattr(launcher_run, "_PAUSE", 0.05)
+    monkeypatch.setattr(launch, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(launch, "_COUNT_SECONDS", 0.05)
     run = started("/bin/sh", "-c", "sleep 2; exit 4", "sh")
     (only,) = wait_for(run.poll)
     assert (only.code, only.evidence) == (4, "The launcher ended with code 4.")
@@ -56,8 +56,8 @@ def test_a_launcher_begins_where_the_job_does_and_what_it_says_is_read_without_w
 
 
 def test_the_rank_that_ended_first_has_its_own_end_and_the_others_were_stopped():
-    assert launcher_run.exit_of(1, (1, 3, None), 4, "why") == Exit(1, 3, None)
-    assert launcher_run.exit_of(0, (1, 3, None), 4, "why") == Exit(0, None, "TERM", "stopped")
-    assert launcher_run.exit_of(1, (1, None, 15), 4, "why", "memory") == Exit(1, None, "TERM")
-    assert launcher_run.exit_of(1, (1, None, 9), 4, "why", "memory") == Exit(1, None, "KILL", "memory")
-    assert launcher_run.exit_of(0, None, 7, "why") == Exit(0, 7, None, "why")
+    assert launch.exit_of(1, (1, 3, None), 4, "why") == Exit(1, 3, None)
+    assert launch.exit_of(0, (1, 3, None), 4, "why") == Exit(0, None, "TERM", "stopped")
+    assert launch.exit_of(1, (1, None, 15), 4, "why", "memory") == Exit(1, None, "TERM")
+    assert launch.exit_of(1, (1, None, 9), 4, "why", "memory") == Exit(1, None, "KILL", "memory")
+    assert launch.exit_of(0, None, 7, "why") == Exit(0, 7, None, "why")
