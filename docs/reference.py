@@ -26,7 +26,7 @@ from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
 from distdl_jupyter.azure.identity import KNOWN
 from distdl_jupyter.clusters.slurm.text import REFUSALS
-from distdl_jupyter.clusters.ssh import command
+from distdl_jupyter.clusters.ssh.command import CAUSES
 from distdl_jupyter.core import collectives, disk, failure, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
@@ -389,11 +389,9 @@ _RULE_TEXTS = {
 
 def unreachable() -> Iterator[codes.Entry]:
     """Yield the reasons why an agent cannot be started on a host, as ssh, the login shell and Python report them."""
-    for _pattern, kind, explain in command._CAUSES:
-        for node in ast.walk(ast.parse(inspect.getsource(explain))):
-            if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
-                message, remedy = map(codes.text_of, node.value.elts)
-                yield codes.Entry(f"unreachable-{kind}", message, remedy, "clusters/ssh/command", 0, explicit=True)
+    for _pattern, kind, *templates in CAUSES:
+        message, remedy = (re.sub(r"\{\w+\}", "…", template) for template in templates)
+        yield codes.Entry(f"unreachable-{kind}", message, remedy, "clusters/ssh/command", 0, explicit=True)
 
 
 def statuses() -> Iterator[codes.Entry]:

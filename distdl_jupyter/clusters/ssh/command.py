@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.agents.agent import Unreachable
@@ -73,129 +72,110 @@ def _config(ssh_config: str) -> list[str]:
 def explain(host: Host, ssh_config: str, python: str, output: str, code: int | None) -> Unreachable:
     """Return why no agent started, from what ssh, the login shell and Python printed."""
     ssh = shell_command(host, ssh_config)
-    for pattern, kind, describe in _CAUSES:
+    command = re.search(r"ssh-keygen -f \S+ -R \S+", output)
+    values = {"ssh": ssh, "target": host.target, "python": python}
+    values["forget"] = command[0] if command else f"ssh-keygen -R {host.name}"
+    for pattern, kind, message, remedy in CAUSES:
         if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
-            text, remedy = describe(host, ssh, match)
-            return Unreachable(host.name, kind, text.replace("{python}", python), remedy)
+            groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
+            return Unreachable(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = f": {lines[-1][:300].rstrip('.')}." if lines else ""
     if code == 255 or code is None:
-        text = f"ssh ended{last or ' without a message.'}"
-        return Unreachable(host.name, "ssh", text, f"Try the connection in a terminal: {ssh} true")
-    text = f"The login shell ended with code {code}{last or ' and did not start the agent.'}"
-    return Unreachable(host.name, "shell", text, f"Fix the login shell so that this prints ok: {ssh} echo ok")
+        message = f"ssh ended{last or ' without a message.'}"
+        return Unreachable(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")
+    message = f"The login shell ended with code {code}{last or ' and did not start the agent.'}"
+    return Unreachable(host.name, "shell", message, f"Fix the login shell so that this prints ok: {ssh} echo ok")
 
 
-_Explanation = tuple[str, str]
-_Explain = Callable[["Host", str, "re.Match[str]"], _Explanation]
-
-
-def _changed_key(host: Host, ssh: str, match: re.Match[str]) -> _Explanation:
-    command = re.search(r"ssh-keygen -f \S+ -R \S+", match.string)
-    forget = command[0] if command else f"ssh-keygen -R {host.name}"
-    return (
-        "The host key has changed. Another machine may be impersonating the host.",
-        f"Ask the administrator. If the key was renewed, run {forget}, then {ssh} true",
-    )
-
-
-def _unknown_key(_host: Host, ssh: str, _match: re.Match[str]) -> _Explanation:
-    return (
-        "The host key is not known on this machine.",
-        f"Run {ssh} true once, and compare the fingerprint with the output of ssh-keygen -lf "
-        "/etc/ssh/ssh_host_ed25519_key.pub on the host.",
-    )
-
-
-def _denied(host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"The host rejected all SSH keys ({match[1]})." if match[1] else "The host rejected all SSH keys.",
-        "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: "
-        f"ssh-copy-id {host.target}",
-    )
-
-
-def _no_name(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"The host name {match[1]} cannot be resolved.",
-        "Correct the name, or set its address as HostName in ~/.ssh/config.",
-    )
-
-
-def _refused(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"The host refused the connection on port {match[1]}.",
-        "Start sshd on the host, or set its port in ~/.ssh/config.",
-    )
-
-
-def _silent(_host: Host, ssh: str, _match: re.Match[str]) -> _Explanation:
-    return "The host does not respond.", f"Check that the host is on and reachable: {ssh} true"
-
-
-def _no_route(_host: Host, ssh: str, match: re.Match[str]) -> _Explanation:
-    return f"No route to the host ({match[1].strip()}).", f"Check the network of this machine: {ssh} true"
-
-
-def _no_python(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"Python was not found at {match[1].strip()}.",
-        "Install the same environment on the host, or set the option python to the path of its Python.",
-    )
-
-
-def _old_python(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"Python at {{python}} is {match[1] or 'too old'}, but 3.11 or newer is required.",
-        "Install a newer Python on the host, or set the option python to its path.",
-    )
-
-
-def _no_folder(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"Cannot write to the folder {match[1].strip()} on the host: {match[2].strip()}.",
-        "Set the option directory to another folder.",
-    )
-
-
-def _not_ours(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"The folder {match[1].strip()} on the host {match[2].strip()}, so its programs are not run.",
-        f"Set the option directory to a folder of your own, or on the host run: chmod go-w {match[1].strip()}",
-    )
-
-
-def _bad_config(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return f"ssh cannot read its configuration: {match[1].strip()}.", "Correct that file, or the option ssh_config."
-
-
-def _nologin(_host: Host, ssh: str, match: re.Match[str]) -> _Explanation:
-    return (
-        f"The account on the host does not allow logins: {match[1].strip().rstrip('.')}.",
-        f"Ask for an account with a shell, so that this prints ok: {ssh} echo ok",
-    )
-
-
-def _bad_key_file(_host: Host, _ssh: str, match: re.Match[str]) -> _Explanation:
-    return f"ssh does not use the key {match[1]}, because other users can read it.", f"Run: chmod 600 {match[1]}"
-
-
+_KEY_CHANGED = "The host key has changed. Another machine may be impersonating the host."
+_RENEW_KEY = "Ask the administrator. If the key was renewed, run {forget}, then {ssh} true"
+_LOAD_KEY = "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: ssh-copy-id {target}"
+_NEW_PYTHON = "Install a newer Python on the host, or set the option python to its path."
+#: Why a host is unreachable: a pattern of the output, the kind, the message and the remedy with the pattern's groups.
 #: The order matters: a changed key also reports that the verification failed.
-_CAUSES: tuple[tuple[str, str, _Explain], ...] = (
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "changed-key", _changed_key),
-    (r"REVOKED HOST KEY|host key .* revoked", "changed-key", _changed_key),
-    (r"No \S+ host key is known for|Host key verification failed", "unknown-key", _unknown_key),
-    (r"Permissions \d+ for '([^']+)' are too open", "denied", _bad_key_file),
-    (r"Permission denied(?: \(([^)]*)\))?|Too many authentication failures()", "denied", _denied),
-    (r"Could not resolve hostname ([^:\s]+)", "name", _no_name),
-    (r"connect to host \S+ port (\d+): Connection refused", "refused", _refused),
-    (r"Connection timed out|Operation timed out|timed out during banner|Timeout, server", "timeout", _silent),
-    (r"connect to host \S+ port \d+: (No route to host|Network is unreachable)", "route", _no_route),
-    (r"^distdl: no python: (.*)$", "python", _no_python),
-    (r"^distdl: old python: (.*)$", "old-python", _old_python),
-    (r"has no attribute 'fromhex'()|AttributeError: 'file' object", "old-python", _old_python),
-    (r"^distdl: no folder: (.*?): (.*)$", "folder", _no_folder),
-    (r"^distdl: not ours: (.*?): (.*)$", "folder", _not_ours),
-    (r"^(.*Bad configuration option.*|Can't open user config file.*)$", "ssh", _bad_config),
-    (r"^(.*account is currently not available.*|.*nologin.*)$", "shell", _nologin),
+CAUSES = (
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "changed-key", _KEY_CHANGED, _RENEW_KEY),
+    (r"REVOKED HOST KEY|host key .* revoked", "changed-key", _KEY_CHANGED, _RENEW_KEY),
+    (
+        r"No \S+ host key is known for|Host key verification failed",
+        "unknown-key",
+        "The host key is not known on this machine.",
+        "Run {ssh} true once, and compare the fingerprint with the output of ssh-keygen -lf "
+        "/etc/ssh/ssh_host_ed25519_key.pub on the host.",
+    ),
+    (
+        r"Permissions \d+ for '([^']+)' are too open",
+        "denied",
+        "ssh does not use the key {1}, because other users can read it.",
+        "Run: chmod 600 {1}",
+    ),
+    (r"Permission denied \(([^)]*)\)", "denied", "The host rejected all SSH keys ({1}).", _LOAD_KEY),
+    (r"Permission denied|Too many authentication failures", "denied", "The host rejected all SSH keys.", _LOAD_KEY),
+    (
+        r"Could not resolve hostname ([^:\s]+)",
+        "name",
+        "The host name {1} cannot be resolved.",
+        "Correct the name, or set its address as HostName in ~/.ssh/config.",
+    ),
+    (
+        r"connect to host \S+ port (\d+): Connection refused",
+        "refused",
+        "The host refused the connection on port {1}.",
+        "Start sshd on the host, or set its port in ~/.ssh/config.",
+    ),
+    (
+        r"Connection timed out|Operation timed out|timed out during banner|Timeout, server",
+        "timeout",
+        "The host does not respond.",
+        "Check that the host is on and reachable: {ssh} true",
+    ),
+    (
+        r"connect to host \S+ port \d+: (No route to host|Network is unreachable)",
+        "route",
+        "No route to the host ({1}).",
+        "Check the network of this machine: {ssh} true",
+    ),
+    (
+        r"^distdl: no python: (.*)$",
+        "python",
+        "Python was not found at {1}.",
+        "Install the same environment on the host, or set the option python to the path of its Python.",
+    ),
+    (
+        r"^distdl: old python: (.*)$",
+        "old-python",
+        "Python at {python} is {1}, but 3.11 or newer is required.",
+        _NEW_PYTHON,
+    ),
+    (
+        r"has no attribute 'fromhex'|AttributeError: 'file' object",
+        "old-python",
+        "Python at {python} is too old, but 3.11 or newer is required.",
+        _NEW_PYTHON,
+    ),
+    (
+        r"^distdl: no folder: (.*?): (.*)$",
+        "folder",
+        "Cannot write to the folder {1} on the host: {2}.",
+        "Set the option directory to another folder.",
+    ),
+    (
+        r"^distdl: not ours: (.*?): (.*)$",
+        "folder",
+        "The folder {1} on the host {2}, so its programs are not run.",
+        "Set the option directory to a folder of your own, or on the host run: chmod go-w {1}",
+    ),
+    (
+        r"^(.*Bad configuration option.*|Can't open user config file.*)$",
+        "ssh",
+        "ssh cannot read its configuration: {1}.",
+        "Correct that file, or the option ssh_config.",
+    ),
+    (
+        r"^(.*account is currently not available.*|.*nologin.*)$",
+        "shell",
+        "The account on the host does not allow logins: {1}.",
+        "Ask for an account with a shell, so that this prints ok: {ssh} echo ok",
+    ),
 )
