@@ -256,10 +256,22 @@ def nodes(partition: str = "") -> list[list[str]]:
     return list({row[0]: row for row in rows}.values())
 
 
-def partitions() -> list[str]:
-    """Return the names of the partitions. Raises SlurmFailed."""
-    output = run("sinfo", "--noheader", "--format=%P")
-    return list(dict.fromkeys(name.strip().rstrip("*") for name in output.split()))
+def partitions() -> dict[str, tuple[int | None, bool]]:
+    """Return the time limit of each partition in minutes, and whether it is the default. Raises SlurmFailed."""
+    rows = [line.split() for line in run("sinfo", "--noheader", "--format=%P %l").splitlines()]
+    return {name.rstrip("*"): (minutes(limit), name.endswith("*")) for name, limit in rows}
+
+
+def minutes(limit: str) -> int | None:
+    """Return a time limit in minutes, rounded up, None without a limit (sbatch(1), ``--time``). Raises ValueError."""
+    if limit.lower() in ("infinite", "unlimited", "n/a", ""):
+        return None
+    days, dash, clock = limit.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not dash and len(parts) < 3:  # minutes, minutes:seconds
+        parts = [0, *parts]
+    hours, whole, seconds = [*parts, 0, 0][:3]
+    return (int(days) if dash else 0) * 1440 + hours * 60 + whole + (seconds > 0)
 
 
 def ranks() -> dict[str, int]:

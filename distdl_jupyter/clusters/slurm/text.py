@@ -166,7 +166,7 @@ def _values(code: str, options: SlurmOptions) -> list[str]:
     """Return the values that the user may set."""
     try:
         if code == "slurm-partition-invalid":
-            return commands.partitions()
+            return list(commands.partitions())
         accounts = commands.allowed(options.partition)
     except commands.SlurmFailed:
         return ["those that your administrators name"]

@@ -23,16 +23,18 @@ NODES = [["n1", "idle", "8", "0.1", "gpu:4", "none"], ["n2", "down", "8", "0.1",
 @pytest.mark.parametrize(
     ("options", "refusal", "rows"),
     [
-        ({}, "", [("Submission", "ok"), ("Node", "ok"), ("Node", "warning"), ("GPUs", "info")]),
-        ({"gpus_per_node": "4"}, "", [("Submission", "ok"), ("Node", "ok"), ("Node", "warning")]),
+        ({}, "", {"Submission": "ok", "Time limit": "ok", "GPUs": "info"}),
+        ({"gpus_per_node": "4", "time_limit": "1:00:00"}, "", {"Submission": "ok", "Time limit": "ok"}),
+        ({"gpus_per_node": "4", "time_limit": "61"}, "", {"Submission": "ok", "Time limit": "error"}),
+        ({"gpus_per_node": "4", "time_limit": "9-0", "partition": "long"}, "", {"Submission": "ok"}),
         (
             {"gpus_per_node": "5"},
             "allocation failure: Requested node configuration is not available",
-            [("Submission", "error"), ("Node", "ok"), ("Node", "warning")],
+            {"Submission": "error", "Time limit": "ok"},
         ),
     ],
 )
-def test_nodes_are_entered_only_when_slurm_accepts_a_job(monkeypatch, options, refusal, rows):
+def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options, refusal, rows):
     def run(*command, **_):
         assert command[:2] == ("sbatch", "--test-only")
         if refusal:
@@ -42,11 +44,13 @@ def test_nodes_are_entered_only_when_slurm_accepts_a_job(monkeypatch, options, r
     entered = []
     monkeypatch.setattr(commands, "absent", lambda: "")
     monkeypatch.setattr(commands, "nodes", lambda _partition: NODES)
+    monkeypatch.setattr(commands, "partitions", lambda: {"gpu": (60, True), "long": (None, False)})
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(checks, "_software", lambda *_: entered.append(1) or [])
     found = checks.checks(SlurmOptions(**options), [], [])
-    assert [(row.what, row.level) for row in found if row.what not in ("Slurm", "Folder")] == rows
-    assert bool(entered) == (not refusal)
+    assert [row.level for row in found if row.what == "Node"] == ["ok", "warning"]
+    assert {row.what: row.level for row in found if row.what not in ("Slurm", "Folder", "Node")} == rows
+    assert bool(entered) == ("error" not in rows.values())
     assert all(row.remedy and row.code for row in found if row.level in ("error", "warning"))
 
 
@@ -61,7 +65,7 @@ def test_nodes_are_entered_only_when_slurm_accepts_a_job(monkeypatch, options, r
     ],
 )
 def test_a_refusal_lists_what_the_user_may_set(monkeypatch, message, code, value):
-    monkeypatch.setattr(commands, "partitions", lambda: ["debug", "a100"])
+    monkeypatch.setattr(commands, "partitions", lambda: {"debug": (60, True), "a100": (None, False)})
     monkeypatch.setattr(commands, "allowed", lambda _: {"physics": ["normal", "long"], "biology": ["night"]})
     options = SlurmOptions(account="Physics", qos="night", partition="a1000")
     found, remedy = text.refusal(SlurmFailed(f"sbatch failed: {message}."), options)
