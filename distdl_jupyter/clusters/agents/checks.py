@@ -224,14 +224,14 @@ def _package(name: str, version: str, standard: str, here: str, report: HostRepo
     host, is_needed = report.host, name in needed
     if not version:
         lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
-        text, remedy = f"{name} is not installed{lost}", _install(name, standard or here, report)
         level: CheckLevel = "error" if is_needed and name != READS_DATA else "warning"
-        return problem("host-package-missing", host, text, remedy, what=name, level=level)
+        install = _install(name, standard or here, report)
+        return problem("host-package-missing", host, f"{name} is not installed{lost}", install, what=name, level=level)
     if _public(version) != _public(standard):
         other = "this machine has" if _public(standard) == _public(here) else "the other hosts have"
-        text, remedy = f"{name} {version}, but {other} {standard}", _same(name, standard, report)
+        text = f"{name} {version}, but {other} {standard}"
         level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
-        return problem("host-package-differs", host, text, remedy, what=name, level=level)
+        return problem("host-package-differs", host, text, _same(name, standard, report), what=name, level=level)
     if version != standard:
         text = f"{name} {version}, but the other hosts have {standard}"
         return problem("host-package-build", host, text, f"Install the same build of {name} on all hosts.", what=name)
@@ -270,9 +270,8 @@ def _program(name: str, report: HostReport, standard: str) -> Check:
     version = str(report.facts["mpirun"] or "") if is_mpi else ""
     if not path:
         remedy = f"Install {name} on the host, or add it to the PATH."
-        if is_mpi:
-            remedy = _install("openmpi", standard, report)
-        return problem("host-program-missing", report.host, f"{name} is not installed", remedy, what=name)
+        install = _install("openmpi", standard, report) if is_mpi else remedy
+        return problem("host-program-missing", report.host, f"{name} is not installed", install, what=name)
     if is_mpi and version != standard:
         text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
         return problem("host-mpi-differs", report.host, text, _same("openmpi", standard, report))
@@ -297,9 +296,11 @@ def network_checks(meeting: Meeting, network: str = "") -> list[Check]:
         for host, endpoints in meeting.offered.items()
     )
     remedy = "Connect the hosts to one network, and allow TCP between them in their firewalls."
+    text = f"no host reaches an address of another host: {addresses}"
     if network:
-        remedy = f"The hosts do not reach each other on {network}. Correct the option network, or remove it."
-    return [problem("hosts-no-common-network", "", f"no host reaches an address of another host: {addresses}", remedy)]
+        option = f"The hosts do not reach each other on {network}. Correct the option network, or remove it."
+        return [problem("hosts-no-common-network", "", text, option)]
+    return [problem("hosts-no-common-network", "", text, remedy)]
 
 
 def _addresses(common: Common) -> Iterator[Check]:
@@ -328,8 +329,10 @@ def _gaps(common: Common, reached: Reached) -> Iterator[Check]:
             f"{target.host} and in any firewall between them."
         )
         if why == "another machine or program answers":
-            remedy = f"Give {target.host} an address of its own, or set the option network to another network."
-        yield problem("host-ports", target.host, text, remedy)
+            other = f"Give {target.host} an address of its own, or set the option network to another network."
+            yield problem("host-ports", target.host, text, other)
+        else:
+            yield problem("host-ports", target.host, text, remedy)
 
 
 # machines ---------------------------------------------------------------------------------------
