@@ -1,7 +1,7 @@
-"""The machines of a started job as its run sees them: one agent on each, which starts, signals and watches processes.
+"""The machines of a started job: an agent on each starts, signals and watches processes.
 
 ``AgentConnection`` is the supervisor's side of an agent (requests as in ``distdl_jupyter.node.requests``): the agent is
-part of this process (``local_node``) or runs elsewhere, at the end of a wire (``connection``).
+part of this process (``local_node``) or runs on another machine (``connection``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import RankSlot
     from distdl_jupyter.node.stacks import Answer
 
-#: Seconds for an answer that takes no work.
+#: Seconds for an answer that is ready at once.
 ANSWER_SECONDS = 15.0
-#: Seconds between two moments in which the wait for an answer may be ended.
+#: Seconds between two calls of ``while_waiting``.
 _POLL_SECONDS = 0.5
 
 
@@ -61,7 +61,7 @@ class Unreachable(HostTrouble):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host: its name, what reaches it (for ssh ``user@name``), and how many processes fit (0: not said)."""
+    """One host: its name, its address (for ssh ``user@name``), and how many processes fit (0: not known)."""
 
     name: str
     target: str
@@ -69,7 +69,7 @@ class Host:
 
 
 class PipeReader(Protocol):
-    """The end of a channel that is read here."""
+    """The local end of a channel."""
 
     @property
     def reader(self) -> int:
@@ -77,11 +77,11 @@ class PipeReader(Protocol):
 
     @property
     def pending(self) -> int:
-        """Bytes that have come and that the pipe has not taken yet."""
+        """Received bytes that are not in the pipe yet."""
 
 
 def _ignore(_event: dict[str, Any]) -> None:
-    """Nobody listens."""
+    """Drop an event."""
 
 
 class AgentConnection(ABC):
@@ -96,7 +96,7 @@ class AgentConnection(ABC):
 
     @property
     def lost(self) -> str:
-        """Why the machine does not answer any more, one sentence; "" while it does."""
+        """Why the machine is lost, one sentence; "" while it responds."""
         return ""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class AgentConnection(ABC):
         timeout: float | None,
         while_waiting: Callable[[], object] = bool,
     ) -> dict[str, Any]:
-        """Wait for the answer to what was begun. Raises HostFailed.
+        """Wait for the answer of ``begin``. Raises HostFailed.
 
         ``while_waiting`` is called meanwhile, and ends the wait by raising.
         """
@@ -132,19 +132,19 @@ class AgentConnection(ABC):
         return answer.result()
 
     def hurried(self) -> contextlib.AbstractContextManager[None]:
-        """While it is held, answers come through whoever does not read what ranks print."""
+        """Bypass backpressure: read answers even while output of ranks is not read."""
         return contextlib.nullcontext()
 
     @abstractmethod
     def pipe(self) -> tuple[int, PipeReader]:
-        """Open a channel and return its number and the pipe from which its bytes are read."""
+        """Open a channel and return its number and the pipe with its bytes."""
 
     @abstractmethod
     def channel(self, sink: Callable[[bytes], None]) -> int:
-        """Open a channel whose bytes are given to ``sink``; b"" is its end."""
+        """Open a channel that passes its bytes to ``sink``; b"" is its end."""
 
     def poll(self) -> None:
-        """Let events come that nobody sends. Called about ten times a second."""
+        """Deliver events that no agent sends. Called about ten times a second."""
         return
 
     @abstractmethod
@@ -153,14 +153,14 @@ class AgentConnection(ABC):
 
     @abstractmethod
     def stacks(self) -> Mapping[int, Answer]:
-        """Return what ranks have answered since the last call."""
+        """Return the answers of ranks since the last call."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One machine of a job: its folder there, and where its ranks work.
+    """One machine of a job: the job's folder there, and the working directory of its ranks.
 
-    ``run`` is the agent's private folder, which goes with the job; ``python`` that of the job's packages, "" without.
+    ``run`` is the agent's private folder, removed with the job; ``python`` that of the job's packages, "" without.
     """
 
     connection: AgentConnection
@@ -181,65 +181,65 @@ N = TypeVar("N", bound=Node)
 class Nodes(ABC, Generic[N]):
     """All machines of a started job, in the order of the job's nodes."""
 
-    #: Whether the job goes on without its supervisor, and what agents send can be read again by another one, which
-    #: has a ``Connection.reopen``.
+    #: Whether the job continues without its supervisor, and another one can read the agents' output again
+    #: (``Connection.reopen``).
     outlive_supervisor: ClassVar[bool] = False
 
     def __init__(self, nodes: Sequence[N]) -> None:
         self.nodes = list(nodes)
-        #: What the user should read; the run takes it.
+        #: Notices for the user; the run removes them.
         self.notices: list[Notice] = []
-        #: What is printed there by no process that an agent has started.
+        #: Output there that is not of an agent's processes.
         self.streams: tuple[Stream, ...] = ()
 
     @property
     def connected(self) -> list[N]:
-        """The machines that answer."""
+        """The machines that are not lost."""
         return [node for node in self.nodes if not node.connection.lost]
 
     def poll(self) -> None:
-        """Let events come that no agent sends. Called about ten times a second."""
+        """Deliver events that no agent sends. Called about ten times a second."""
         for node in self.nodes:
             node.connection.poll()
 
     def of(self, place: RankSlot) -> N:
-        """Return where a rank runs."""
+        """Return the machine of a rank."""
         return self.nodes[place.node]
 
     @abstractmethod
     def environment(self, node: N) -> dict[str, str]:
-        """Return what every process of the job has on a machine."""
+        """Return the environment of all processes of the job on a machine."""
 
     @abstractmethod
     def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
-        """Return a rank's own ``variables`` with what its machine adds."""
+        """Return a rank's own ``variables`` with those of its machine."""
 
     def keep_slots(self) -> None:
-        """Keep what the job holds of the machines' queues. Called about once a second."""
+        """Keep the job's entries in the machines' queues. Called about once a second."""
         return
 
     def of_service(self, number: int) -> dict[str, str]:
-        """Return what the environment of a service has besides."""
+        """Return further variables of a service."""
         return {}
 
     def on_launcher_output(self, text: str) -> None:
-        """Take what was printed by no rank."""
+        """Handle output that is not a rank's."""
         return
 
     def signaled(self, name: str) -> None:
-        """Take that all machines were asked to send a signal to the job."""
+        """Handle that all machines were asked to signal the job."""
         return
 
     def explained(self, exit_: Exit) -> Exit | None:
-        """Return the end of a rank with what is known of its cause here, None while that is still being asked."""
+        """Return the end of a rank with its cause, None while the cause is being queried."""
         return exit_
 
     def interrupted(self) -> str:
-        """Return why the machines were taken from a job that had not failed (see ``Run.interrupted``)."""
+        """Return why a queue took the machines from a job that had not failed (see ``Run.interrupted``)."""
         return ""
 
     def note_start(self, *, launcher: str = "") -> None:
-        """Note for the user how ranks have been started; ``launcher`` is the program that starts them."""
+        """Add a notice on how ranks were started; ``launcher`` is the program that starts them."""
         return
 
     @abstractmethod
@@ -247,12 +247,12 @@ class Nodes(ABC, Generic[N]):
         """Return plain data by which ``Cluster.sweep`` finds what is left of the job."""
 
     def collect(self) -> None:
-        """Bring back what ranks have written elsewhere (see ``Run.collect``)."""
+        """Copy back what ranks have written elsewhere (see ``Run.collect``)."""
         return
 
     @abstractmethod
     def close(self) -> None:
-        """End the agents with whatever still runs, and free what is held for the job."""
+        """End the agents with all processes, and release what is held for the job."""
 
 
 #: Help texts of options that all clusters with agents have.

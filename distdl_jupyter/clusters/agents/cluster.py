@@ -1,7 +1,7 @@
-"""A cluster of machines on which agents can be started: what is the same however they are reached.
+"""A cluster of machines with agents: what is the same however an agent is started.
 
-``place`` looks at the machines, chooses the network on which ranks meet, and brings the job's files and data; ``start``
-hands them to the run. A kind of cluster adds how an agent is started on each node (``_connect``).
+``place`` checks the machines, chooses the network for the ranks, and copies the job's files and data; ``start`` passes
+them to the run. Each type of cluster implements how agents are started (``_connect``).
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ class AgentCluster(Cluster):
 
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
-        """Start an agent on each node, into ``_connections``; return the spec of what can begin, and who is missing.
+        """Start an agent on each node, into ``_connections``; return the spec that can start, and unreachable hosts.
 
         Raises DistDLError.
         """
 
     def _job(self, spec: JobSpec, options: Any, context: Context) -> Job:
-        """Return what is brought to the nodes, with the options that all clusters with agents have."""
+        """Return the job's files for the nodes, with the options of all clusters with agents."""
         return Job(spec, context.folder, options)
 
     @abstractmethod
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
-        """Return ``_nodes`` for a run, to which they belong from now on."""
+        """Return ``_nodes`` for a run, which closes them."""
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
-        """Reach the machines, look at them, and choose the network on which ranks meet."""
+        """Connect to the machines, check them, and choose the network for the ranks."""
         try:
             spec, unreachable = self._connect(spec, options, context)
             job = self._job(spec, options, context)
-            found = self._look(unreachable, spec, job.options, context)
+            found = self._check(unreachable, spec, job.options, context)
             if self.slots:
                 found = _hold(self._connections, spec, found, context)
             placement = self._placed(spec, ports, found, context)
@@ -85,7 +85,7 @@ class AgentCluster(Cluster):
             raise
         return placement
 
-    def _look(
+    def _check(
         self, unreachable: Sequence[Unreachable], spec: JobSpec, options: AgentOptions, context: Context
     ) -> Checkup:
         from distdl_jupyter.clusters.agents import checks, checkup
@@ -100,7 +100,7 @@ class AgentCluster(Cluster):
         if spec.use_gpu:
             placing.check_gpus(spec, found)
         for check in found.checks:
-            if check.level == "warning" and check.what != checks.READS_DATA:  # the stager says it where it is needed
+            if check.level == "warning" and check.what != checks.READS_DATA:  # the stager reports it where data is read
                 context.note(Notice("warning", placing.sentence(check), check.code or "host-check"))
         return found
 
@@ -126,7 +126,7 @@ class AgentCluster(Cluster):
         )
 
     def _ports_of_ranks(self, common: Common) -> Callable[[RankSlot, int], RankPorts]:
-        """Return what gives a rank ports of its own on its host."""
+        """Return a function that gives a rank its own ports on its host."""
 
         def rank_ports(place: RankSlot, ports: int) -> RankPorts:
             address = common.endpoint(place.host).address
@@ -136,7 +136,7 @@ class AgentCluster(Cluster):
         return rank_ports
 
     def _stage(self, job: Job, context: Context) -> None:
-        """Give every host the job's files, where it does not see them."""
+        """Copy the job's files to every host that does not see them."""
         self._nodes = staging.prepare(job, self._connections)
         apart = [node for node in self._nodes if not node.shared]
         if not apart:
@@ -159,7 +159,7 @@ class AgentCluster(Cluster):
             context.note(Notice("info", text, "working-directory"))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
-        """Start services, then ranks (or the launcher that starts them)."""
+        """Start services, then ranks or their launcher."""
         limits.allow_files(4 * spec.process_count)
         job = self._job(spec, self.Options(**spec.cluster_options), context)
         nodes = self._nodes_of(job, placement, context)

@@ -1,6 +1,6 @@
-"""One host as the supervisor speaks to it: requests and their answers, channels of bytes, and its end.
+"""The connection to the agent of one host: requests and their answers, channels of bytes, and its end.
 
-``reach`` starts an agent there by ssh alone. Any thread may ask; answers and news come on the wire's own thread.
+Any thread may send requests; answers and events are handled on the wire's own thread.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.wire import Link
     from distdl_jupyter.node.stacks import Answer
 
-#: Seconds to an agent's first word: 10 that ssh has for the way there, then Python's start on a slow disk.
+#: Seconds to an agent's greeting: 10 for ssh, then Python's start on a slow disk.
 REACH_SECONDS = 25.0
-#: Seconds in which all hosts must have ended what runs there.
+#: Seconds for all hosts to end their processes.
 _END_SECONDS = 10.0
-#: Where jobs keep their files on a host by default.
+#: The default folder of jobs on a host.
 DIRECTORY = "~/.cache/distdl"
-#: Seconds that an agent which a scheduler has started waits for a silent supervisor; its input ends before.
+#: Seconds that an agent started by a scheduler waits for a silent supervisor; its input ends earlier.
 TIMEOUT = "20"
 
 
 class Connection(AgentConnection):
-    """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, once it was told."""
+    """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, "" while not known."""
 
     def __init__(self, host: Host, python: str, wire_of: Callable[[Connection], Wire], first: int = 1) -> None:
-        """``first`` is the number of the first request and channel, above all those of an earlier supervisor."""
+        """Number requests and channels from ``first``, above all numbers of an earlier supervisor."""
         super().__init__(host.name)
         self.target = host
         self.python = python
@@ -46,13 +46,13 @@ class Connection(AgentConnection):
         self.shell = ""
         self._numbers = itertools.count(first)
         self._channels = itertools.count(first)
-        #: The type of each request that waits for its reply.
+        #: Pending requests: the type and the future of each.
         self._waiting: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._holds: dict[int, Callable[[bool], object]] = {}
         self._lock = threading.Lock()
         self._lost = ""
-        #: The ranks that were asked for their stacks, and the answer.
+        #: The ranks of the pending stack request, and its answer.
         self._stack_request: tuple[list[int], Future[dict[str, Any]]] | None = None
         self._wire = wire_of(self)
 
@@ -60,11 +60,11 @@ class Connection(AgentConnection):
 
     @property
     def lost(self) -> str:
-        """Why the host does not answer any more, one sentence; "" while it does."""
+        """Why the host is lost, one sentence; "" while it responds."""
         return self._lost
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
-        """Send a request; ``result`` waits for its answer."""
+        """Send a request; ``result`` waits for the answer."""
         answer: Future[dict[str, Any]] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -77,19 +77,19 @@ class Connection(AgentConnection):
         return answer
 
     def hurried(self) -> contextlib.AbstractContextManager[None]:
-        """While it is held, answers come through whoever does not read what ranks print."""
+        """Bypass backpressure: read answers even while output of ranks is not read."""
         return self._wire.hurried()
 
     # channels ---------------------------------------------------------------------------------
 
     def pipe(self) -> tuple[int, PipeEnd]:
-        """Open a channel and return its number and the pipe from whose ``reader`` its bytes are read."""
+        """Open a channel and return its number and the pipe with its bytes."""
         end = PipeEnd()
         self._wire.add(end)
         return self.channel(end.feed), end
 
     def reopen(self, channel: int, skip: int) -> PipeEnd:
-        """Return a pipe for a channel that an earlier supervisor had opened, without its first ``skip`` bytes.
+        """Return a pipe for a channel of an earlier supervisor, without its first ``skip`` bytes.
 
         Called before ``start``.
         """
@@ -99,9 +99,9 @@ class Connection(AgentConnection):
         return end
 
     def channel(self, sink: Callable[[bytes], None], hold: Callable[[bool], object] = bool) -> int:
-        """Open a channel whose bytes are given to ``sink`` on the wire's thread; b"" is its end.
+        """Open a channel that passes its bytes to ``sink`` on the wire's thread; b"" is its end.
 
-        ``hold`` is called there with whether nothing more should be written to it for now.
+        ``hold`` is called there with whether writing must pause.
         """
         number = next(self._channels)
         with self._lock:
@@ -112,7 +112,7 @@ class Connection(AgentConnection):
         return number
 
     def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
-        """Send bytes on a channel, b"" to end it; with ``wait`` not faster than they leave. Raises HostFailed."""
+        """Send bytes on a channel, b"" to end it; ``wait`` applies backpressure. Raises HostFailed."""
         if not self._wire.send(frames.data(channel, content), wait=wait):
             raise HostFailed(self.host, self._lost or "The connection is lost.", code="host-lost")
 
@@ -123,7 +123,7 @@ class Connection(AgentConnection):
         self._stack_request = list(ranks), self.begin("stacks", ranks=list(ranks))
 
     def stacks(self) -> Mapping[int, Answer]:
-        """Return, once, what the host has answered; one that fails or is lost answers for none of its ranks."""
+        """Return the answers once; a failed or lost host gives the reason for each of its ranks."""
         from distdl_jupyter.node.stacks import Answer, from_json
 
         if self._stack_request is None or not self._stack_request[1].done():
@@ -133,10 +133,10 @@ class Connection(AgentConnection):
             return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
         return {int(rank): from_json(one) for rank, one in answer.result()["answers"].items()}
 
-    # what comes, on the wire's thread -------------------------------------------------------------
+    # received frames, on the wire's thread -----------------------------------------------------------
 
     def on_frame(self, frame: frames.Message | frames.Data) -> None:
-        """Take a frame."""
+        """Handle a frame."""
         if isinstance(frame, frames.Data):
             sink = self._sinks.get(frame.channel) if frame.bytes else self._sinks.pop(frame.channel, None)
             if sink is not None:
@@ -152,7 +152,7 @@ class Connection(AgentConnection):
             self.on_event(frame.data)
 
     def ended(self, why: str) -> None:
-        """Let everybody who waits know that the host is gone."""
+        """Fail all pending requests and end all channels: the host is lost."""
         with self._lock:
             self._lost = why
             waiting, self._waiting = self._waiting, {}
@@ -163,19 +163,19 @@ class Connection(AgentConnection):
             sink(b"")
         self.on_event({"type": "lost", "says": why})
 
-    def _answered(self, number: int, found: dict[str, Any]) -> None:
+    def _answered(self, number: int, reply: dict[str, Any]) -> None:
         with self._lock:
             type_, answer = self._waiting.get(number, ("", None))
         if answer is None:
             return
-        if "error" not in found:
-            agent_messages.check_reply(type_, found)
+        if "error" not in reply:
+            agent_messages.check_reply(type_, reply)
         with self._lock:
             self._waiting.pop(number, None)
-        if "error" in found:
-            answer.set_exception(_refused(self.host, found))
+        if "error" in reply:
+            answer.set_exception(_refused(self.host, reply))
         else:
-            answer.set_result(found)
+            answer.set_result(reply)
 
     # begin and end --------------------------------------------------------------------------------
 
@@ -185,27 +185,27 @@ class Connection(AgentConnection):
 
     @property
     def greeted(self) -> bool:
-        """Whether the agent has spoken."""
+        """Whether the agent has sent its greeting."""
         return self._wire.greeted.is_set()
 
     def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
-        """Wait until the agent speaks, and send the package where it is lacking. Raises Unreachable.
+        """Wait for the agent's greeting, and send the package where it is missing. Raises Unreachable.
 
-        ``explain`` makes the error of what was said outside of frames and the exit code, None of one that runs.
+        ``explain`` returns the error for the output outside of frames and the exit code (None: still running).
         """
         until = time.monotonic() + REACH_SECONDS
-        wanted: bytes | None = bootstrap.wanted(package.built())
+        request: bytes | None = bootstrap.wanted(package.built())
         while not self._wire.greeted.wait(0.05):
-            if wanted and wanted in self._wire.before:
+            if request and request in self._wire.before:
                 self._wire.send(package.built().content)
-                wanted = None
+                request = None
             if self._lost or time.monotonic() > until:
                 self.close()
-                said = self._wire.said or ("" if self._lost else "Connection timed out")
-                raise explain(said, self._wire.code)
+                output = self._wire.said or ("" if self._lost else "Connection timed out")
+                raise explain(output, self._wire.code)
 
     def close(self) -> None:
-        """End the agent, and with it whatever it started; idempotent."""
+        """End the agent and all processes that it started; idempotent."""
         self._wire.close()
 
 
@@ -220,29 +220,29 @@ def _number(value: object) -> int:
 
 
 def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
-    """Speak to the agents that a scheduler has started, each of which reads ``first`` first. Raises Unreachable."""
-    found: list[Connection] = []
+    """Connect to agents that a scheduler started, each of which reads ``first``. Raises Unreachable."""
+    connections: list[Connection] = []
     for host, link in links:
-        found.append(Connection(host, "", functools.partial(Wire, host.name, link, first)))
-        found[-1].shell = f"on {host.name}:"
-        found[-1].start()
+        connections.append(Connection(host, "", functools.partial(Wire, host.name, link, first)))
+        connections[-1].shell = f"on {host.name}:"
+        connections[-1].start()
     try:
-        for one in found:
-            one.await_greeting(functools.partial(_not_started, one.host))
+        for connection in connections:
+            connection.await_greeting(functools.partial(_not_started, connection.host))
     except BaseException:
-        end_all(found)
+        end_all(connections)
         raise
-    return found
+    return connections
 
 
-def _not_started(host: str, said: str, _code: int | None) -> Unreachable:
-    return Unreachable(host, "other", f"The agent did not start: {said or 'it printed nothing'}.")
+def _not_started(host: str, output: str, _code: int | None) -> Unreachable:
+    return Unreachable(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
-    """End agents side by side; the folders of those in ``keep`` stay."""
-    kept = set(keep)
-    answers = [(one, one.begin("end", keep=one.host in kept)) for one in connections]
+    """End agents side by side; the folders of the hosts in ``keep`` stay."""
+    hosts = set(keep)
+    answers = [(one, one.begin("end", keep=one.host in hosts)) for one in connections]
     until = time.monotonic() + _END_SECONDS
     for one, answer in answers:
         with contextlib.suppress(HostFailed), one.hurried():
