@@ -7,6 +7,8 @@ again or ``sweep`` ends what is left of it. Nothing here knows events, views or 
 
 from __future__ import annotations
 
+import queue
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -199,6 +201,43 @@ class Notice:
     level: Literal["info", "warning", "error"]
     text: str
     code: str = ""
+
+
+class OutageNotifier:
+    """Notices about a service of others: an outage is reported once, and its end if it was reported.
+
+    ``timeout`` is the number of seconds without a response after which it is reported. Any thread may use it.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._since: float | None = None
+        self._reported = False
+        self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+
+    def put(self, notice: Notice) -> None:
+        """Add a notice."""
+        self._notices.put(notice)
+
+    def missed(self, asked_at: float, notice: Notice, *, at_once: bool = False) -> None:
+        """Record that a request of ``asked_at`` (monotonic) got no response, which ``notice`` describes."""
+        self._since = self._since or asked_at
+        if not self._reported and (at_once or time.monotonic() - self._since > self._timeout):
+            self._reported = True
+            self._notices.put(notice)
+
+    def answered(self, notice: Notice) -> None:
+        """Record a response; ``notice`` is added if the outage was reported."""
+        if self._reported:
+            self._notices.put(notice)
+        self._since, self._reported = None, False
+
+    def notices(self) -> list[Notice]:
+        """Return the notices since the last call."""
+        notices = []
+        while not self._notices.empty():
+            notices.append(self._notices.get())
+        return notices
 
 
 class NodeSample(NamedTuple):

@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import caches
 from distdl_jupyter.core.redact import is_secret
+
+if TYPE_CHECKING:
+    from distdl_jupyter.core.plan import Placement, RankSlot
 
 #: Settings of the libraries that ranks train with.
 _LIBRARIES = (
@@ -52,3 +56,19 @@ def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of the ssh program, so that no ``SendEnv`` can carry anything else away."""
     environ = os.environ if environ is None else environ
     return {name: environ[name] for name in _SSH if name in environ}
+
+
+def of_rank(placement: Placement, place: RankSlot) -> dict[str, str]:
+    """Return the ``DISTDL_`` variables of one rank, which the worker reads (``worker.identity``)."""
+    identity = {
+        "DISTDL_RANK": place.rank,
+        "DISTDL_WORLD_SIZE": len(placement.ranks),
+        "DISTDL_LOCAL_RANK": place.local_rank,
+        "DISTDL_LOCAL_SIZE": placement.local_size(place.node),
+        "DISTDL_NODE_RANK": place.node,
+        "DISTDL_NODE_COUNT": placement.node_count,
+        "DISTDL_HOST": place.host,
+    }
+    if place.gpu is not None:
+        identity["DISTDL_GPU"] = place.gpu
+    return {name: str(value) for name, value in identity.items()}

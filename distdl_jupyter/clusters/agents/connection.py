@@ -12,10 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import agent_messages, bootstrap
+from distdl_jupyter.clusters.agents import bootstrap
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable
 from distdl_jupyter.clusters.agents.wire import PipeEnd, Wire
 from distdl_jupyter.node import frames
@@ -148,7 +151,7 @@ class Connection(AgentConnection):
         elif frame.data["type"] == "hold":
             self._holds.get(_number(frame.data.get("channel")), bool)(bool(frame.data.get("held")))
         elif frame.data["type"] != "beat":
-            agent_messages.check_event(frame.data)
+            _check(frame.data, _EVENTS)
             self.on_event(frame.data)
 
     def ended(self, why: str) -> None:
@@ -168,8 +171,8 @@ class Connection(AgentConnection):
             type_, answer = self._waiting.get(number, ("", None))
         if answer is None:
             return
-        if "error" not in reply:
-            agent_messages.check_reply(type_, reply)
+        if "error" not in reply and type_ in _REPLIES:
+            _check(reply, _REPLIES[type_])
         with self._lock:
             self._waiting.pop(number, None)
         if "error" in reply:
@@ -249,3 +252,102 @@ def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None
             one.result(answer, "end", max(0.1, until - time.monotonic()))
     with ThreadPoolExecutor(max(1, min(len(answers), 16))) as pool:
         list(pool.map(lambda one: one[0].close(), answers))
+
+
+# what an agent may send -------------------------------------------------------------------------
+# It runs where training code runs, so its events and replies are checked before they are used.
+
+Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+#: The greatest number of process ids of Linux.
+Count = Annotated[int, Meta(ge=0, le=2**22)]
+Text = Annotated[str, Meta(max_length=4096)]
+Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
+_NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
+
+
+class ExitEvent(msgspec.Struct, tag_field="type", tag="exit"):
+    """A process has ended, with a code or by a signal."""
+
+    process: Number
+    code: Annotated[int, Meta(ge=-(2**31), le=2**32 - 1)] | None
+    signal: Annotated[str, Meta(pattern=r"^[A-Z0-9+]{1,20}\Z")] | None
+    evidence: Text | None = None
+
+
+class ShellEvent(msgspec.Struct, tag_field="type", tag="shell"):
+    """The launcher runs a command on another host of the job."""
+
+    shell: Number
+    host: Annotated[str, Meta(max_length=300)]
+    command: Annotated[str, Meta(max_length=2**20)]
+
+
+class ShellClosedEvent(msgspec.Struct, tag_field="type", tag="shell-closed"):
+    """The launcher no longer waits for such a command."""
+
+    shell: Number
+
+
+class WarnedEvent(msgspec.Struct, tag_field="type", tag="warned"):
+    """The scheduler has announced the end of the job."""
+
+
+class ResourcesEvent(msgspec.Struct, tag_field="type", tag="resources"):
+    """Resource samples of the ranks and the machine."""
+
+    samples: Annotated[list[Sample], Meta(max_length=4096)]
+
+
+class Sample(msgspec.Struct):
+    """One moment (see ``node.resources``). The values of each rank are checked where they are read."""
+
+    t: Amount
+    node: Any
+    ranks: dict[_NumberText, Any]
+    gpus: Any = None
+
+
+class _Started(msgspec.Struct):
+    pids: dict[_NumberText, Number]
+
+
+class _Alive(msgspec.Struct):
+    alive: Count
+    workers: Count = 0
+
+
+class _Stuck(msgspec.Struct):
+    pids: Annotated[list[Number], Meta(max_length=4096)]
+
+
+class _Drained(msgspec.Struct):
+    evidence: Text | None = None
+
+
+class _Stack(msgspec.Struct):
+    text: str = ""
+    missing: str = ""
+    state: str = ""
+    about: dict[str, Any] | None = None
+
+
+class _Stacks(msgspec.Struct):
+    answers: dict[_NumberText, _Stack]
+
+
+_EVENTS = ExitEvent | ShellEvent | ShellClosedEvent | WarnedEvent | ResourcesEvent
+_REPLIES: Mapping[str, type[msgspec.Struct]] = {
+    "start": _Started,
+    "alive": _Alive,
+    "stuck": _Stuck,
+    "drain": _Drained,
+    "stacks": _Stacks,
+}
+
+
+def _check(data: Mapping[str, Any], shape: Any) -> None:
+    """Raise BrokenWire for an invalid message, which ends the connection to its host and nothing else."""
+    try:
+        msgspec.convert(data, shape)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise frames.BrokenWire(f"Invalid message {str(data.get('type'))[:20]!r}: {error}.") from None

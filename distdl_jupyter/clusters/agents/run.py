@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters import identity
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
 from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
 from distdl_jupyter.core import limits
@@ -183,7 +183,7 @@ class AgentRun(Run):
 
     def rank_environment(self, place: RankSlot) -> dict[str, str]:
         """Return the variables of one rank beside those of its node."""
-        variables = {**self._plan.environments[place.rank], **identity.variables(self._placement, place)}
+        variables = {**self._plan.environments[place.rank], **environment.of_rank(self._placement, place)}
         return self._nodes.of_rank(place, variables)
 
     def rank_process(self, place: RankSlot) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import identity
 from distdl_jupyter.clusters import environment as variables
-from distdl_jupyter.clusters import identity as rank_identity
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.azureml.bootstrap import HERE
 from distdl_jupyter.clusters.azureml.options import GENERATED
@@ -214,7 +213,7 @@ def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> 
         "per_node": spec.process_count_per_node,
         "common": {**variables.for_ranks(context.inherited), **own},
         "environments": [
-            _rank_variables(plan, place.rank) | rank_identity.variables(placement, place) for place in placement.ranks
+            _rank_variables(plan, place.rank) | variables.of_rank(placement, place) for place in placement.ranks
         ],
         "data": {source.name: source.variable for source in spec.data},
     }

@@ -19,8 +19,7 @@ from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.azureml import errors, job
 from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
 from distdl_jupyter.clusters.azureml.logs import Logs
-from distdl_jupyter.clusters.base import Context, Exit, Notice, Run, Start, Stream
-from distdl_jupyter.clusters.silence import Silence
+from distdl_jupyter.clusters.base import Context, Exit, Notice, OutageNotifier, Run, Start, Stream
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, LaunchFailed, NotSignedIn
 from distdl_jupyter.worker import owned
@@ -86,7 +85,7 @@ class Watch(threading.Thread):
         self.forgotten = False
         #: Whether the job has ended and all its output was passed on.
         self.done = False
-        self.silence = Silence(_SILENCE)
+        self.silence = OutageNotifier(_SILENCE)
         self._began = time.monotonic()
         self._asked = 0.0
         self._ended_at: float | None = None

@@ -20,8 +20,7 @@ from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.wire import Wire
-from distdl_jupyter.clusters.base import Exit, Notice, Stream
-from distdl_jupyter.clusters.silence import Silence
+from distdl_jupyter.clusters.base import Exit, Notice, OutageNotifier, Stream
 from distdl_jupyter.clusters.slurm import commands, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
 from distdl_jupyter.core.errors import LaunchFailed
@@ -81,7 +80,7 @@ class SlurmJob(threading.Thread):
         self._ended: dict[int, str] = {}
         self._began = time.monotonic()
         self._queue_at = self._hurry_until = 0.0
-        self._silence = Silence(_SILENCE_SECONDS)
+        self._silence = OutageNotifier(_SILENCE_SECONDS)
         self._reported: set[str] = set()
         self._cancel_wanted = self._stop_wanted = False
         self._wake = threading.Event()
