@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import devices, headroom
+from distdl_jupyter.node import devices, headroom, processes
 
 _PROC = Path("/proc")
 
@@ -185,27 +185,19 @@ _RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
 
 
 def running_ranks() -> int:
-    """Return how many ranks of this user's jobs run here; a rank's own children do not count."""
+    """Return how many ranks of this user's jobs run here."""
     return len(rank_marks())
 
 
 def rank_marks() -> set[tuple[bytes, bytes]]:
-    """Return (job, rank) of each rank that runs here."""
-    own = _space("self")
-    return {mark for entry in _PROC.glob("[0-9]*") if (mark := _mark(entry)) and _space(entry.name) == own}
-
-
-def _mark(entry: Path) -> tuple[bytes, bytes] | None:
-    """Return (job, rank) of a process that carries them; children inherit theirs."""
-    try:
-        content = (entry / "environ").read_bytes()
-    except OSError:  # it ended, or is another user's
-        return None
-    if b"DISTDL_JOB_ID=" not in content:
-        return None
-    variables = dict(pair.split(b"=", 1) for pair in content.split(b"\0") if b"=" in pair)
-    rank = next((variables[name] for name in _RANK if name in variables), None)
-    return (variables[b"DISTDL_JOB_ID"], rank) if rank is not None and b"DISTDL_JOB_ID" in variables else None
+    """Return (job, rank) of each rank that runs here; a rank's own children have inherited its mark."""
+    own, marks = _space("self"), set()
+    for entry in _PROC.glob("[0-9]*"):
+        variables = processes.variables(int(entry.name))
+        job, rank = variables.get(processes.MARK.encode()), next(filter(None, map(variables.get, _RANK)), None)
+        if job and rank and _space(entry.name) == own:
+            marks.add((job, rank))
+    return marks
 
 
 def _space(pid: str) -> str:

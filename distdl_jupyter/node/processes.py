@@ -170,6 +170,11 @@ def read(pid: int, name: str) -> bytes:
         return b""
 
 
+def variables(pid: int) -> dict[bytes, bytes]:
+    """Return the environment with which a process was started, {} where it cannot be read."""
+    return dict(pair.split(b"=", 1) for pair in read(pid, "environ").split(b"\0") if b"=" in pair)
+
+
 def catches(pid: int, number: int) -> bool:
     """Say whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
     for line in read(pid, "status").splitlines():

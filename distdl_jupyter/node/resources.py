@@ -185,7 +185,7 @@ def _shared(pid: int) -> int:
 
 def _rank_of(pid: int) -> int | None:
     """Return the rank of a process that a launcher has started, None before it can be known."""
-    variables = dict(pair.split(b"=", 1) for pair in processes.read(pid, "environ").split(b"\0") if b"=" in pair)
+    variables = processes.variables(pid)
     for name in (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK", b"HOROVOD_RANK", b"RANK"):
         if variables.get(name, b"").isdigit():
             return int(variables[name])

@@ -735,8 +735,7 @@ def _note_loss(folder: Path) -> None:
 
 
 def _job_of(pid: int) -> bytes:
-    mark, variables = f"{processes.MARK}=".encode(), processes.read(pid, "environ").split(b"\0")
-    return next((variable for variable in variables if variable.startswith(mark)), b"")
+    return processes.variables(pid).get(processes.MARK.encode(), b"")
 
 
 def _loss() -> str:
