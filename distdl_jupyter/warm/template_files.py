@@ -17,7 +17,7 @@ from distdl_jupyter.core import atomic_write, sockets, store
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Raised when the messages change, so that two versions never share a socket.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class TemplateFiles(NamedTuple):
