@@ -134,32 +134,19 @@ def _least(amounts: Iterator[int | None]) -> int | None:
 # kills for lack of memory --------------------------------------------------------------------------
 
 
-_HOST = Path("/proc/vmstat")
-
-
 def counters() -> dict[str, int]:
-    """Return the counters of out-of-memory kills that this process may read: {source: count}."""
-    counts = {}
-    for source, path in _sources():
+    """Return the counters of out-of-memory kills that this process may read: {source: count}, the narrowest first."""
+    names = ("memory.events", "memory.oom_control")
+    sources = [("The control group", group / name) for group in _groups("memory") for name in names]
+    sources += [("The host's control group", _GROUPS / "memory.events"), ("The kernel", _PROC / "vmstat")]
+    counts: dict[str, int] = {}
+    for source, path in sources:
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text(encoding="ascii").splitlines():
                 name, _, value = line.partition(" ")
                 if name == "oom_kill":
-                    counts[source] = int(value)
+                    counts.setdefault(source, int(value))
     return counts
-
-
-def _sources() -> Iterator[tuple[str, Path]]:
-    """Yield where the counters stand, the narrowest first."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, group = line.split(":", 2)
-            if not controllers:
-                yield "The control group", _GROUPS / group.lstrip("/") / "memory.events"
-            elif "memory" in controllers.split(","):
-                yield "The control group", _GROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
-    yield "The host's control group", _GROUPS / "memory.events"
-    yield "The kernel", _HOST
 
 
 def evidence(before: dict[str, int]) -> str:
