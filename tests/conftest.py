@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.node import processes
+from distdl_jupyter.node.headroom import cores
 from tests.hosts import hosts_of, three_hosts  # noqa: F401 - fixtures
 from tests.installation import installed, wheel  # noqa: F401 - fixtures
 from tests.standin.fixtures import (  # noqa: F401

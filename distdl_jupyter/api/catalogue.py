@@ -11,8 +11,8 @@ from msgspec import Meta
 from distdl_jupyter.api.call import get, post
 from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, prices, successor_of
 from distdl_jupyter.core import gpus, registry
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.form.history import past_jobs
+from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, Request, advise
 from distdl_jupyter.views.plugins import plugin_view
 from distdl_jupyter.views.schema import Plugin

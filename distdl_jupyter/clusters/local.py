@@ -22,10 +22,10 @@ from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural, size, total_need
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import headroom, slots
+from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:

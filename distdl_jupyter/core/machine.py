@@ -1,17 +1,10 @@
-"""What this process may use of the machine it runs on, and what is installed for it."""
+"""What is installed on this machine for this process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from pathlib import Path
-
-
-def cores() -> int:
-    """Return the processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def installed_version(*names: str) -> str:

@@ -32,11 +32,11 @@ from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.humanize import duration
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.environment import patches, toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
 from distdl_jupyter.node import permissions
+from distdl_jupyter.node.headroom import cores
 
 Progress = Callable[[str], None]
 

@@ -19,7 +19,6 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import size
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import Captured
@@ -41,6 +40,7 @@ from distdl_jupyter.form.schema import (
     Variable,
 )
 from distdl_jupyter.form.target import Look, Target
+from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, Request, advise
 
 if TYPE_CHECKING:

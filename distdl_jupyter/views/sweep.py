@@ -5,9 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
-from distdl_jupyter.core import humanize, machine, space, sweep
+from distdl_jupyter.core import humanize, space, sweep
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.state import State
+from distdl_jupyter.node import headroom
 from distdl_jupyter.views import table
 from distdl_jupyter.views.schema import SweepPanel, TrialRow
 from distdl_jupyter.views.wire import finite
@@ -78,7 +79,7 @@ def _processes(study: Study) -> int:
     """Return on how many processes the best could run here: one for each GPU, else as many as there are cores."""
     from distdl_jupyter.core import gpus  # asked once, for a panel
 
-    here = min(_MOST, len(gpus.visible()) or machine.cores())
+    here = min(_MOST, len(gpus.visible()) or headroom.cores())
     return here if here > study.spec.process_count else 2 * study.spec.process_count
 
 

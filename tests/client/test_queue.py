@@ -12,13 +12,13 @@ from distdl_jupyter import add_cluster, attach, cli, jobs, queue, submit
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.events import JobLock
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs.job_queue import prioritize
 from distdl_jupyter.node import processes
+from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.supervisor.launch import BackgroundCall
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for

@@ -15,10 +15,10 @@ from distdl_jupyter import jobs, scale, scaling
 from distdl_jupyter.cli import main
 from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.node import processes
+from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.studies.scaling import numbers, read
 from distdl_jupyter.supervisor.launch import BackgroundCall
 from distdl_jupyter.tracking import settings

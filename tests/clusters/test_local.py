@@ -13,11 +13,11 @@ from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, LaunchFailed
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node import headroom, ports, processes
+from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.testing import ClusterContract
 
 

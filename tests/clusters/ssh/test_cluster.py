@@ -8,11 +8,11 @@ from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.plan import Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node import processes
+from distdl_jupyter.node.headroom import cores
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 

@@ -3,8 +3,8 @@
 import pytest
 
 from distdl_jupyter.core.errors import JobFailed
-from distdl_jupyter.core.machine import cores
 from distdl_jupyter.core.state import State
+from distdl_jupyter.node.headroom import cores
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
