@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-import distdl_jupyter
 from distdl_jupyter import cli, jobs, prune
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import JobLock
@@ -139,13 +138,6 @@ def test_a_job_of_another_user_stays():
     assert left() == {folder.id}
 
 
-def test_only_what_was_shown_is_deleted():
-    shown, later = aged(40, 0), aged(40, 1)
-    done = prune(keep=0, only=[shown.id, "20200101-000000-abcde"])
-    assert [job.id for job in done.jobs] == [shown.id]
-    assert left() == {later.id}
-
-
 @pytest.fixture
 def stuck():
     """A job of which a part cannot be deleted."""
@@ -220,7 +212,3 @@ def test_the_setting_prunes_once_a_day():
 def test_without_any_job_the_setting_makes_nothing(distdl_home):
     assert retention.prune_daily("30d", None) is None
     assert not JobStore().jobs.parent.exists()
-
-
-def test_it_is_a_name_of_the_package():
-    assert distdl_jupyter.prune is prune

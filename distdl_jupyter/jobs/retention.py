@@ -26,7 +26,6 @@ from distdl_jupyter.views import table
 from distdl_jupyter.views.job_table import JobRow, StateName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
 #: Why a job is kept.
@@ -109,26 +108,20 @@ _REASON_WORDS: dict[Reason, str] = {
 }
 
 
-def prune(
-    older: str | timedelta | None = None,
-    keep: int | None = None,
-    *,
-    dry_run: bool = False,
-    only: Collection[str] | None = None,
-) -> Pruned:
+def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_run: bool = False) -> Pruned:
     """Delete ended jobs that are older than an age (``"30d"``) and not among the newest ``keep`` jobs.
 
     At least one of the two is required. With ``dry_run``, nothing is deleted and the result lists what would be.
-    ``only`` limits the deletion to these job ids. Jobs that cannot be deleted have a ``problem`` in the result.
+    Jobs that cannot be deleted have a ``problem`` in the result.
 
     Raises InvalidSpec, DiskRefused if the jobs cannot be listed.
     """
     seconds, keep = _checked(older, keep)
-    found, kept = _sorted_out(seconds, keep)
-    chosen = [job for job in found if only is None or job.id in only]
+    old, kept = _sorted_out(seconds, keep)
     if not dry_run:
-        chosen = [_deleted(job) for job in chosen]
-    return Pruned(tuple(chosen), tuple(KeptJobs(one, kept[one]) for one in _REASON_WORDS if kept[one]), dry_run)
+        old = [_deleted(job) for job in old]
+    reasons = tuple(KeptJobs(reason, kept[reason]) for reason in _REASON_WORDS if kept[reason])
+    return Pruned(tuple(old), reasons, dry_run)
 
 
 def prune_daily(older: str | None, keep: int | None) -> Pruned | None:

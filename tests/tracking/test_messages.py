@@ -117,9 +117,10 @@ def test_settings_are_checked_stored_privately_and_shown_without_the_address(end
     assert settings.file().stat().st_mode & 0o077 == 0
     settings.change(enabled="true")
     assert settings.read().notify == "failure,rule", "one setting does not change the others"
-    for changes in ({"address": "file:///etc/passwd"}, {"notify": "everything"}, {"webhook": "https://x.example"}):
+    wrong = {"address": "file:///etc/passwd", "notify": "everything", "enabled": "perhaps", "connection_string": "x=y"}
+    for name, value in wrong.items():
         with pytest.raises(InvalidSpec):
-            messages.configure(**changes)
+            messages.configure(**{name: value})
     assert settings.read().address == address(endpoint)
     assert not settings.change(address="").address
 
