@@ -330,7 +330,7 @@ def forget() -> None:
 def subscriptions() -> list[AzureSubscription]:
     """Return the subscriptions that the account can see, by name. Raises NotSignedIn, AzureRefused."""
     rows = rest().pages("/subscriptions", SUBSCRIPTIONS_VERSION)
-    found = [
+    subscriptions = [
         AzureSubscription(
             id=row["subscriptionId"],
             name=row.get("displayName") or row["subscriptionId"],
@@ -339,7 +339,7 @@ def subscriptions() -> list[AzureSubscription]:
         )
         for row in rows
     ]
-    return sorted(found, key=lambda row: row.name.lower())
+    return sorted(subscriptions, key=lambda row: row.name.lower())
 
 
 def endpoints() -> Cloud:

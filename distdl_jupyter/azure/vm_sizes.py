@@ -194,7 +194,7 @@ def _key(text: str) -> str:
 def _series_keys(series: str) -> set[str]:
     """Return the names of a series: "NC (v1)" is "nc" and "ncv1", "NCasT4_v3" is also "ncast4v3"."""
     word = series.split(" (", maxsplit=1)[0]
-    keys = {_key(one) for one in (word, f"{word}-series", *([f"{word}v1"] if "(v1)" in series else []))}
+    keys = {_key(name) for name in (word, f"{word}-series", *([f"{word}v1"] if "(v1)" in series else []))}
     return keys | {key.replace("_", "") for key in keys}
 
 

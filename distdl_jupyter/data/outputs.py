@@ -49,9 +49,9 @@ class Delivered(NamedTuple):
 
 def target(spec: JobSpec) -> BlobPlace:
     """Return the place of a job's own files."""
-    given = blob_place(spec.outputs, "outputs")
-    prefix = f"{given.prefix}/{spec.id}" if given.prefix else spec.id
-    return BlobPlace(account=given.account, container=given.container, prefix=prefix)
+    outputs = blob_place(spec.outputs, "outputs")
+    prefix = f"{outputs.prefix}/{spec.id}" if outputs.prefix else spec.id
+    return BlobPlace(account=outputs.account, container=outputs.container, prefix=prefix)
 
 
 def url(spec: JobSpec) -> str:

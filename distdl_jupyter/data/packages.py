@@ -110,7 +110,7 @@ class Environment:
         return python
 
     def _made(self) -> str:
-        if self._folder.exists():  # a half that broke off: this name under this folder is only given here
+        if self._folder.exists():  # an incomplete environment
             permissions.own(self._folder)
             shutil.rmtree(self._folder)
         self._folder.mkdir(mode=0o700)
@@ -181,8 +181,8 @@ class Environment:
         last: deque[str] = deque(maxlen=200)
         before = total = 0
         for line in output:
-            if found := _PROGRESS.match(line):
-                done, of = int(found[1]), int(found[2])
+            if match := _PROGRESS.match(line):
+                done, of = int(match[1]), int(match[2])
                 if done == 0 or of != total:
                     before, total = before + total, of
                 self._show(before + done, before + total, 0)
@@ -193,13 +193,13 @@ class Environment:
     def _require_modules(self, python: str) -> None:
         asked = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
         names = sorted({name.partition(".")[0] for name in self._asked.modules})
-        found = subprocess.run([python, "-c", asked, *names], capture_output=True, text=True, check=False)
-        if found.returncode:
-            last = (found.stderr.strip().splitlines() or ["it does not start"])[-1]
+        process = subprocess.run([python, "-c", asked, *names], capture_output=True, text=True, check=False)
+        if process.returncode:
+            last = (process.stderr.strip().splitlines() or ["it does not start"])[-1]
             raise Failure(
                 f"Cannot use the Python of the job's environment: {last}", f"Remove the folder {self._folder}.", NAME
             )
-        if missing := found.stdout.split():
+        if missing := process.stdout.split():
             raise Failure(
                 f"{missing[0]} is neither in the job's packages nor installed for {sys.executable}.",
                 f"Add {missing[0]} to pip_packages, or install it: {sys.executable} -m pip install {missing[0]}",
@@ -217,8 +217,7 @@ def _has_pip() -> bool:
 
 def installers() -> list[str]:
     """Return the installers that are here: pip, uv, and one of conda's kind."""
-    found = ["pip"] if _has_pip() else []
-    return found + [name for name in ("uv", *_CONDAS) if _program(name)]
+    return (["pip"] if _has_pip() else []) + [name for name in ("uv", *_CONDAS) if _program(name)]
 
 
 def _program(name: str) -> str | None:
@@ -229,7 +228,7 @@ def _program(name: str) -> str | None:
 
 def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
     own = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
-    program = next((found for name in _CONDAS if (found := _program(name))), own)
+    program = next(filter(None, map(_program, _CONDAS)), own)
     if not program:
         raise Failure(
             "conda_packages needs conda, mamba or micromamba on the PATH.",
@@ -242,8 +241,7 @@ def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
 
 def _errors_of(lines: Sequence[str]) -> str:
     """Return what an installer says of its failure, without passwords."""
-    said = [line for line in lines if line.strip()]
-    errors = [number for number, line in enumerate(said) if _OWN_ERROR.match(line)]
-    chosen = said[errors[0] :] if errors else said[-_LINES:]
-    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in chosen[:_LINES])
+    lines = [line for line in lines if line.strip()]
+    first = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _LINES, 0))
+    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[first : first + _LINES])
     return masked(text)[:_LONGEST] or "no output."

@@ -62,8 +62,8 @@ def settings(source: DataSource) -> dict[str, str]:
         "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
         "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     }
-    given = {key: next(filter(None, map(os.environ.get, names)), "") for key, names in variables.items()}
-    return {key: value for key, value in given.items() if value and source.scheme == "s3"}
+    values = {key: next(filter(None, map(os.environ.get, names)), "") for key, names in variables.items()}
+    return {key: value for key, value in values.items() if value and source.scheme == "s3"}
 
 
 def list_store(source: DataSource) -> Manifest:
@@ -193,10 +193,8 @@ def account(name: str) -> BlobServiceClient:
     )
 
 
-def signature(
-    account: BlobServiceClient, source: DataSource, *, blob: bool, directory: bool = False, life: timedelta = LIFE
-) -> str:
-    """Return the query of a shared access signature that reads a source's blobs; it is valid for ``life``.
+def signature(account: BlobServiceClient, source: DataSource, *, blob: bool, directory: bool = False) -> str:
+    """Return the query of a shared access signature that reads a source's blobs; it is valid for ``LIFE``.
 
     ``blob`` says that the prefix is one blob, ``directory`` that the account has a hierarchical namespace. Raises
     DataUnavailable.
@@ -209,7 +207,7 @@ def signature(
     )
 
     now, name = datetime.now(UTC), source.account
-    start, expiry = now - _BEFORE, now + min(life, LIFE)
+    start, expiry = now - _BEFORE, now + LIFE
     with translated(f"blob://{name}/{source.container}"):
         key = account.get_user_delegation_key(start, expiry)
     common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}

@@ -1,7 +1,7 @@
 """A job's data sources and packages on their way to its nodes: what each node's stager is to do and what it answers.
 
-Everything is listed, and a signature tried, before any stager starts: what cannot work is said at once. Signatures are
-answers to stagers and stand nowhere else; the events hold counts.
+Everything is listed, and a signature tried, before any stager starts, so that errors are reported at once. Signatures
+are sent to stagers only; the events hold counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import re
 import threading
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import place
@@ -61,13 +60,11 @@ class JobStaging:
         *,
         variables: Mapping[str, str] = _NONE,
         modules: Sequence[str] = (),
-        life: timedelta = sources.LIFE,
     ) -> None:
         self._spec = spec
         self._variables = variables
         self._modules = modules
         self._write = write
-        self._life = life
         self._sources = {source.name: source for source in spec.data}
         self._listed: dict[str, _Listed] = {}
         self._prints: dict[str, dict[str, Any] | None] = {}
@@ -173,8 +170,8 @@ class JobStaging:
         assert account is not None, "signatures are of Blob"
         with self._signing:
             made, sas = self._signed.get(source.name, (0.0, ""))
-            if not sas or time.monotonic() - made > self._life.total_seconds() / 4:
-                sas = sources.signature(account, source, blob=manifest.single, directory=directory, life=self._life)
+            if not sas or time.monotonic() - made > sources.LIFE.total_seconds() / 4:
+                sas = sources.signature(account, source, blob=manifest.single, directory=directory)
                 self._signed[source.name] = (time.monotonic(), sas)
             return sas
 
