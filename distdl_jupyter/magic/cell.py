@@ -1,7 +1,7 @@
-"""``%%distributed``: the cell is captured, the job started and shown; ``--wait`` makes the cell last as long.
+"""``%%distributed`` starts a cell as a job and shows it; ``%%sweep`` starts many trials of it.
 
-A notebook that is run by a program (papermill, nbconvert) waits too: it would be saved, as a success, before the job
-ends. ``--no-wait`` goes on there as well.
+``--wait`` waits for the end. A notebook that is run by a program (papermill, nbconvert) waits too unless there is
+``--no-wait``: it would be saved, as a success, before the job ends.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
+from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable, explain
 from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.core.state import State
-from distdl_jupyter.form.arguments import cell_parser, job_options, without_secrets
+from distdl_jupyter.form.arguments import SWEEP, cell_parser, job_options, sweep_parser, without_secrets
 from distdl_jupyter.magic.ranks_magic import RanksMagic
-from distdl_jupyter.magic.session import Session, short_errors
+from distdl_jupyter.magic.session import Session, identifier, say, short_errors
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -65,14 +66,14 @@ class CellMagic:
             return self._check(draft, options, out)
         with_panel = getattr(chosen, "panel", True)
         if not with_panel:
-            _say(f"Captured {draft.summary()}")
+            say(f"Captured {draft.summary()}")
         job = client.launch(draft, **options)
         self._session.started(job)
         if out:
             self._session.keep(out, job)
         _show(job, with_panel=with_panel)
         wait = getattr(chosen, "wait", None)
-        if wait or (wait is None and not self._session.somebody_looks()):
+        if wait or (wait is None and not self._session.is_interactive()):
             value = _wait(job)
             return value if wait else None
         return None
@@ -115,6 +116,47 @@ class CellMagic:
         return values
 
 
+class SweepMagic:
+    """Run this cell many times with other values, and find the best."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def function(self) -> Callable[[str, str], Any]:
+        """Return the function to register; IPython finds its help text by ``getdoc``."""
+
+        def sweep(line: str, cell: str) -> None:
+            with short_errors():
+                self.run(line, cell)
+
+        sweep.__doc__ = self.__doc__
+        sweep.getdoc = lambda: sweep_parser().format_help()  # type: ignore[attr-defined]
+        return sweep
+
+    def run(self, line: str, cell: str) -> None:
+        """Start the sweep of a cell and show it."""
+        from IPython.display import display
+
+        from distdl_jupyter.studies import sweeps
+
+        parser = sweep_parser()
+        parser.answer_help(line.split())
+        parameters, rest = space.of_line(line)
+        chosen = parser.parse(rest)
+        out = identifier(getattr(chosen, "out", None))
+        options = job_options(chosen, self._session.defaults)
+        namespace = {**self._session.ip.user_ns, **space.sample(parameters)}
+        draft = captured(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
+        plan = {name: getattr(chosen, name) for name in SWEEP if hasattr(chosen, name)}
+        found = sweeps.of_draft(draft, parameters, **plan, **options)
+        if out:
+            self._session.keep(out, found)
+        wait = getattr(chosen, "wait", None)
+        display(found)  # type: ignore[no-untyped-call]
+        if wait or (wait is None and not self._session.is_interactive()):
+            found.wait()
+
+
 def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
     """Capture the running cell, below its magic line ``command``, with what it uses from ``namespace``."""
     place = capture.here()
@@ -131,13 +173,6 @@ def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedC
         )
 
 
-def identifier(name: str | None) -> str | None:
-    """Return the name of a variable. Raises InvalidSpec for what cannot be one."""
-    if name is not None and not name.isidentifier():
-        raise InvalidSpec(f"--out must be a variable name, not {name!r}.", code="out-name-invalid", field="out")
-    return name
-
-
 def _line_below_magic(raw: str, cell: str) -> int | None:
     """Return the number of the cell's first line within the whole cell, None when ``raw`` is another cell."""
     position = raw.rstrip().rfind(cell.rstrip())
@@ -152,9 +187,9 @@ def _show(job: Job, *, with_panel: bool) -> None:
         return
     spec = job.spec
     for line in findings(spec.findings):
-        _say(line)
+        say(line)
     size = processes(spec.node_count, spec.process_count_per_node)
-    _say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
+    say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
 
 
 def _wait(job: Job) -> Any:
@@ -181,7 +216,7 @@ def _wait(job: Job) -> Any:
     try:
         return job.result()
     except ResultUnavailable as error:  # the cell's work is done; its last expression is seldom wanted then
-        _say(str(error))
+        say(str(error))
         return None
 
 
@@ -191,20 +226,16 @@ def _stop(job: Job, *, now: bool) -> None:
     except JobNotRunning:
         return
     if job.state is State.CANCELING or not now:
-        _say(f"Canceling job {job.name} ({short_id(job.id)}). Interrupt again to kill it at once.")
+        say(f"Canceling job {job.name} ({short_id(job.id)}). Interrupt again to kill it at once.")
     if now:
-        _say(f"Killing job {job.name} ({short_id(job.id)}).")
+        say(f"Killing job {job.name} ({short_id(job.id)}).")
 
 
 @contextlib.contextmanager
 def _said_when_long(text: str) -> Iterator[None]:
-    timer = threading.Timer(_LONG, _say, (text,))
+    timer = threading.Timer(_LONG, say, (text,))
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - a cell's output

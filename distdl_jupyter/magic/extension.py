@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from distdl_jupyter.magic.cell import CellMagic
+from distdl_jupyter.magic.cell import CellMagic, SweepMagic
 from distdl_jupyter.magic.lines import LineMagics
 from distdl_jupyter.magic.ranks_lines import RankLines, actions
 from distdl_jupyter.magic.ranks_magic import RanksMagic
 from distdl_jupyter.magic.session import Session
-from distdl_jupyter.magic.sweep import SweepMagic
 
 _NAMES = ("distributed", "distdl")
 _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()

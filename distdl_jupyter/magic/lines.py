@@ -15,7 +15,7 @@ from distdl_jupyter.core.options import ABOUT, check_count
 from distdl_jupyter.core.profiles import rank_numbers
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.arguments import Parser, add_id, allowed, pairs_of, value_of
-from distdl_jupyter.magic.session import Session, short_errors
+from distdl_jupyter.magic.session import Session, identifier, say, short_errors
 from distdl_jupyter.magic.topics import TOPICS
 from distdl_jupyter.views.job_table import JobTable
 
@@ -41,20 +41,21 @@ class LineMagics:
 
     def all(self) -> dict[str, Callable[[str], Any]]:
         """Return the functions to register, by name; their docstrings are the help texts."""
-        return {
-            "dist_jobs": _magic(_jobs_parser(), self._jobs),
-            "dist_attach": _magic(_attach_parser(), self._attach),
-            "dist_logs": _magic(_logs_parser(), self._logs),
-            "dist_check": _magic(_check_parser(), self._check),
-            "dist_stacks": _magic(_stacks_parser(), self._stacks),
-            "dist_checkpoints": _magic(_checkpoints_parser(), self._checkpoints),
-            "dist_profile": _magic(_profile_parser(), self._profile),
-            "dist_time": _magic(_time_parser(), self._time),
-            "dist_resources": _magic(_resources_parser(), self._resources),
-            "dist_cancel": _magic(_cancel_parser(), self._cancel),
-            "dist_clusters": _magic(_clusters_parser(), self._clusters),
-            "dist_config": _magic(_config_parser(), self._config),
-        }
+        runs = (
+            self._jobs,
+            self._attach,
+            self._logs,
+            self._check,
+            self._stacks,
+            self._checkpoints,
+            self._profile,
+            self._time,
+            self._resources,
+            self._cancel,
+            self._clusters,
+            self._config,
+        )
+        return {f"dist_{run.__name__[1:]}": _magic(_parser(run.__name__[1:]), run) for run in runs}
 
     def _jobs(self, chosen: argparse.Namespace) -> JobTable:
         from distdl_jupyter.jobs import client, study_rows
@@ -67,13 +68,7 @@ class LineMagics:
         job = self._session.job(chosen.id)
         if chosen.out is None:
             return job
-        if not chosen.out.isidentifier():
-            raise InvalidSpec(
-                f"--out must be a variable name, not {chosen.out!r}.",
-                code="out-name-invalid",
-                field="out",
-            )
-        self._session.keep(chosen.out, job)
+        self._session.keep(str(identifier(chosen.out)), job)
         return None
 
     def _logs(self, chosen: argparse.Namespace) -> None:
@@ -81,9 +76,9 @@ class LineMagics:
         many = job.spec.process_count > 1
         tail = None if chosen.follow or chosen.tail <= 0 else chosen.tail
         if tail and (left_out := _count(job, chosen.rank) - tail) > 0:
-            _say(f"{plural(left_out, 'earlier line')} not shown; use --tail 0 to print all lines")
+            say(f"{plural(left_out, 'earlier line')} not shown; use --tail 0 to print all lines")
         for line in job.logs(chosen.rank, follow=chosen.follow, tail=tail):
-            _say(_line(line, many=many))
+            say(_line(line, many=many))
 
     def _check(self, chosen: argparse.Namespace) -> ComparisonShown:
         from distdl_jupyter.studies import correctness
@@ -116,7 +111,7 @@ class LineMagics:
     def _cancel(self, chosen: argparse.Namespace) -> None:
         job = self._session.job(chosen.id)
         job.cancel(now=chosen.now)
-        _say(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
+        say(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
 
     def _clusters(self, chosen: argparse.Namespace) -> ClusterList | Checks:
         from distdl_jupyter import cluster_handles
@@ -136,7 +131,7 @@ class LineMagics:
             self._session.defaults.clear()
         changes = {name.replace("-", "_"): value for name, value in pairs(chosen.settings).items()}
         self._session.defaults = configured(self._session.defaults, changes)
-        _say(_settings(self._session.defaults))
+        say(_settings(self._session.defaults))
         return None
 
 
@@ -150,114 +145,109 @@ def _magic(parser: Parser, run: Callable[[argparse.Namespace], Any]) -> Callable
     return magic
 
 
-def _with_id(parser: Parser) -> Parser:
-    add_id(parser)
+def _parser(name: str) -> Parser:
+    text, places, *options = _MAGICS[name]
+    parser = Parser(f"%dist_{name}", text, places=places)
+    if places == _ID:
+        add_id(parser)
+    for names, about in options:
+        parser.add_argument(*names, **about)
     return parser
 
 
-def _jobs_parser() -> Parser:
-    parser = Parser("%dist_jobs", "List all jobs, newest first, also those started outside this notebook.")
-    parser.add_argument("-a", "--all", action="store_true", help="Show all jobs (default: the newest 20).")
-    return parser
+_ID = " [ID]"
+_SWITCH = {"action": "store_true"}
+_NUMBER = {"type": int, "metavar": "N"}
+_KEPT = {**_NUMBER, "nargs": "?", "const": 0}
+_CHECK = """
+    Check the code of a job with short runs on several ranks and on one process.
 
+    ``%%distributed --check`` does the same with a cell before it becomes a job.
+    """
+_CONFIG = """
+    Show or set this kernel's defaults for %%distributed.
 
-def _attach_parser() -> Parser:
-    text = "Show a job live. ``job = %dist_attach k3f9`` returns the Job instead."
-    parser = _with_id(Parser("%dist_attach", text, places=" [ID]"))
-    parser.add_argument("-o", "--out", metavar="NAME", help="Store the Job in this variable and show nothing.")
-    return parser
-
-
-def _logs_parser() -> Parser:
-    parser = _with_id(Parser("%dist_logs", "Print a job's log.", places=" [ID]"))
-    parser.add_argument("--rank", type=int, metavar="N", help="Show only the lines of one rank.")
-    parser.add_argument(
-        "--tail", type=int, metavar="N", default=_TAIL, help=f"Show the last N lines; 0: all (default {_TAIL})."
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="Follow the log until the job has ended.")
-    return parser
-
-
-def _check_parser() -> Parser:
-    text = (
-        "\n    Check the code of a job with short runs on several ranks and on one process.\n\n    ``%%distributed "
-        "--check`` does the same with a cell before it becomes a job.\n    "
-    )
-    parser = _with_id(Parser("%dist_check", text, places=" [ID]"))
-    parser.add_argument("--steps", type=int, default=3, metavar="N", help="Training steps of each run (default 3).")
-    return parser
-
-
-def _stacks_parser() -> Parser:
-    text = "Show the stack traces of all ranks side by side: where the stuck rank is, and what the others wait for."
-    parser = _with_id(Parser("%dist_stacks", text, places=" [ID]"))
-    parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
-                        help="Show the newest captured stack traces, or those with this number, without capturing "
-                            "new ones.")  # fmt: skip
-    return parser
-
-
-def _checkpoints_parser() -> Parser:
-    return _with_id(Parser("%dist_checkpoints", "List the checkpoints of a job, newest first.", places=" [ID]"))
-
-
-def _profile_parser() -> Parser:
-    text = "Profile the next steps of a running job: its slowest operators, and a trace of all ranks."
-    parser = _with_id(Parser("%dist_profile", text, places=" [ID]"))
-    parser.add_argument("--steps", type=int, metavar="N", default=5, help="How many steps (default 5, at most 50).")
-    parser.add_argument("--ranks", metavar="0,1", default="", help="The ranks to profile (default: all).")
-    parser.add_argument("--kept", nargs="?", type=int, const=0, metavar="N",
-                        help="Show the newest profile, or the one with this number, without recording.")  # fmt: skip
-    return parser
-
-
-def _time_parser() -> Parser:
-    text = "Show the step time of a job rank by rank, and which rank delays the others."
-    parser = _with_id(Parser("%dist_time", text, places=" [ID]"))
-    parser.add_argument("--figure", action="store_true", help="Show a bar for each rank instead of the table.")
-    return parser
-
-
-def _resources_parser() -> Parser:
-    text = "Show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine."
-    parser = _with_id(Parser("%dist_resources", text, places=" [ID]"))
-    parser.add_argument("--figure", action="store_true", help="Show curves over time instead of the newest values.")
-    return parser
-
-
-def _cancel_parser() -> Parser:
-    parser = _with_id(
-        Parser(
-            "%dist_cancel",
-            "Cancel a job: send INT, then TERM, then KILL, with a grace period between them.",
-            places=" [ID]",
-        )
-    )
-    parser.add_argument("--now", action="store_true", help="Kill it at once.")
-    return parser
-
-
-def _clusters_parser() -> Parser:
-    parser = Parser("%dist_clusters", "List the clusters with their state, or check the nodes of one cluster.")
-    parser.add_argument("--check", metavar="NAME", help="Check every node of this cluster for problems that would "
-        "keep a job from running.")  # fmt: skip
-    parser.add_argument("-b", "--backend", metavar="NAME", help="Also check what this backend needs.")
-    return parser
-
-
-def _config_parser() -> Parser:
-    text = (
-        "\n    Show or set this kernel's defaults for %%distributed.\n\n    Example: ``%dist_config "
-        "process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.\n    "
-        "``%dist_config azure`` shows the Azure sign-in and signs in (``azure credential=device_code``);\n    "
-        "``%dist_config monitoring enabled=true`` reports ended jobs to a monitoring system; ``%dist_config "
-        "tracking\n    track=mlflow`` tracks every job; ``%dist_config warm`` shows the state of warm starts "
-        "(``warm off`` turns them\n    off). These settings apply to all kernels.\n    "
-    )
-    parser = Parser("%dist_config", text, places=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
-    parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
-    parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
-    return parser
+    Example: ``%dist_config process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.
+    ``%dist_config azure`` shows the Azure sign-in and signs in (``azure credential=device_code``);
+    ``%dist_config monitoring enabled=true`` reports ended jobs to a monitoring system; ``%dist_config tracking
+    track=mlflow`` tracks every job; ``%dist_config warm`` shows the state of warm starts (``warm off`` turns them
+    off). These settings apply to all kernels.
+    """
+#: The text of each magic, what may follow its name, and its options as names and settings of argparse.
+_MAGICS: dict[str, Any] = {
+    "jobs": (
+        "List all jobs, newest first, also those started outside this notebook.",
+        "",
+        (("-a", "--all"), _SWITCH | {"help": "Show all jobs (default: the newest 20)."}),
+    ),
+    "attach": (
+        "Show a job live. ``job = %dist_attach k3f9`` returns the Job instead.",
+        _ID,
+        (("-o", "--out"), {"metavar": "NAME", "help": "Store the Job in this variable and show nothing."}),
+    ),
+    "logs": (
+        "Print a job's log.",
+        _ID,
+        (("--rank",), _NUMBER | {"help": "Show only the lines of one rank."}),
+        (("--tail",), _NUMBER | {"default": _TAIL, "help": f"Show the last N lines; 0: all (default {_TAIL})."}),
+        (("-f", "--follow"), _SWITCH | {"help": "Follow the log until the job has ended."}),
+    ),
+    "check": (
+        _CHECK,
+        _ID,
+        (("--steps",), _NUMBER | {"default": 3, "help": "Training steps of each run (default 3)."}),
+    ),
+    "stacks": (
+        "Show the stack traces of all ranks side by side: where the stuck rank is, and what the others wait for.",
+        _ID,
+        (
+            ("--kept",),
+            _KEPT
+            | {"help": "Show the newest captured stack traces, or those with this number, without capturing new ones."},
+        ),
+    ),
+    "checkpoints": ("List the checkpoints of a job, newest first.", _ID),
+    "profile": (
+        "Profile the next steps of a running job: its slowest operators, and a trace of all ranks.",
+        _ID,
+        (("--steps",), _NUMBER | {"default": 5, "help": "How many steps (default 5, at most 50)."}),
+        (("--ranks",), {"metavar": "0,1", "default": "", "help": "The ranks to profile (default: all)."}),
+        (("--kept",), _KEPT | {"help": "Show the newest profile, or the one with this number, without recording."}),
+    ),
+    "time": (
+        "Show the step time of a job rank by rank, and which rank delays the others.",
+        _ID,
+        (("--figure",), _SWITCH | {"help": "Show a bar for each rank instead of the table."}),
+    ),
+    "resources": (
+        "Show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine.",
+        _ID,
+        (("--figure",), _SWITCH | {"help": "Show curves over time instead of the newest values."}),
+    ),
+    "cancel": (
+        "Cancel a job: send INT, then TERM, then KILL, with a grace period between them.",
+        _ID,
+        (("--now",), _SWITCH | {"help": "Kill it at once."}),
+    ),
+    "clusters": (
+        "List the clusters with their state, or check the nodes of one cluster.",
+        "",
+        (
+            ("--check",),
+            {
+                "metavar": "NAME",
+                "help": "Check every node of this cluster for problems that would keep a job from running.",
+            },
+        ),
+        (("-b", "--backend"), {"metavar": "NAME", "help": "Also check what this backend needs."}),
+    ),
+    "config": (
+        _CONFIG,
+        " [azure|monitoring|tracking|warm] [NAME=VALUE ...]",
+        (("settings",), {"nargs": "*", "metavar": "NAME=VALUE", "help": "Options, under any of their names."}),
+        (("--clear",), _SWITCH | {"help": "Remove all defaults first."}),
+    ),
+}
 
 
 def pairs(words: list[str]) -> dict[str, str]:
@@ -279,11 +269,11 @@ def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, A
         given["environment_variables"] = {**defaults.get("environment_variables", {}), **pairs_of(env.split(","))}
     result = {**defaults, **resolve(given, names)}
     result = {name: value for name, value in result.items() if name not in removed}
-    _check(result)
+    _check_defaults(result)
     return result
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check_defaults(options: dict[str, Any]) -> None:
     for name in ("node_count", "process_count_per_node"):
         if options.get(name, 1) != "auto" or name == "node_count":
             check_count(options.get(name, 1), name)
@@ -317,7 +307,3 @@ def _count(job: Job, rank: int | None) -> int:
 def _line(line: LogLine, *, many: bool) -> str:
     who = "" if line.rank is None or not many else f"[{line.rank}] "
     return f"{who}{line.text}"
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - a cell's output

@@ -10,7 +10,7 @@ from distdl_jupyter import capture
 from distdl_jupyter.core.errors import InvalidSpec, show_as
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.form.arguments import Parser
-from distdl_jupyter.magic.session import Session, short_errors
+from distdl_jupyter.magic.session import Session, identifier, short_errors
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -64,12 +64,7 @@ class RanksMagic:
     def run(self, line: str, cell: str) -> Any:
         """Run one cell and return its values, None when there are none. Raises CellFailed."""
         chosen = self._parser.parse(line)
-        if chosen.out is not None and not chosen.out.isidentifier():
-            raise InvalidSpec(
-                f"--out must be a variable name, not {chosen.out!r}.",
-                code="out-name-invalid",
-                field="out",
-            )
+        identifier(chosen.out)
         ranks = self._session.ranks.get()
         on = None if chosen.on is None else ranks_of(chosen.on, ranks.size)
         place = capture.here()

@@ -1,6 +1,6 @@
-"""What the magics of one kernel remember: the defaults set with ``%dist_config`` and the newest job started here.
+"""What the magics of one kernel remember: defaults of ``%dist_config``, the newest job, and the ranks that they use.
 
-Errors of this package are shown as one line: the frames of the magic hold nothing that a user can mend.
+Errors of this package are shown as one line: the frames of the magic are of no use to a user.
 """
 
 from __future__ import annotations
@@ -11,12 +11,63 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, show_as
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, show_as
+from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.form.arguments import HelpRequested, with_flags
-from distdl_jupyter.magic.current_ranks import CurrentRanks
 
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.ranks import Ranks
+
+
+class CurrentRanks:
+    """The persistent ranks that the magics of one kernel use.
+
+    Those that it started or was attached to, else those that are still running from before, such as from before the
+    kernel was restarted. Ranks belong to no kernel: nothing here ends them.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: Ranks | None = None
+
+    def choose(self, ranks: Ranks) -> Ranks:
+        """Use these from now on."""
+        self._chosen = ranks
+        return ranks
+
+    def own(self) -> Ranks | None:
+        """Return the ranks of this kernel if they are running."""
+        return self._chosen if self._chosen is not None and self._chosen.state() != "ended" else None
+
+    def find(self) -> Ranks | None:
+        """Return the kernel's own ranks, else the newest of the user's, else None."""
+        if (own := self.own()) is not None:
+            return own
+        from distdl_jupyter import ranks
+
+        found = ranks.current()
+        return None if found is None or found.state() == "ended" else found
+
+    def ended(self) -> str:
+        """Return how the kernel's own ranks ended, "" when they did not."""
+        state = self._chosen.state() if self._chosen is not None else None
+        return state.reason if state == "ended" else ""
+
+    def get(self) -> Ranks:
+        """Return the ranks to use, the kernel's own even if they have ended. Raises JobNotFound.
+
+        A message says so when ranks from before are used.
+        """
+        if self._chosen is not None:
+            return self._chosen
+        found = self.find()
+        if found is None:
+            raise JobNotFound("No ranks are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2")
+        say(
+            f"Using {plural(found.size, 'rank')} started earlier ({short_id(found.id)}). Variables in their "
+            "namespaces are kept."
+        )
+        return self.choose(found)
 
 
 class Session:
@@ -41,10 +92,10 @@ class Session:
 
         return client.attach(job_id or self._newest or None)
 
-    def somebody_looks(self) -> bool:
-        """Say whether this cell was run by somebody before a page or a terminal, who sees what comes later.
+    def is_interactive(self) -> bool:
+        """Return whether a person runs this cell on a page or in a terminal and sees later output.
 
-        nbclient runs cells for papermill, nbconvert and the like; it tells the kernel that nobody can be asked.
+        nbclient, which runs cells for papermill and nbconvert, tells the kernel that there is no standard input.
         """
         kernel = getattr(self.ip, "kernel", None)
         asked = kernel.get_parent().get("content", {}) if kernel is not None else {}
@@ -76,3 +127,15 @@ def short_errors() -> Iterator[None]:
         )
         show_as(shortened, "".join(traceback.format_exception_only(error)).splitlines())
         raise shortened from None
+
+
+def identifier(name: str | None) -> str | None:
+    """Return the name of a variable. Raises InvalidSpec for what cannot be one."""
+    if name is not None and not name.isidentifier():
+        raise InvalidSpec(f"--out must be a variable name, not {name!r}.", code="out-name-invalid", field="out")
+    return name
+
+
+def say(text: str) -> None:
+    """Print a line of output."""
+    print(text, flush=True)  # noqa: T201 - a cell's output

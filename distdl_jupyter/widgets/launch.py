@@ -12,20 +12,46 @@ import ipywidgets
 import msgspec
 import traitlets
 
-from distdl_jupyter.core import space
+from distdl_jupyter.cluster_handles import ClusterHandle, provision
+from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.form import naming
 from distdl_jupyter.form.cell import read_defaults
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
 from distdl_jupyter.form.target import Target
-from distdl_jupyter.views import requests
+from distdl_jupyter.views import plugins, requests
 from distdl_jupyter.widgets.widget import PageWidget, made_for_page
 
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
+    from distdl_jupyter.views.schema import Plugin
     from distdl_jupyter.widgets.widget import Calls
+
+
+def cluster_kinds() -> list[Plugin]:
+    """Return the kinds of clusters with their options as JSON schemas, and why one cannot be used here."""
+    return [plugins.plugin_view("clusters", name) for name in registry.names("clusters")]
+
+
+def add_cluster(name: str, kind: str, options: Mapping[str, Any]) -> None:
+    """Give a kind with its options a name. Raises InvalidSpec, PluginUnavailable, ClusterRefused."""
+    cluster_configs.add(name, kind, options)
+
+
+def remove_cluster(name: str) -> None:
+    """Forget a cluster. Raises ClusterNotFound, ClusterRefused (jobs run)."""
+    ClusterHandle(name).remove()
+
+
+#: The calls of a form that has no server, by name.
+CLUSTER_CALLS: dict[str, Callable[..., object]] = {
+    "clusters.kinds": cluster_kinds,
+    "clusters.choices": provision.choices,
+    "clusters.add": add_cluster,
+    "clusters.remove": remove_cluster,
+}
 
 
 class LaunchForm(PageWidget):
@@ -53,7 +79,7 @@ class LaunchForm(PageWidget):
     def calls(self) -> Calls:
         """What the page may ask for."""
         return {
-            **naming.CALLS,
+            **CLUSTER_CALLS,
             "form.state": lambda request: self.state(requests.from_data(FormRequest, request)),
             "form.submit": lambda request: _name_and_id(self.submit(requests.from_data(FormRequest, request))),
         }

@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import JobFailed, JobNotRunning
-from distdl_jupyter.magic.ranktable import RanksTable
+from distdl_jupyter.magic.ranks_lines import RanksTable
 from distdl_jupyter.ranks.answer import Interrupted
 from tests.clusters.ssh.lab import Lab
 from tests.conftest import wait_for

@@ -13,16 +13,15 @@ import pytest
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.machines import Choice
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
-from distdl_jupyter.form import naming
 from distdl_jupyter.views.wire import to_json
-from distdl_jupyter.widgets import widget
+from distdl_jupyter.widgets import launch, widget
 from tests import plugin
 from tests.form.page import Page
 
 
 def answer(ask: str, **given: Any) -> Any:
     """What a page is answered."""
-    return widget.answer(naming.CALLS, {"ask": ask, "given": given})
+    return widget.answer(launch.CLUSTER_CALLS, {"ask": ask, "given": given})
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +49,7 @@ def test_every_kind_is_offered_with_its_options_help_and_suggestions(
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host gpu1 gpu2\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    found = {one.name: one for one in naming.kinds()}
+    found = {one.name: one for one in launch.cluster_kinds()}
     assert set(found) >= {"local", "ssh", "slurm"}
     hosts = found["ssh"].options["properties"]["hosts"]
     assert hosts["description"]
@@ -66,7 +65,7 @@ def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_what_an_option_may_be_is_asked_with_what_is_filled_in(forge: None) -> None:
-    choices = naming.CALLS["clusters.choices"]
+    choices = launch.CLUSTER_CALLS["clusters.choices"]
     found = choices(kind="forge", option="yard", options={"place": "south"})
     assert found == [Choice("of south")]
     with pytest.raises(DistDLError) as refused:
@@ -77,7 +76,7 @@ def test_what_an_option_may_be_is_asked_with_what_is_filled_in(forge: None) -> N
 def test_a_new_cluster_is_offered_as_one_that_can_be_removed() -> None:
     form = opened("")
     assert offered(form)["local"] is False
-    naming.add("mine", "local", {})
+    launch.add_cluster("mine", "local", {})
     form.compute_target = "mine"
     assert offered(form)["mine"] is True
     assert "--compute-target mine" in form.magic
@@ -85,20 +84,20 @@ def test_a_new_cluster_is_offered_as_one_that_can_be_removed() -> None:
 
 def test_what_cannot_be_added_is_refused_with_its_field_and_changes_nothing() -> None:
     with pytest.raises(InvalidSpec) as refused:
-        naming.add("lab", "ssh", {})
+        launch.add_cluster("lab", "ssh", {})
     assert refused.value.field == "hosts"
     told = answer("clusters.add", name="no name", kind="local", options={})
     assert told["error"]["field"] == "name"
     assert told["error"]["hint"].startswith("Use 1 to 40 letters, digits, dots, dashes")
     assert cluster_configs.named() == []
-    naming.add("mine", "local", {})
+    launch.add_cluster("mine", "local", {})
     with pytest.raises(ClusterRefused, match="already exists"):
-        naming.add("mine", "local", {})
+        launch.add_cluster("mine", "local", {})
 
 
 def test_a_cluster_stays_while_a_job_runs_there_and_goes_after_it(tmp_path: Path) -> None:
     form = opened(str(tmp_path / "gate"))
-    naming.add("mine", "local", {})
+    launch.add_cluster("mine", "local", {})
     form.compute_target = "mine"
     job = form.submit()
     assert job is not None, form.status
@@ -119,9 +118,9 @@ def test_a_cluster_stays_while_a_job_runs_there_and_goes_after_it(tmp_path: Path
 
 def test_a_place_that_is_there_by_itself_and_one_that_is_not_are_refused() -> None:
     with pytest.raises(ClusterRefused, match="is built in"):
-        naming.remove("local")
+        launch.remove_cluster("local")
     with pytest.raises(ClusterNotFound):
-        naming.remove("nowhere")
+        launch.remove_cluster("nowhere")
 
 
 def test_a_question_is_always_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
