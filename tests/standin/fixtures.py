@@ -62,9 +62,14 @@ def cloud_file(folder, address, blob="https://{account}.blob.invalid"):
     """Write the description of a cloud whose services are all at ``address``; return its path."""
     path = folder / "cloud.json"
     told = {
-        "name": "StandIn", "authority": address, "resource_manager": address, "blob": blob, "ml_audience": address,
-        "portal": address, "prices": f"{address}/api/retail/prices",
-    }  # fmt: skip
+        "name": "StandIn",
+        "authority": address,
+        "resource_manager": address,
+        "blob": blob,
+        "ml_audience": address,
+        "portal": address,
+        "prices": f"{address}/api/retail/prices",
+    }
     path.write_text(json.dumps(told))
     return path
 

@@ -39,10 +39,12 @@ _ENDED = ("Completed", "Failed", "Canceled")
 _ARTIFACTS = "azureml"
 #: api-versions as azure-ai-ml 1.35.2 sends them, by the kind of resource.
 _VERSIONS = {
-    "codes": {"2023-04-01"}, "environments": {"2023-04-01-preview"}, "cancel": {"2023-04-01-preview"},
+    "codes": {"2023-04-01"},
+    "environments": {"2023-04-01-preview"},
+    "cancel": {"2023-04-01-preview"},
     "jobs": {"2025-01-01-preview", "2024-01-01-preview", "2023-04-01-preview"},
     "datastores": {"2024-10-01-preview"},
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -111,8 +113,14 @@ class MachineLearning:
     @property
     def options(self) -> dict[str, str]:
         """The options of a cluster here."""
-        return {"subscription_id": SUBSCRIPTION, "resource_group": GROUP, "workspace": WORKSPACE, "compute": COMPUTE,
-                "environment": "registry.example/standin:1", "python": sys.executable}  # fmt: skip
+        return {
+            "subscription_id": SUBSCRIPTION,
+            "resource_group": GROUP,
+            "workspace": WORKSPACE,
+            "compute": COMPUTE,
+            "environment": "registry.example/standin:1",
+            "python": sys.executable,
+        }
 
     def preempt(self, job: Job) -> None:
         """Take the nodes away, as happens to low-priority ones."""
@@ -184,14 +192,24 @@ class MachineLearning:
         if request.json != {"pendingUploadType": "TemporaryBlobReference"}:
             return refusal(400, "BadRequest", f"not an upload: {request.json}")
         container = self.azurite.container(f"code-{uuid.uuid4()}").name
-        sas = generate_container_sas(self.azurite.account, container, self.azurite.key, permission="racwl",
-                                     expiry=datetime.now(UTC) + timedelta(hours=1))  # fmt: skip
+        sas = generate_container_sas(
+            self.azurite.account,
+            container,
+            self.azurite.key,
+            permission="racwl",
+            expiry=datetime.now(UTC) + timedelta(hours=1),
+        )
         uri = f"{self.azurite.endpoint}/{container}"
         self._uploads[request.words["name"], request.words["version"]] = container
-        return {"pendingUploadId": str(uuid.uuid4()), "pendingUploadType": "TemporaryBlobReference",
-                "blobReferenceForConsumption": {
-                    "blobUri": uri, "storageAccountArmId": "/subscriptions/x/storageAccounts/y",
-                    "credential": {"credentialType": "SAS", "sasUri": f"{uri}?{sas}"}}}  # fmt: skip
+        return {
+            "pendingUploadId": str(uuid.uuid4()),
+            "pendingUploadType": "TemporaryBlobReference",
+            "blobReferenceForConsumption": {
+                "blobUri": uri,
+                "storageAccountArmId": "/subscriptions/x/storageAccounts/y",
+                "credential": {"credentialType": "SAS", "sasUri": f"{uri}?{sas}"},
+            },
+        }
 
     def _put_code(self, request: Request) -> Any:
         key = request.words["name"], request.words["version"]
@@ -221,10 +239,19 @@ class MachineLearning:
         container = {"workspaceartifactstore": _ARTIFACTS, "workspaceblobstore": "azureml-blobstore"}.get(name)
         if container is None:
             return refusal(404, "UserError", f"Could not find datastore: {name}")
-        return {"id": self._id(request, f"/datastores/{name}"), "name": name,
-                "properties": {"datastoreType": "AzureBlob", "accountName": self.azurite.account, "isDefault": False,
-                               "containerName": container, "endpoint": "core.windows.net", "protocol": "https",
-                               "credentials": {"credentialsType": "None"}}}  # fmt: skip
+        return {
+            "id": self._id(request, f"/datastores/{name}"),
+            "name": name,
+            "properties": {
+                "datastoreType": "AzureBlob",
+                "accountName": self.azurite.account,
+                "isDefault": False,
+                "containerName": container,
+                "endpoint": "core.windows.net",
+                "protocol": "https",
+                "credentials": {"credentialsType": "None"},
+            },
+        }
 
     # jobs -------------------------------------------------------------------------------------------
 
@@ -256,12 +283,16 @@ class MachineLearning:
 
     def _record(self, request: Request, job: Job) -> dict[str, Any]:
         uri = f"azureml://datastores/workspaceartifactstore/paths/ExperimentRun/dcid.{job.name}/"
-        outputs = {**(job.properties.get("outputs") or {}),
-                   "default": {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": uri}}  # fmt: skip
+        outputs = {
+            **(job.properties.get("outputs") or {}),
+            "default": {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": uri},
+        }
         studio = {"jobServiceType": "Studio", "endpoint": f"{self.server.address}/runs/{job.name}?wsid=x"}
-        return {"id": self._id(request, f"/jobs/{job.name}"), "name": job.name,
-                "properties": {**job.properties, "status": job.status, "outputs": outputs,
-                               "services": {"Studio": studio}}}  # fmt: skip
+        return {
+            "id": self._id(request, f"/jobs/{job.name}"),
+            "name": job.name,
+            "properties": {**job.properties, "status": job.status, "outputs": outputs, "services": {"Studio": studio}},
+        }
 
     def _of_job(self, handler: Callable[[Request, Job], Any]) -> Callable[[Request], Any]:
         def answer(request: Request) -> Any:
@@ -285,8 +316,12 @@ class MachineLearning:
     def _details(self, _: Request, job: Job) -> Any:
         files = sorted(path.relative_to(job.logs).as_posix() for path in job.logs.rglob("*") if path.is_file())
         error = {"error": {"code": "UserError", "message": job.error}} if job.error else None
-        return {"runId": job.name, "status": job.status, "error": error,
-                "logFiles": {file: self._signed(job, file) for file in files}}  # fmt: skip
+        return {
+            "runId": job.name,
+            "status": job.status,
+            "error": error,
+            "logFiles": {file: self._signed(job, file) for file in files},
+        }
 
     def _signed(self, job: Job, file: str) -> str:
         signature = uuid.uuid4().hex
@@ -397,16 +432,21 @@ class MachineLearning:
         (job.logs / "user_logs").mkdir(parents=True, exist_ok=True)
         base = self._environment(job)
         if kind == "Mpi":
-            argv = ["mpirun", "--allow-run-as-root", "-np", str(nodes * per_node), "--bind-to", "none", "--map-by",
-                    ":OVERSUBSCRIBE", "bash", str(script)]  # fmt: skip
+            options = f"--allow-run-as-root -np {nodes * per_node} --bind-to none --map-by :OVERSUBSCRIBE"
+            argv = ["mpirun", *options.split(), "bash", str(script)]
             job.processes = [_started(argv, {**base, "AZ_BATCH_MASTER_NODE": "127.0.0.1:6000"}, job.folder)]
             return
         port = free_port()
         workers = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
         for rank in range(nodes * per_node):
-            own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(nodes * per_node),
-                   "RANK": str(rank), "LOCAL_RANK": str(rank % per_node),
-                   "NODE_RANK": str(rank // per_node)}  # fmt: skip
+            own = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": str(nodes * per_node),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank % per_node),
+                "NODE_RANK": str(rank // per_node),
+            }
             if kind == "TensorFlow":
                 task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
                 own = {"TF_CONFIG": json.dumps(task)}
@@ -432,10 +472,15 @@ class MachineLearning:
             (job.folder / "inputs" / name).mkdir(parents=True, exist_ok=True)
         for name in job.properties.get("outputs") or {}:
             (job.folder / "uploads" / name).mkdir(parents=True, exist_ok=True)
-        return {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(job.folder),
-                "LANG": "C.UTF-8", "TMPDIR": temporary, "AZUREML_RUN_ID": job.name,
-                "GLOO_SOCKET_IFNAME": "lo",  # on a node, the host name resolves to an address of its network
-                **(job.properties.get("environmentVariables") or {})}  # fmt: skip
+        return {
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(job.folder),
+            "LANG": "C.UTF-8",
+            "TMPDIR": temporary,
+            "AZUREML_RUN_ID": job.name,
+            "GLOO_SOCKET_IFNAME": "lo",  # on a node, the host name resolves to an address of its network
+            **(job.properties.get("environmentVariables") or {}),
+        }
 
     def _keep_outputs(self, job: Job) -> None:
         service = self.azurite.service
@@ -484,8 +529,9 @@ exec bash -c {command}
 
 def _started(argv: list[str], environment: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "stand-in.txt").open("ab") as own:
-        return subprocess.Popen(argv, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=own, stderr=own,
-                                start_new_session=True)  # fmt: skip
+        return subprocess.Popen(
+            argv, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=own, stderr=own, start_new_session=True
+        )
 
 
 def _marked(name: str) -> list[int]:

@@ -68,9 +68,12 @@ class Server:
                 split = urlsplit(self.path)
                 length = int(self.headers.get("Content-Length") or 0)
                 request = Request(
-                    self.command, unquote(split.path), {k: v[0] for k, v in parse_qs(split.query, True).items()},
-                    {k.lower(): v for k, v in self.headers.items()}, self.rfile.read(length),
-                )  # fmt: skip
+                    self.command,
+                    unquote(split.path),
+                    {k: v[0] for k, v in parse_qs(split.query, True).items()},
+                    {k.lower(): v for k, v in self.headers.items()},
+                    self.rfile.read(length),
+                )
                 self.write(outer.answer(request))
 
             do_GET = do_PUT = do_POST = do_DELETE = do_PATCH = do_HEAD = do  # noqa: N815

@@ -37,14 +37,19 @@ class AzureMLOptions:
     )
     environment: str = field(
         default=GENERATED,
-        metadata={"help": "the job's image: generated (Open MPI, PyTorch and Horovod, built by Azure ML), name:version "
-                  "of the workspace, azureml://registries/..., or an image such as myregistry.azurecr.io/train:1"},
-    )  # fmt: skip
+        metadata={
+            "help": "the job's image: generated (Open MPI, PyTorch and Horovod, built by Azure ML), name:version "
+            "of the workspace, azureml://registries/..., or an image such as myregistry.azurecr.io/train:1"
+        },
+    )
     shm_size: str = field(default="8g", metadata={"help": "shared memory of the container on each node, such as 8g"})
     job_tier: str = field(
-        default="", metadata={"help": "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes",
-                              "choices": TIERS}
-    )  # fmt: skip
+        default="",
+        metadata={
+            "help": "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes",
+            "choices": TIERS,
+        },
+    )
     experiment: str = field(default="distdl", metadata={"help": "the experiment under which Azure ML lists jobs"})
     python: str = field(default="python", metadata={"help": "the Python that runs ranks in the image"})
 

@@ -15,11 +15,13 @@ _BODY = {
     "properties": {
         "computeType": "AmlCompute",
         "properties": {
-            "osType": "Linux", "vmSize": "Standard_DS3_v2", "vmPriority": "Dedicated",
+            "osType": "Linux",
+            "vmSize": "Standard_DS3_v2",
+            "vmPriority": "Dedicated",
             "scaleSettings": {"minNodeCount": 0, "maxNodeCount": 2, "nodeIdleTimeBeforeScaleDown": "PT10M"},
         },
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture

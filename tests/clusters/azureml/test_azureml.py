@@ -1,5 +1,6 @@
 """Jobs on Azure ML from a notebook's cell to its values, through supervisors, against a workspace on this machine."""
 
+import re
 import textwrap
 
 import pytest
@@ -59,8 +60,13 @@ COUNT = """
 def submit(ml, code, nodes=2, backend="torch", options=None, **more):
     if "lab" not in cluster_configs.names():
         cluster_configs.add("lab", "azureml", {**ml.options, **(options or {})})
-    wanted = {"node_count": nodes, "process_count_per_node": 1, "distributed_backend": backend,
-              "compute_target": "lab", **more}  # fmt: skip
+    wanted = {
+        "node_count": nodes,
+        "process_count_per_node": 1,
+        "distributed_backend": backend,
+        "compute_target": "lab",
+        **more,
+    }
     return submit_source(textwrap.dedent(code).strip(), options=wanted)
 
 
@@ -140,8 +146,11 @@ def test_a_job_goes_on_without_its_supervisor_and_no_line_is_lost_or_twice(ml):
 
 
 def test_secrets_and_paths_of_this_machine_are_refused_before_anything_is_sent(ml, tmp_path):
-    for more in ({"environment_variables": {"API_TOKEN": "x-very-secret"}}, {"data": {"train": str(tmp_path)}},
-                 {"data": {"train": "blob://account/data/train?shard"}}):  # fmt: skip
+    for more in (
+        {"environment_variables": {"API_TOKEN": "x-very-secret"}},
+        {"data": {"train": str(tmp_path)}},
+        {"data": {"train": "blob://account/data/train?shard"}},
+    ):
         with pytest.raises(InvalidSpec) as refused:
             submit(ml, "1", nodes=1, backend="plain", **more)
         assert "x-very-secret" not in str(refused.value)
@@ -159,8 +168,14 @@ def test_data_and_outputs_in_blob_are_azures_own_inputs_and_outputs(ml, azurite,
         pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", "weights.txt").write_text("0.5")
         os.environ["DISTDL_DATA_TRAIN"]
     """
-    job = submit(ml, code, nodes=1, backend="plain", outputs=container.place("run"),
-                 data={"train": container.place("train"), "more": container.place() + "?mode=mount"})  # fmt: skip
+    job = submit(
+        ml,
+        code,
+        nodes=1,
+        backend="plain",
+        outputs=container.place("run"),
+        data={"train": container.place("train"), "more": container.place() + "?mode=mount"},
+    )
     (where,) = job.results(120)
     (asked,) = ml.jobs.values()
     assert where == str(asked.folder / "inputs" / "train")
@@ -175,5 +190,5 @@ def test_data_and_outputs_in_blob_are_azures_own_inputs_and_outputs(ml, azurite,
     for path in JobStore().find(job.id).path.rglob("*"):
         if path.is_file():
             content = path.read_text(errors="replace")
-            assert "sig=" not in content, path
+            assert not re.search(r"sig=[\w%]", content), path
             assert not [one for one in signed_in.login.given if one in content], path

@@ -109,8 +109,16 @@ def test_gpus_of_the_vm_size_are_auto_and_every_rank_has_its_own():
         cluster.preview(spec(process_count_per_node=2, use_gpu=True), AzureMLOptions(vm_size="Standard_NC4as_T4_v3"))
 
 
-@pytest.mark.parametrize("wrong", [{"subscription_id": "mine"}, {"compute": "a b"}, {"workspace": "w/../x"},
-                                   {"shm_size": "8 GB"}, {"experiment": "a/b"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"subscription_id": "mine"},
+        {"compute": "a b"},
+        {"workspace": "w/../x"},
+        {"shm_size": "8 GB"},
+        {"experiment": "a/b"},
+    ],
+)
 def test_a_name_that_cannot_be_one_is_refused(wrong):
     with pytest.raises(InvalidSpec) as refused:
         AzureMLOptions(**wrong)
@@ -198,9 +206,17 @@ def test_the_requests_of_a_job_are_those_that_azures_sdk_was_seen_to_send(ml):
         listener.until_ended(1, 60)
     finally:
         listener.close()
-    asked = [f"{one.method} {re.sub('.*/workspaces/ws1', '', one.path)}" for one in ml.server.requests
-             if "/workspaces/" in one.path]  # fmt: skip
+    asked = [
+        f"{one.method} {re.sub('.*/workspaces/ws1', '', one.path)}"
+        for one in ml.server.requests
+        if "/workspaces/" in one.path
+    ]
     kinds = [re.sub(r"/(codes|environments)/[^/]+/versions(/[^/]+)?", r"/\1", one) for one in asked]
-    wanted = ["GET /codes", "POST /codes/startPendingUpload", "PUT /codes", "PUT /environments",
-              f"PUT /jobs/{job.run_name(sample.id)}"]  # fmt: skip
+    wanted = [
+        "GET /codes",
+        "POST /codes/startPendingUpload",
+        "PUT /codes",
+        "PUT /environments",
+        f"PUT /jobs/{job.run_name(sample.id)}",
+    ]
     assert [one for one in kinds if one in wanted] == wanted
