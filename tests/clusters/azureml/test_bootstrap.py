@@ -1,9 +1,12 @@
 """What Azure ML starts on its nodes: which rank a process is, and what a rank leaves."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
+from distdl_jupyter.clusters.azureml import bootstrap
 from distdl_jupyter.clusters.azureml.bootstrap import identify, keep
 
 TF_CONFIG = {"cluster": {"worker": ["10.0.0.4:2222", "10.0.0.5:2222"]}, "task": {"type": "worker", "index": 1}}
@@ -28,6 +31,13 @@ TF_CONFIG = {"cluster": {"worker": ["10.0.0.4:2222", "10.0.0.5:2222"]}, "task": 
 )
 def test_each_distribution_of_azure_tells_a_process_its_rank(environment, expected):
     assert identify(environment) == expected
+
+
+def test_a_wrong_number_of_processes_is_reported(tmp_path):
+    (tmp_path / "plan.json").write_text('{"ranks": 2}')
+    ended = subprocess.run([sys.executable, bootstrap.__file__], cwd=tmp_path, env={}, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "started 1 processes, but the job has 2 ranks" in ended.stderr
 
 
 def test_outputs_are_copied_once_without_the_values_of_ranks(tmp_path):

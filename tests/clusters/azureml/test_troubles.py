@@ -87,6 +87,12 @@ def test_what_an_images_shell_complains_about_is_shown(ml):
         assert "exited with status code 127" in listener.exits[0].evidence
 
 
+def test_a_rank_that_is_killed_ends_with_its_signal(ml):
+    with Lab(ml).running("import os\nos.kill(os.getpid(), 9)") as (_, listener):
+        listener.until_ended(1, 60)
+        assert (listener.exits[0].code, listener.exits[0].signal) == (None, "KILL")
+
+
 @pytest.mark.full
 def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
     with Lab(ml).counting(60) as listener:
