@@ -25,7 +25,7 @@ def fails_with(code):
         with contextlib.redirect_stdout(None):
             exec(compile(code, "<cell>", "exec", dont_inherit=True), {"__name__": "__main__"})
     except NameError as error:
-        return error.name
+        return error.name or str(error)  # UnboundLocalError has no name
     except SystemExit:
         return ""
     return ""
