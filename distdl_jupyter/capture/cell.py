@@ -76,8 +76,13 @@ def capture_cell(
             kind="cell",
             name=_job_name(place),
             source=Source(
-                code=code, filename=filename, notebook=notebook, cell_id=cell_id,
-                execution_count=execution_count, first_line=first_line, command=command,
+                code=code,
+                filename=filename,
+                notebook=notebook,
+                cell_id=cell_id,
+                execution_count=execution_count,
+                first_line=first_line,
+                command=command,
             ),
             captured=listing.captured_list(values.items(), notes.sizes, shipped),
             modules=tuple(shipped),
@@ -99,7 +104,7 @@ def capture_cell(
             deleted={name: line + first_line - 1 for name, line in used.deleted.items()},
             numbers=listing.numbers_of(values.items()),
         )
-    )  # fmt: skip
+    )
 
 
 def _filename(place: CodeLocation) -> str:

@@ -207,8 +207,11 @@ def sweep_parser() -> Parser:
 def _add_flags_of_sweep(parser: Parser) -> None:
     add_sweep_flags(parser)
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the Sweep in this variable.")
-    parser.add_argument("--wait", action=argparse.BooleanOptionalAction, help="Wait for the end (default: only when "
-        "a program such as papermill runs the notebook).")  # fmt: skip
+    parser.add_argument(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        help="Wait for the end (default: only when a program such as papermill runs the notebook).",
+    )
 
 
 def job_parser(parser: Parser, own: Callable[[Parser], None] = lambda _: None) -> Parser:
@@ -256,17 +259,23 @@ def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> N
 def _add_own_flags(parser: Parser) -> None:
     add = parser.add_argument
     add("-o", "--out", metavar="NAME", help="Store the Job in this variable.")
-    add("--wait", action=argparse.BooleanOptionalAction,
+    add(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
         help="Wait for the end: a failure is raised in the notebook, and an interrupt cancels the job (default: only "
-            "when a program such as papermill runs the notebook).")  # fmt: skip
+        "when a program such as papermill runs the notebook).",
+    )
     add("--panel", action=argparse.BooleanOptionalAction, help="Show the live panel (default) or a line of text.")
     add(
         "--scale",
         metavar="1,2,4",
         help="Measure short runs on these numbers of processes instead; -b a,b compares backends.",
     )
-    add("--check", action="store_true", help="Check the code with short runs, on several ranks and on one process, "
-        "instead of starting a job.")  # fmt: skip
+    add(
+        "--check",
+        action="store_true",
+        help="Check the code with short runs, on several ranks and on one process, instead of starting a job.",
+    )
     add("--on-ranks", action="store_true", help="Run the cell on the ranks started with %%dist_ranks, and wait.")
 
 
@@ -274,17 +283,35 @@ def add_sweep_flags(one: argparse.ArgumentParser) -> None:
     """Add what a sweep takes beside its parameters."""
     add = one.add_argument
     none: Any = argparse.SUPPRESS
-    add("--trials", type=int, default=none, metavar="N", help="Number of trials (default 20; the grid sampler runs "
-        "all combinations).")  # fmt: skip
+    add(
+        "--trials",
+        type=int,
+        default=none,
+        metavar="N",
+        help="Number of trials (default 20; the grid sampler runs all combinations).",
+    )
     add("--metric", default=none, metavar="NAME", help="Metric to compare trials by (default loss).")
-    add("--maximize", action=argparse.BooleanOptionalAction, default=none, help="Whether a higher value is better "
-        "(default: from its name).")  # fmt: skip
+    add(
+        "--maximize",
+        action=argparse.BooleanOptionalAction,
+        default=none,
+        help="Whether a higher value is better (default: from its name).",
+    )
     add("--parallel", type=int, default=none, metavar="N", help="Trials that run at the same time (default 1).")
     add("--sampler", default=none, metavar="NAME", help="tpe (default), random, grid, qmc or gp.")
-    add("--pruner", default=none, metavar="NAME", help="How bad trials are stopped early: median (default), halving, "
-        "hyperband or none.")  # fmt: skip
-    add("--prune-after", type=int, default=none, metavar="STEP", help="First step at which a trial may be stopped "
-        "(default 1).")  # fmt: skip
+    add(
+        "--pruner",
+        default=none,
+        metavar="NAME",
+        help="How bad trials are stopped early: median (default), halving, hyperband or none.",
+    )
+    add(
+        "--prune-after",
+        type=int,
+        default=none,
+        metavar="STEP",
+        help="First step at which a trial may be stopped (default 1).",
+    )
     add("--seed", type=int, default=none, metavar="N", help="Make the sampled values reproducible.")
 
 

@@ -35,8 +35,12 @@ STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172
 
 #: The options of what a job holds and when it starts.
 _QUEUE: tuple[Literal["gpus", "cores", "memory", "priority", "after"], ...] = (
-    "gpus", "cores", "memory", "priority", "after",
-)  # fmt: skip
+    "gpus",
+    "cores",
+    "memory",
+    "priority",
+    "after",
+)
 
 
 def choices() -> FormChoices:

@@ -136,9 +136,13 @@ def cell(first: str, function: str, args: Sequence[Any] = (), kwargs: Mapping[st
 
 
 def sweep(
-    function: str, args: Sequence[Any], kwargs: Mapping[str, Any], parameters: Space, plan: Mapping[str, Any],
+    function: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    parameters: Space,
+    plan: Mapping[str, Any],
     options: Mapping[str, Any],
-) -> tuple[str, str]:  # fmt: skip
+) -> tuple[str, str]:
     """Return the call that sweeps a function as one line, and the whole cell."""
     varied = ", ".join(f"{name!r}: {space.code(one)}" for name, one in parameters.items())
     words = [function, f"{{{varied}}}"]

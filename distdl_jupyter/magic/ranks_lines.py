@@ -110,8 +110,10 @@ class RankLines:
             if ranks.setup_call and ranks.size > 1
             else ""
         )
-        say(f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. Start a "
-            f"cell with %%ranks to run it on them.{meet}")  # fmt: skip
+        say(
+            f"{plural(ranks.size, 'rank')} {verb} ready after {spent}: {backend}, job {short_id(ranks.id)}. Start a "
+            f"cell with %%ranks to run it on them.{meet}"
+        )
 
     def _stop(self, rest: str) -> None:
         _alone(rest, "stop")

@@ -71,5 +71,8 @@ def warm(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT0
 
 #: First word of the line -> what is done with its NAME=VALUE words, on a page or in a terminal.
 TOPICS: dict[str, Callable[..., Any]] = {
-    "azure": azure, "monitoring": monitoring, "tracking": tracking, "warm": warm,
-}  # fmt: skip
+    "azure": azure,
+    "monitoring": monitoring,
+    "tracking": tracking,
+    "warm": warm,
+}
