@@ -3,9 +3,9 @@
 A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json`` and for each rank ``rank-N.json.gz``, a
 Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. The first has::
 
-    {"t", "steps", "ranks": [summary, ...], "missing": {"3": "why"}, "problem"}
+    {"t", "steps", "ranks": [summary, ...], "missing": {"3": "why"}}
 
-``summary`` is what a rank wrote (``worker.watch.trace_file``).
+``summary`` is what a rank wrote (``worker.watch.profile``).
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class Profile:
     ranks: tuple[ProfiledRank, ...]
     operators: tuple[Operator, ...]
     missing: dict[int, str] = field(default_factory=dict)
-    problem: str = ""
     traces: dict[int, Path] = field(default_factory=dict)
     uses_gpu: bool = False
 
@@ -148,7 +147,6 @@ def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
         ranks=tuple(_ranks(summaries)),
         operators=tuple(_operators(summaries)),
         missing={int(rank): str(why) for rank, why in (data.get("missing") or {}).items()},
-        problem=str(data.get("problem") or ""),
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
         uses_gpu=any(one.get("gpu") for one in summaries),
     )

@@ -195,7 +195,6 @@ class ProfileCollector:
             "steps": now.steps,
             "ranks": summaries,
             "missing": {str(rank): one.why for rank, one in now.ranks.items() if one.status == "missing"},
-            "problem": _left_out(summaries),
         }
         atomic_write.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
         for one in summaries:
@@ -257,10 +256,3 @@ def _why_nothing(ranks: dict[int, _Rank]) -> str:
     for rank, one in ranks.items():
         whys.setdefault(one.why, []).append(rank)
     return " ".join(f"{ranks_in_words(which).capitalize()}: {why}" for why, which in whys.items())
-
-
-def _left_out(summaries: list[dict[str, Any]]) -> str:
-    cut = [int(one["rank"]) for one in summaries if one.get("left_out")]
-    if not cut:
-        return ""
-    return f"The table counts only the first 300,000 events of {ranks_in_words(cut)}. Record fewer steps."

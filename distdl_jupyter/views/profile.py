@@ -71,8 +71,7 @@ class ProfileShown(Profile):
 
 def displayable(of: Profile) -> ProfileShown:
     """Return the same as a notebook shows it."""
-    return ProfileShown(of.number, of.t, of.steps, of.ranks, of.operators, of.missing, of.problem, of.traces,
-                        of.uses_gpu)  # fmt: skip
+    return ProfileShown(of.number, of.t, of.steps, of.ranks, of.operators, of.missing, of.traces, of.uses_gpu)
 
 
 def sentences(of: Profile) -> list[str]:
@@ -92,8 +91,7 @@ def _notes(of: Profile) -> list[str]:
     alike: dict[str, list[int]] = {}
     for rank, why in sorted(of.missing.items()):
         alike.setdefault(why, []).append(rank)
-    lines = [f"{ranks(which).capitalize()} recorded no profile: {why}" for why, which in alike.items()]
-    return [*lines, *([of.problem] if of.problem else [])]
+    return [f"{ranks(which).capitalize()} recorded no profile: {why}" for why, which in alike.items()]
 
 
 def _stands_out(one: Operator) -> str:

@@ -7,6 +7,7 @@ safe to use from several threads, and after a fork in the child. It does not kno
 from __future__ import annotations
 
 import binascii
+import fcntl
 import functools
 import json
 import os
@@ -16,10 +17,21 @@ import time
 from typing import Any
 
 from distdl_jupyter.worker import protocol
-from distdl_jupyter.worker.descriptors import lifted
 
 #: Characters of a picture in one report, which has some 150 more.
 _PART = max(256, select.PIPE_BUF - 256)
+#: Our own descriptors have high numbers: code that closes "all" descriptors mostly means the first ones.
+_HIGH = 100
+
+
+def lifted(fd: int) -> int:
+    """Move a descriptor to a high number and return that; it stays where it is when there is no free one."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:
+        return fd
+    os.close(fd)
+    return high
 
 
 class Channel:
@@ -116,6 +128,17 @@ def current() -> Channel | None:
         nonce, rank = os.environ.get("DISTDL_NONCE", ""), os.environ.get("DISTDL_RANK", "")
         opened(nonce if rank.isdigit() else "", int(rank) if rank.isdigit() else 0)
     return _channel
+
+
+def send(type_: str, /, **fields: Any) -> None:
+    """Send a report of this process; nothing happens outside a job."""
+    if (out := current()) is not None:
+        out.send(type_, **fields)
+
+
+def note(level: str, text: str, code: str = "") -> None:
+    """Report a sentence for the user; nothing happens outside a job."""
+    send("note", level=level, text=text, code=code)
 
 
 def _renew() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from distdl_jupyter.worker import report
+from distdl_jupyter.worker import channel
 
 
 def checkpoint_dir() -> Path:
@@ -97,6 +97,6 @@ def should_checkpoint() -> bool:
     _warning.listen()
     found = _warning.take()
     if found:
-        report.note("info", "The code was asked to save a checkpoint because the job will stop soon.",
+        channel.note("info", "The code was asked to save a checkpoint because the job will stop soon.",
                     "should-checkpoint")  # fmt: skip
     return found

@@ -6,16 +6,17 @@ import ast
 import builtins
 import os
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.worker import layout, pictures
 from distdl_jupyter.worker import payload as payloads
+from distdl_jupyter.worker import pictures
 from distdl_jupyter.worker.recursion import deep_recursion
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-    from pathlib import Path
 
     from distdl_jupyter.worker.payload import Payload
     from distdl_jupyter.worker.sources import Sources
@@ -48,7 +49,7 @@ def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
     if payload.working_directory:
         _enter(payload.working_directory)
     if payload.kind == "script":
-        return run_script(payload.script, layout.lay(payload.layout, payload.arguments))
+        return run_script(payload.script, lay(payload.layout, payload.arguments))
     main = payloads.fresh_main()
     # A built-in name wherever code of a notebook runs, in functions and imported modules too.
     builtins.display = pictures.display  # type: ignore[attr-defined]
@@ -120,3 +121,20 @@ def run_script(script: str, arguments: tuple[str, ...]) -> None:
 
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
+
+
+def lay(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Prepare what a script that was written for another system expects, and return its arguments.
+
+    Set ``variables`` (pairs, in order), make ``folders``, and fill variables into the arguments. Their values are known
+    only here: the job's folder, the rank, the folders of its data. Texts may contain ``$NAME`` of the environment and
+    of variables set before.
+    Without a layout the arguments stay as they are.
+    """
+    if not layout:
+        return arguments
+    for name, text in layout.get("variables", ()):
+        os.environ[name] = os.path.expandvars(text)
+    for path in layout.get("folders", ()):
+        Path(os.path.expandvars(path)).mkdir(parents=True, exist_ok=True)
+    return tuple(os.path.expandvars(text) for text in arguments)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import masking, short_repr
+from distdl_jupyter.worker import secret_patterns, short_repr
 from distdl_jupyter.worker.frames import WORKER, Describer, Frame
 from distdl_jupyter.worker.sources import Sources, show
 from distdl_jupyter.worker.watch import gpu_memory, hints
@@ -70,7 +70,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "values": values,
         "values_at": order[0] if order else None,
         "code": code,
-        "hint": masking.redact(hint),
+        "hint": secret_patterns.redact(hint),
         **({} if memory is None else {"gpu_memory": memory.to_json()}),
         "causes": [_describe(cause, about, depth + 1) for cause in _causes(error)] if depth < _DEEPEST_CAUSE else [],
     }
@@ -132,7 +132,7 @@ def _message(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001  a foreign class's own method
         message = ""
-    return _cut(masking.redact(message), _LONGEST_MESSAGE)
+    return _cut(secret_patterns.redact(message), _LONGEST_MESSAGE)
 
 
 def _arguments(error: BaseException) -> dict[str, Any]:
@@ -143,15 +143,15 @@ def _arguments(error: BaseException) -> dict[str, Any]:
     plain = all(value is None or type(value) in (bool, int, float, str) for value in given)
     if not plain or len(given) > _MOST_ARGUMENTS:
         return {}
-    found = [_cut(masking.redact(value), _LONGEST_MESSAGE) if type(value) is str else value for value in given]
+    found = [_cut(secret_patterns.redact(value), _LONGEST_MESSAGE) if type(value) is str else value for value in given]
     finite = all(abs(value) < _LARGEST for value in found if isinstance(value, int | float))  # nan is no JSON
     return {"args": found} if finite else {}
 
 
 def _value(name: str, value: Any) -> str:
-    if masking.looks_secret(name.rpartition(".")[2]) and not callable(value):
-        return masking.MASK
-    return masking.redact(short_repr.short(value))
+    if secret_patterns.looks_secret(name.rpartition(".")[2]) and not callable(value):
+        return secret_patterns.MASK
+    return secret_patterns.redact(short_repr.short(value))
 
 
 def _cut(text_: str, longest: int) -> str:
@@ -175,7 +175,7 @@ def text(error: BaseException, about: Describer) -> str:
         seen.add(id(part))
         _map(part, about)
         pending.extend(p for p in (part.__cause__, part.__context__, *(part.exceptions or ())) if p is not None)
-    return _cut(masking.redact("".join(whole.format())), _LONGEST_TRACEBACK)
+    return _cut(secret_patterns.redact("".join(whole.format())), _LONGEST_TRACEBACK)
 
 
 def _map(part: traceback.TracebackException, about: Describer) -> None:

@@ -40,7 +40,7 @@ class Payload(NamedTuple):
     #: Values of a trial, by name: they stand before what was captured.
     parameters: Mapping[str, Any] = types.MappingProxyType({})
     working_directory: str = ""
-    #: What worker.layout makes before a script runs.
+    #: What execute.lay makes before a script runs.
     layout: Mapping[str, Any] = types.MappingProxyType({})
 
 

@@ -49,9 +49,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
     rendezvous_secret.put(os.environ)
-    _report("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
+    channel.send("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
     if identity.rank == 0:
-        _report("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
+        channel.send("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
                 packages=installed.packages())  # fmt: skip
     _report_exec()
     sources = Sources()
@@ -100,8 +100,8 @@ def _quiet() -> None:
 def _deliver(identity: Identity, value: Any) -> None:
     size, problem = results.save(identity.folder, identity.rank, value)
     if problem:
-        report.note("warning", problem, "result")
-    _report("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem,
+        channel.note("warning", problem, "result")
+    channel.send("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem,
             **_collectives(identity))  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def _report_failure(error: BaseException, identity: Identity, sources: Sources) 
     from distdl_jupyter.worker import failure
 
     data = failure.describe(error, sources, identity.folder / "code")
-    _report("result", ok=False, repr="", bytes=0, error=data, **_collectives(identity))
+    channel.send("result", ok=False, repr="", bytes=0, error=data, **_collectives(identity))
     return data
 
 
@@ -166,12 +166,6 @@ def _interruption(failure: dict[str, Any]) -> str:
     return f"Interrupted in {own[-1]['label']}, line {own[-1]['line']}.\n" if own else "Interrupted.\n"
 
 
-def _report(type_: str, **fields: Any) -> None:
-    out = channel.current()
-    if out is not None:
-        out.send(type_, **fields)
-
-
 def _report_exec() -> None:
     """Report when another program takes the place of this one (os.exec): that one will report no result."""
     rank = os.getpid()
@@ -180,7 +174,7 @@ def _report_exec() -> None:
         @functools.wraps(replace)
         def replaced(*args: Any, **kwargs: Any) -> NoReturn:
             if os.getpid() == rank:  # no child that was forked to run a program
-                _report("exec")
+                channel.send("exec")
             replace(*args, **kwargs)
 
         return replaced

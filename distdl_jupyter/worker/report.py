@@ -87,16 +87,7 @@ def progress(done: float, total: float | None = None, unit: str = "") -> None:
 
 def send_progress(done: float, total: float | None, unit: str) -> None:
     """Report progress, whoever found it; nothing happens outside a job."""
-    out = channel.current()
-    if out is not None:
-        out.send("progress", done=done, total=total, unit=unit)
-
-
-def note(level: str, text: str, code: str = "") -> None:
-    """Report a sentence for the user; nothing happens outside a job."""
-    out = channel.current()
-    if out is not None:
-        out.note(level, text, code)
+    channel.send("progress", done=done, total=total, unit=unit)
 
 
 def flush() -> None:
@@ -109,7 +100,7 @@ def _note_start(name: str, step: float) -> None:
     """Say once that a step count starts over."""
     global _has_noted_start
     _has_noted_start = True
-    note(
+    channel.note(
         "info",
         f"The steps of {name} restarted at {step:g}, so its curve continues counting after the last step. To set the "
         "numbers yourself, log a step that counts over the whole job.",

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import masking, owned
+from distdl_jupyter.worker import owned, secret_patterns
 
 #: Longest text of a value, in characters.
 LONGEST = 400
@@ -74,7 +74,7 @@ def text(value: Any) -> str:
     """Return the value as a notebook would show it, at most LONGEST characters; "" for None."""
     if value is None:
         return ""
-    shown = masking.redact(_Short().repr(value))
+    shown = secret_patterns.redact(_Short().repr(value))
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 
 

@@ -2,16 +2,19 @@
 
 Forms are tokens of well-known services, signatures, passwords in URLs and assignments.
 
-``spans`` finds them, ``mask`` replaces them. It knows no values and reads nothing but the text that it is given. A log
-is asked in blocks of thousands of lines: none of its lines is looked at unless one of a few words stands in the block.
-What looks alike and is none (``tokens=1024``, ``eos_token='</s>'``, ``time per token: 12.3ms``) stays readable.
+``spans`` finds them, ``mask`` replaces them. They read nothing but the given text; ``redact`` also knows the values of
+this process's environment. A log is given in blocks of thousands of lines: a block is searched only if it has one of a
+few words. What looks alike and is not secret (``tokens=1024``, ``eos_token='</s>'``, ``time per token: 12.3ms``) stays
+readable.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 MASK = "•••"
 
@@ -175,6 +178,19 @@ def mask(text: str) -> str:
     """Return the text with each secret that is known by its form replaced by ``MASK``."""
     found = spans(text)
     return replaced(text, found) if found else text
+
+
+#: Shorter values of variables are words that are in many texts by chance.
+_SHORTEST = 6
+
+
+def redact(text: str) -> str:
+    """Return the text without the values of environment variables whose name looks secret, and without known forms."""
+    for name, value in os.environ.items():
+        # A variable may name the file that holds a secret: paths are not secret.
+        if len(value) >= _SHORTEST and value in text and looks_secret(name) and not Path(value).exists():
+            text = text.replace(value, MASK)
+    return mask(text)
 
 
 def spans(text: str, *, whole: bool = False) -> list[Span]:

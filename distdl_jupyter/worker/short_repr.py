@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from distdl_jupyter.worker.masking import MASK, looks_secret
 from distdl_jupyter.worker.scalar import TIMES
+from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 from distdl_jupyter.worker.watch.tensors import shape
 
 #: Longest text of one string, and of one value.

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import streams
-from distdl_jupyter.worker.descriptors import lifted
+from distdl_jupyter.worker.channel import lifted
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.watch import flight_recorder
 

@@ -155,10 +155,8 @@ class StepRecorder:
     def fail(self, error: Exception) -> None:
         """Stop measuring and say so once."""
         self.on, self.skips = False, 0
-        out = channel.current()
-        if out is not None:
-            text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
-            out.note("warning", text, "step-times-failed")
+        text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
+        channel.note("warning", text, "step-times-failed")
 
     def begin(self, part: str) -> int:
         """Return the moment at which a wait for a batch ("data") or for other ranks ("wait") begins."""

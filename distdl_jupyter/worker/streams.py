@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distdl_jupyter.worker.descriptors import lifted
+from distdl_jupyter.worker.channel import lifted
 
 #: Seconds to wait until somebody reads a named pipe.
 TIMEOUT = 30.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.worker import report
+from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch import hooks
 from tests.worker import ranks
 
@@ -48,7 +48,7 @@ def test_a_module_that_was_imported_before_is_told_at_once(finder):
 
 def test_a_failing_call_is_a_note_and_no_error(finder, tmp_path, monkeypatch):
     notes = []
-    monkeypatch.setattr(report, "note", lambda *note: notes.append(note))
+    monkeypatch.setattr(channel, "note", lambda *note: notes.append(note))
     (tmp_path / "framework_b.py").write_text("value = 1\n")
     finder.after("framework_b", lambda module: module.missing)
     assert importlib.import_module("framework_b").value == 1

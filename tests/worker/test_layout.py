@@ -2,11 +2,11 @@
 
 import os
 
-from distdl_jupyter.worker import layout
+from distdl_jupyter.worker import execute
 
 
 def test_without_a_layout_nothing_changes():
-    assert layout.lay({}, ("$HOME", "-x")) == ("$HOME", "-x")
+    assert execute.lay({}, ("$HOME", "-x")) == ("$HOME", "-x")
 
 
 def test_variables_folders_and_arguments(tmp_path, monkeypatch):
@@ -23,7 +23,7 @@ def test_variables_folders_and_arguments(tmp_path, monkeypatch):
     }
     arguments = ("--data=$ROOT_OF_TEST/nfs/train", "${OUT_OF_TEST}/Models", "$NO_SUCH_VARIABLE")
     for _rank in range(2):  # every rank of a node does the same in the same folder
-        filled = layout.lay(told, arguments)
+        filled = execute.lay(told, arguments)
     assert filled == (
         f"--data={tmp_path}/job/mounts/nfs/train",
         f"{tmp_path}/job/mounts/out/Models",

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from distdl_jupyter.worker import channel, execute, failure, masking, payload, pictures, report, results
+from distdl_jupyter.worker import channel, execute, failure, payload, pictures, report, results, secret_patterns
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.serving.connection import NOTES, Listener, Message, ServedConnection
@@ -402,7 +402,7 @@ def _plain(value: Any) -> str:
         plain = repr(value)
     except Exception:  # noqa: BLE001  a foreign class's own method
         return text(value)
-    return masking.redact(plain) if len(plain) <= _LONG else text(value)
+    return secret_patterns.redact(plain) if len(plain) <= _LONG else text(value)
 
 
 def _form(value: Any, method: str) -> str:
@@ -415,4 +415,4 @@ def _form(value: Any, method: str) -> str:
         return ""
     if isinstance(form, bytes):
         form = base64.b64encode(form).decode()
-    return masking.redact(form) if isinstance(form, str) and len(form) <= _LONGEST else ""
+    return secret_patterns.redact(form) if isinstance(form, str) and len(form) <= _LONGEST else ""

@@ -109,9 +109,8 @@ class _Hooks:
         """Stop recording and say so."""
         self.off = True
         self._record.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
-        if (out := channel.current()) is not None:
-            out.note("warning", f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200}).",
-                     "check")  # fmt: skip
+        text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
+        channel.note("warning", text, "check")
 
     # batches ------------------------------------------------------------------------------------
 

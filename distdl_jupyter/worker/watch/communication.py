@@ -66,10 +66,12 @@ class _Watcher:
         self._next = 0
         if os.getpid() != self._pid or any(name in sys.modules for name in _OTHER_WAYS) or _has_communicated():
             return
-        if (out := channel.current()) is not None:
-            what = "a collective operation" if has_group else "a process group of several ranks"
-            out.note("warning", f"The ranks do not communicate: after {self._steps} optimizer steps the code had not "
-                f"used {what}, so each rank trains its own model. {self._remedy}", CODE)  # fmt: skip
+        what = "a collective operation" if has_group else "a process group of several ranks"
+        text = (
+            f"The ranks do not communicate: after {self._steps} optimizer steps the code had not used {what}, so each "
+            f"rank trains its own model. {self._remedy}"
+        )
+        channel.note("warning", text, CODE)
 
 
 def _groups() -> list[Any]:

@@ -35,17 +35,11 @@ def _listen(module: ModuleType) -> None:
     global has_begun
     handler = module.callback_handler
     handler.register_start_callback(_started)
-    handler.register_end_callback(lambda *_: _report(compiling=False))
+    handler.register_end_callback(lambda *_: channel.send("compile", compiling=False))
     has_begun = False
 
 
 def _started(*_: Any) -> None:
     global has_begun
     has_begun = True
-    _report(compiling=True)
-
-
-def _report(**fields: Any) -> None:
-    out = channel.current()
-    if out is not None:
-        out.send("compile", **fields)
+    channel.send("compile", compiling=True)

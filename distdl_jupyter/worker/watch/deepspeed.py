@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.node import permissions
-from distdl_jupyter.worker import report
+from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch import autolog
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
@@ -46,7 +46,7 @@ def _give_config(module: ModuleType) -> None:
     def initialize(args: Any = None, *more: Any, **kwargs: Any) -> Any:
         own = len(more) > _BEFORE_CONFIG or any(kwargs.get(name) is not None for name in ("config", "config_params"))
         if own or getattr(args, "deepspeed_config", None) is not None:
-            report.note("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
+            channel.note("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
         else:
             kwargs["config"] = json.loads(given)
         return original(args, *more, **kwargs)
@@ -130,5 +130,5 @@ def _alone(build: Callable[[], Any], folder: Path, name: str) -> Any:
         for left in folder.glob("*/lock"):
             left.unlink()  # of a process that was killed: who builds here holds the lock above
         if not any((folder / name).glob("*.so")):
-            report.note("info", f"DeepSpeed compiles {name}. This is done once per machine and takes about a minute.")
+            channel.note("info", f"DeepSpeed compiles {name}. This is done once per machine and takes about a minute.")
         return build()

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.worker import report
+from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.watch.hooks import PostImport
 
 #: Set by ``record_gpu_memory``.
@@ -143,7 +143,7 @@ def _record(torch: ModuleType) -> None:
         cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")  # noqa: SLF001
     except Exception as error:  # noqa: BLE001  a private function may change
         text = f"GPU memory is not recorded: {error!s:.200}. Use torch 2.1 or newer."
-        report.note("warning", text, "gpu-memory-not-recorded")
+        channel.note("warning", text, "gpu-memory-not-recorded")
 
 
 def lines_from_snapshot(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
-from distdl_jupyter.worker import report
+from distdl_jupyter.worker import channel
 
 V = TypeVar("V")
 After = Callable[[ModuleType], None]
@@ -101,5 +101,5 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
         text = f"Metrics may be incomplete: {what} {type(error).__name__} was raised ({error!s:.200})."
         if text not in _reported:
             _reported.add(text)
-            report.note("warning", text, "hook-failed")
+            channel.note("warning", text, "hook-failed")
         return None

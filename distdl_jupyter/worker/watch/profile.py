@@ -1,30 +1,42 @@
-"""Records some training steps of this rank with torch's profiler, when the job is asked for it while it runs.
+"""Records some training steps of this rank with torch's profiler, when the job requests it while it runs.
 
 * A request is a file ``rank-N.profile`` in the folder of the rank's named pipes, which the node's agent writes
-  (``node.run_dir``). It is looked for where an optimizer of torch has stepped, ten times a second at most; nothing else
-  happens in a rank that is not asked.
-* The rank says at which step it is (``armed``) and how long the last one took. From all answers the supervisor chooses
-  the step with which the recording begins, so that all record the same ones, and adds it to the file as ``start``.
-* Steps are those of ``step_times``, whose waits for batches and for collective operations go into the
-  summary. Of several optimizers that step after one backward pass the first one ends the step here.
-* The trace is written by a thread (``trace_file``), while training goes on.
+  (``node.profile``). The rank looks for it after optimizer steps of torch, at most ten times a second.
+* The rank reports its current step (``armed``) and how long the last one took. From all answers the supervisor chooses
+  the step with which the recording begins, so that all ranks record the same steps, and adds it to the file as
+  ``start``.
+* Steps are those of ``step_times``, whose waits for batches and for collective operations go into the summary. Of
+  several optimizers that step after one backward pass the first one ends the step here.
+* A thread writes the files while training continues: torch's Chrome trace, ``rank-N.json.gz``, and a summary,
+  ``rank-N.json``, which has, in microseconds since the first recorded step began::
+
+    {"rank", "host", "pid", "first", "steps": [[begin, end]], "waits": [["data" | "wait", begin, end]],
+     "operators": [[name, kind, calls, own, total]], "computing", "gpu"}
+
+``computing`` is for how long in the steps an operator computed, here or on a GPU, while no wait was measured. ``kind``
+is compute, communication, gpu, or python for parts of a step that torch annotates. An event's own time is its duration
+without the events inside it on the same thread. This is the only module that uses the profiler's ``kineto_results``
+(torch 2.3 and later); with a torch without them the table of operators is empty.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
+import shutil
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import channel, stacks
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.step_times import now, recorder
-from distdl_jupyter.worker.watch import step_hooks, trace_file
+from distdl_jupyter.worker.watch import step_hooks
 from distdl_jupyter.worker.watch.hooks import PostImport
 
 #: Folder of the job in which a rank leaves what it has recorded.
@@ -33,6 +45,17 @@ FOLDER = "profiles"
 _LOOK, _REPORT = 100_000_000, 1_000_000_000
 #: Seconds that an armed rank waits for the step at which all begin; those that training has to save what it recorded.
 _ARMED, _SAVE = 40.0, 60.0
+#: Operators of a summary, those with the most time of their own.
+_MOST_OPERATORS = 300
+_DURATIONS = ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset")
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+#: Kinds of events that are work of their own.
+_WORK = ("compute", "gpu")
+_COMMUNICATION = (
+    *("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:"),
+    "_c10d_functional::",
+)
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RankProfiler:
@@ -150,9 +173,9 @@ class Recording:
         self.steps: list[tuple[int, int]] = []
         #: "data" or "wait" with their begin and end.
         self.intervals: list[tuple[str, int, int]] = []
-        self._thread, self.native_thread = threading.get_ident(), threading.get_native_id()
+        self._thread = threading.get_ident()
         self._reported = 0
-        self.horovod = trace_file.horovod()
+        self.horovod = horovod()
         _report(self.number, "recording", step=0)
         self.profiler: Any = profiler.profile()  # of processor and GPU, where there is one
         self.profiler.start()
@@ -201,7 +224,7 @@ def _write(recording: Recording, identity: Identity) -> None:
         if not recording.steps:
             _report(number, "failed", text="The training ended before a step was recorded.")
             return
-        size = trace_file.write(recording, identity.folder / FOLDER / str(number), identity.rank, identity.host)
+        size = write(recording, identity.folder / FOLDER / str(number), identity.rank, identity.host)
         _report(number, "done", bytes=size, step=len(recording.steps))
     except OSError as error:
         _report(number, "failed", text=f"Its trace cannot be written: {error.strerror or error}.")
@@ -209,10 +232,153 @@ def _write(recording: Recording, identity: Identity) -> None:
         _report(number, "failed", text=f"Its trace cannot be written: {type(error).__name__}: {error!s:.200}.")
 
 
+# the files ---------------------------------------------------------------------------------------
+
+Span = tuple[float, float]
+
+
+class Event(NamedTuple):
+    """An interval in microseconds. ``thread`` is one of this process, or a GPU and its stream."""
+
+    ts: float
+    duration: float
+    thread: Any
+    name: str
+    category: str
+
+
+def write(recording: Recording, folder: Path, rank: int, host: str) -> int:
+    """Write both files of a recording that has stopped and return their bytes. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    raw = folder / f".rank-{rank}.raw.json"
+    trace, about = folder / f"rank-{rank}.json.gz", folder / f"rank-{rank}.json"
+    hidden = [raw, folder / f".{trace.name}", folder / f".{about.name}"]
+    try:
+        os.close(os.open(raw, _NEW_FILE, 0o600))
+        recording.result.export_chrome_trace(str(raw))
+        if not raw.stat().st_size:
+            raise OSError(28, "No space left on device")
+        hidden[2].write_text(json.dumps(_summary(recording, rank, host)), encoding="utf-8")
+        _compress(raw, hidden[1])
+        hidden[1].replace(trace)
+        hidden[2].replace(about)
+    finally:
+        for path in hidden:
+            path.unlink(missing_ok=True)
+    return trace.stat().st_size + about.stat().st_size
+
+
+def _compress(raw: Path, path: Path) -> None:
+    with (
+        raw.open("rb") as source,
+        open(os.open(path, _NEW_FILE, 0o600), "wb") as file,  # noqa: PTH123  a descriptor
+        gzip.GzipFile("", "wb", 5, file, mtime=0) as out,
+    ):
+        shutil.copyfileobj(source, out)
+
+
+def _events(recording: Recording) -> Iterator[Event]:
+    """Yield what torch has recorded in the steps."""
+    end = _microseconds(recording, recording.steps[-1][1])
+    results, training = getattr(recording.result.profiler, "kineto_results", None), None
+    for event in results.events() if results is not None else ():
+        if not hasattr(event, "start_ns") or not hasattr(event, "activity_type"):
+            return
+        category, ts = event.activity_type(), (event.start_ns() - recording.zero) / 1000
+        if category in _DURATIONS and ts <= end:
+            on_gpu = category in _ON_GPU
+            thread = (event.device_index(), event.device_resource_id()) if on_gpu else event.start_thread_id()
+            if (name := event.name()).startswith("Optimizer.step"):
+                training = thread
+            yield Event(ts, min(event.duration_ns() / 1000, end - ts), thread, name, category)
+    if recording.horovod is not None:  # torch's profiler sees nothing of its collective operations
+        for what, begin, stop in recording.intervals:
+            ts = _microseconds(recording, begin)
+            if what == "wait" and ts < end:
+                duration = min(_microseconds(recording, stop), end) - ts
+                yield Event(ts, duration, training, "horovod:synchronize", "horovod")
+
+
+def _microseconds(recording: Recording, moment: int) -> float:
+    return (moment + recording.epoch - recording.zero) / 1000
+
+
+def _summary(recording: Recording, rank: int, host: str) -> dict[str, Any]:
+    events = sorted(_events(recording), key=lambda event: (event.ts, -event.duration))
+    work = [(event.ts, event.ts + event.duration) for event in events if kind(event.name, event.category) in _WORK]
+
+    def span(begin: int, end: int) -> list[float]:
+        return [round(_microseconds(recording, moment), 3) for moment in (begin, end)]
+
+    first, last = _microseconds(recording, recording.steps[0][0]), _microseconds(recording, recording.steps[-1][1])
+
+    def length(spans: Iterable[Span]) -> float:
+        return sum(max(0.0, min(end, last) - max(begin, first)) for begin, end in united(spans))
+
+    waits = [(_microseconds(recording, begin), _microseconds(recording, end)) for _, begin, end in recording.intervals]
+    return {
+        "rank": rank,
+        "host": host,
+        "pid": os.getpid(),
+        "first": recording.first,
+        "steps": [span(*one) for one in recording.steps],
+        "waits": [[what, *span(begin, end)] for what, begin, end in recording.intervals],
+        "operators": operators(events),
+        "computing": round(length([*work, *waits]) - length(waits), 3),
+        "gpu": any(event.category in _ON_GPU for event in events),
+    }
+
+
+def united(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in their order, those that touch each other as one."""
+    merged: list[Span] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def operators(events: Iterable[Event]) -> list[list[Any]]:
+    """Return the name, kind, calls, own and total microseconds of each operator, most own time first.
+
+    The events are in their order: of two that begin together the longer one comes first.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    open_: dict[Any, list[tuple[float, list[float]]]] = {}
+    for one in events:
+        inside = open_.setdefault(one.thread, [])
+        while inside and inside[-1][0] <= one.ts:
+            inside.pop()
+        row = found.setdefault((one.name, kind(one.name, one.category)), [0, 0.0, 0.0])
+        if inside:
+            inside[-1][1][1] -= min(one.duration, inside[-1][0] - one.ts)
+        row[0] += 1
+        row[1] += one.duration
+        row[2] += one.duration
+        inside.append((one.ts + one.duration, row))
+    most = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_OPERATORS]
+    return [[name, what, int(calls), round(own, 3), round(total, 3)] for (name, what), (calls, own, total) in most]
+
+
+def kind(name: str, category: str) -> str:
+    """Return what kind of work an event is."""
+    if name.startswith(_COMMUNICATION):
+        return "communication"
+    if category in _ON_GPU:
+        return "gpu"
+    return "python" if category == "user_annotation" else "compute"
+
+
+def horovod() -> Any:
+    """Return ``horovod.torch`` where it runs, else None."""
+    hvd = sys.modules.get("horovod.torch")
+    return hvd if hvd is not None and hvd.is_initialized() else None
+
+
 def _report(number: int, status: str, **fields: Any) -> None:
-    out = channel.current()
-    if out is not None:
-        out.send("profile", number=number, status=status, **fields)
+    channel.send("profile", number=number, status=status, **fields)
 
 
 def _request(path: Path) -> dict[str, Any] | None:

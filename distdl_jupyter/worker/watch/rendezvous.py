@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch import nearstore, store
+from distdl_jupyter.worker.watch import store
 from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 #: The process groups that were destroyed last; an older one has nothing to do any more and may go.
@@ -133,7 +133,7 @@ def _when_there_is_a_store(initialise: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(initialise)
     def later(*args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        guarded("before the ranks met", nearstore.stay_here)
+        guarded("before the ranks met", store.stay_here)
         guarded("before the ranks met", store.await_listener, arguments)
         return initialise(*args, **kwargs)
 
@@ -145,18 +145,12 @@ def _reporting(initialise: Callable[..., Any], facts: Callable[..., dict[str, An
 
     @functools.wraps(initialise)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        guarded("before the ranks met", _report, "rendezvous")
+        guarded("before the ranks met", channel.send, "rendezvous")
         result = initialise(*args, **kwargs)
-        guarded("after the ranks met", lambda: _report("ready", **facts(*args[:1])))
+        guarded("after the ranks met", lambda: channel.send("ready", **facts(*args[:1])))
         return result
 
     return watched
-
-
-def _report(type_: str, **fields: Any) -> None:
-    out = channel.current()
-    if out is not None:
-        out.send(type_, **fields)
 
 
 def refuse_keras_3(module: str) -> None:

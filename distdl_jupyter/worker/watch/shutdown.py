@@ -122,12 +122,15 @@ def _announce(ending: str) -> None:
     multiprocessing = sys.modules.get("multiprocessing")
     children = [one for one in multiprocessing.active_children() if not one.daemon] if multiprocessing else []
     names = [f"thread {one.name!r}" for one in threads] + [f"child process {one.name!r}" for one in children]
-    if names and (out := channel.current()) is not None:
+    if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         keeps = "keeps" if len(names) == 1 else "keep"
-        out.note("warning", f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop "
-            "what the code has started before it returns, or start it with daemon=True. The value is saved and "
-            "remains available when the job is canceled.", KEPT_ALIVE)  # fmt: skip
+        text = (
+            f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop what the code has "
+            "started before it returns, or start it with daemon=True. The value is saved and remains available when "
+            "the job is canceled."
+        )
+        channel.note("warning", text, KEPT_ALIVE)
 
 
 def end(code: int) -> NoReturn:

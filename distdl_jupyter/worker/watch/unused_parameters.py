@@ -131,8 +131,8 @@ def _stepped(optimizer: Any, pid: int) -> None:
 def _report(wrapper: Any, model: _Model, names: list[str], pid: int) -> None:
     model.pending, model.missing = False, names
     waits = not wrapper.find_unused_parameters and not wrapper.static_graph and wrapper.mixed_precision is None
-    if waits and os.getpid() == pid and (out := channel.current()) is not None:
-        out.note("warning", _unused(model, names), CODE)
+    if waits and os.getpid() == pid:
+        channel.note("warning", _unused(model, names), CODE)
 
 
 def _listed(names: Sequence[str]) -> str:

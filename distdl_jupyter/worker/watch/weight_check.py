@@ -104,9 +104,8 @@ class _Checker:
             self._check(known, optimizer)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             known.parameters = []
-            if (out := channel.current()) is not None:
-                out.note("warning", f"Weights are no longer compared between ranks: {type(error).__name__} was raised "
-                    f"({error!s:.200}).", "weights")  # fmt: skip
+            reason = f"{type(error).__name__} was raised ({error!s:.200})"
+            channel.note("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
 
     def _check(self, known: _Optimizer, optimizer: Any) -> None:
         """Report the sum of the parameters of an optimizer."""
@@ -114,9 +113,9 @@ class _Checker:
             known.parameters = self._comparable(optimizer)
         if known.parameters and self._averages_weights():
             known.parameters = []
-        if known.parameters and (out := channel.current()) is not None and os.getpid() == self._pid:
-            out.send("weights", optimizer=known.number, step=known.steps, sum=_checksum(known.parameters),
-                     device=_device(known.parameters[0]))  # fmt: skip
+        if known.parameters and os.getpid() == self._pid:
+            device, checksum = _device(known.parameters[0]), _checksum(known.parameters)
+            channel.send("weights", optimizer=known.number, step=known.steps, sum=checksum, device=device)
 
     def _averages_weights(self) -> bool:
         """Say whether a step runs inside ``no_sync()``, as those of local SGD do between two averages."""

@@ -1,4 +1,4 @@
-from distdl_jupyter.worker.masking import MASK
+from distdl_jupyter.worker.secret_patterns import MASK
 from distdl_jupyter.worker.serving import server
 
 
