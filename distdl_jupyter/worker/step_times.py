@@ -65,7 +65,7 @@ def steps_per_record(step: int) -> int:
 
 
 def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
-    """Let an error of ours end the measurement (``on``, ``fail``), not the training."""
+    """Let an error of ours end the measurement (``on``, ``fail``), not the training; ``Finished`` is not an error."""
 
     @functools.wraps(method)
     def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:

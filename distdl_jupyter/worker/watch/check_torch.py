@@ -20,15 +20,13 @@ import pickle
 import random
 import sys
 import weakref
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from distdl_jupyter.worker import channel, check_record
 from distdl_jupyter.worker.check_record import BUCKETS, CHUNK, MOST_SAMPLES, Recording
+from distdl_jupyter.worker.step_times import harmless
 from distdl_jupyter.worker.watch.hooks import PostImport
-
-P = ParamSpec("P")
 
 #: Chunks whose signs are kept; those behind them have the same.
 _KEPT_SIGNS = 16
@@ -65,27 +63,12 @@ def _compile_nothing(module: ModuleType) -> None:
     module.disable = True  # type: ignore[attr-defined]  # hooks see nothing of what is compiled
 
 
-def _harmless(method: Callable[Concatenate[_Hooks, P], None]) -> Callable[Concatenate[_Hooks, P], None]:
-    """Let a failure of ours end the recording, not the training; ``Finished`` is none."""
-
-    @functools.wraps(method)
-    def guarded(self: _Hooks, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        if self.off:
-            return
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  see above
-            self.fail(error)
-
-    return guarded
-
-
 class _Hooks:
     """The hooks of one rank. What they keep by optimizer has its number in the order in which they were made."""
 
     def __init__(self, recording: Recording) -> None:
         self._record = recording
-        self.off = False
+        self.on = True
         self._optimizers: list[Any] = []
         self._depth: dict[int, int] = {}
         self._stepped: set[int] = set()
@@ -107,7 +90,7 @@ class _Hooks:
 
     def fail(self, error: Exception) -> None:
         """Stop recording and say so."""
-        self.off = True
+        self.on = False
         self._record.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
         text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "check")
@@ -165,7 +148,7 @@ class _Hooks:
 
         loader.__iter__, iterator.__next__, iterator._next_index = watched_begin, watched_next, watched_index  # noqa: SLF001
 
-    @_harmless
+    @harmless
     def _describe(self, number: int, loader: Any, passed: int) -> None:
         """Keep what a loader goes through in one pass."""
         about = self._record.about["loaders"].setdefault(str(number), {"epochs": []})
@@ -189,14 +172,14 @@ class _Hooks:
         about["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
         about["epochs"] = [*about["epochs"][:passed], getattr(sampler, "epoch", None)]
 
-    @_harmless
+    @harmless
     def _keep_random_states(self, number: int, iterator: Any) -> None:
         """Keep hashes of the random states with which a loader reads its first sample."""
         workers = getattr(iterator, "_num_workers", 0)
         states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
         self._record.about["loaders"][str(number)]["random"] = states
 
-    @_harmless
+    @harmless
     def read_samples(self) -> None:
         """Read some samples of each data set by their index, with the same random numbers on all ranks."""
         if self._record.size < 2:
@@ -245,7 +228,7 @@ class _Hooks:
             replay.problem = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
             return own if own is not None else parts[0]
 
-    @_harmless
+    @harmless
     def _saw_batch(self, place: tuple[int, int, int], batch: Any, indices: list[Any]) -> None:
         torch = _torch()
         tensors = check_record.leaves(batch, torch.Tensor)
@@ -286,7 +269,7 @@ class _Hooks:
 
         owner.__init__ = made
 
-    @_harmless
+    @harmless
     def _forward_of_parallel(self, module: Any) -> None:
         """Keep whether DistributedDataParallel averages the gradients of this call, which it decides here."""
         self._parallel[module] = bool(module.require_backward_grad_sync)
@@ -294,7 +277,7 @@ class _Hooks:
         if any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(module, "_comm_hooks", ())):
             self._record.about["averages_weights"] = True
 
-    @_harmless
+    @harmless
     def _forward(self, module: Any, inputs: Any) -> None:
         if type(module).__name__ == "DistributedDataParallel" and module.training and _torch().is_grad_enabled():
             self._forward_of_parallel(module)
@@ -318,7 +301,7 @@ class _Hooks:
 
         autograd.backward = watched
 
-    @_harmless
+    @harmless
     def _backward_begins(self, roots: list[Any]) -> None:
         if self._began and self._state != _random_state():
             self._record.step.random = True
@@ -332,7 +315,7 @@ class _Hooks:
                 step.unsynced, step.unsynced_line = ("no_sync", line) if inside else ("forward", self._forward_line)
         self._record.step.losses += [float(one.detach()) for one in roots if one.numel() == 1]
 
-    @_harmless
+    @harmless
     def _prepare(self) -> None:
         """Follow the gradients of all leaves; in the one process take the weights that the ranks had."""
         for optimizer in self._live():
@@ -362,7 +345,7 @@ class _Hooks:
             self._hooked[id(leaf)] = weakref.ref(leaf)
             leaf.register_hook(functools.partial(self._arrived, weakref.ref(leaf)))
 
-    @_harmless
+    @harmless
     def _arrived(self, leaf: Any, gradient: Any) -> None:
         if self._record.is_over or (this := leaf()) is None:
             return
@@ -396,7 +379,7 @@ class _Hooks:
         self._optimizers.append(weakref.ref(optimizer))
         return len(self._optimizers) - 1
 
-    @_harmless
+    @harmless
     def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Keep what a step finds; inside Horovod's ``step`` is the one of the optimizer itself, which comes last."""
         number = self._number(optimizer)
@@ -428,7 +411,7 @@ class _Hooks:
             copies = [one.cpu().clone() for one in weights]
             self._record.keep_weights(number, copies, sum(one.numel() * one.element_size() for one in copies))
 
-    @_harmless
+    @harmless
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         number = self._number(optimizer)
         self._depth[number] -= 1
