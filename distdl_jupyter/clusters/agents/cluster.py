@@ -6,6 +6,7 @@ them to the run. Each type of cluster implements how agents are started (``_conn
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from abc import abstractmethod
@@ -51,6 +52,8 @@ class AgentCluster(Cluster):
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._nodes: list[AgentNode] = []
+        #: Returns what a scheduler has given to the job; the nodes of a started job take it over.
+        self._held = contextlib.ExitStack()
 
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
@@ -170,6 +173,7 @@ class AgentCluster(Cluster):
     def _let_go(self) -> None:
         end_all(self._connections)
         self._connections = []
+        self._held.close()
 
 
 def _hold(connections: Sequence[Connection], spec: JobSpec, found: Checkup, context: Context) -> Checkup:

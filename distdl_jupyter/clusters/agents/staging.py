@@ -339,3 +339,29 @@ class AgentNodes(Nodes[AgentNode]):
     def close(self) -> None:
         """End the agents."""
         end_all([node.connection for node in self.nodes], keep=self._uncollected)
+
+
+class BorrowedNodes(AgentNodes):
+    """Nodes that a scheduler has given to the job: ``release`` returns them, ``handle`` finds what is left of them."""
+
+    def __init__(
+        self,
+        job: Job,
+        placement: Placement,
+        context: Context,
+        nodes: Sequence[AgentNode],
+        handle: dict[str, Any],
+        release: Callable[[], object],
+    ) -> None:
+        super().__init__(job, placement, context, nodes)
+        self._handle = handle
+        self._release = release
+
+    def handle(self) -> dict[str, Any]:
+        """Return what a sweep needs."""
+        return self._handle
+
+    def close(self) -> None:
+        """End the agents and return the nodes."""
+        super().close()
+        self._release()

@@ -1,25 +1,26 @@
-"""Spark as a cluster: a job waits for the slots of one barrier stage, and its nodes are the stage's tasks."""
+"""Spark as a cluster: a job waits for the slots of one barrier stage, and its nodes are the tasks of the stage."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import re
 import signal
 import socket
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes, BorrowedNodes
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
-from distdl_jupyter.clusters.spark import session
-from distdl_jupyter.clusters.spark.options import Order, SparkOptions
+from distdl_jupyter.clusters.spark.options import NO_SESSION_HINT, Order, SparkOptions, addresses, require_master
 from distdl_jupyter.clusters.spark.stage import END_SECONDS, MARK, Stage
-from distdl_jupyter.clusters.spark.stage import nodes as ask_nodes
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import Job
     from distdl_jupyter.core.spec import JobSpec
 
-#: Executors that a check looks at, and seconds for them to be there.
-_MOST_CHECKED = 1000
-_CHECK_SECONDS = 20.0
+#: Executors that are listed or checked at most, and seconds in which they must start.
+_MAX_EXECUTORS = 1000
+_START_SECONDS = 20.0
+#: The port of the web page of a standalone master, which it gives as JSON too, and seconds for its response.
+_WEB_PORT, _WEB_SECONDS = 8080, 5.0
 _ENDS_WITH_KERNEL = Notice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
@@ -48,10 +51,6 @@ class SparkCluster(AgentCluster):
     queues = True
     several_per_host = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._stage_run: Stage | None = None
-
     def unavailable(self, options: SparkOptions) -> str:
         """Spark must be installed here, and Java where this machine is the driver."""
         if find_spec("pyspark") is None:
@@ -61,11 +60,16 @@ class SparkCluster(AgentCluster):
         return ""
 
     def validate(self, options: SparkOptions) -> None:
-        """Refuse what is no Spark cluster, and settings that are none."""
-        given = sum(map(bool, (options.master, options.remote, options.session)))
-        if not given:
-            raise InvalidSpec(session.NONE, code="spark-no-master", field="master", hint=session.NONE_HINT)
-        if given > 1:
+        """Raise InvalidSpec for options that do not name one Spark cluster, and for invalid settings."""
+        named = sum(map(bool, (options.master, options.remote, options.session)))
+        if not named:
+            raise InvalidSpec(
+                "The cluster has neither a master nor a remote, and this process has no Spark session.",
+                code="spark-no-master",
+                field="master",
+                hint=NO_SESSION_HINT,
+            )
+        if named > 1:
             raise InvalidSpec(
                 "A Spark cluster cannot have both a master and a remote.",
                 code="spark-master-and-remote",
@@ -95,8 +99,10 @@ class SparkCluster(AgentCluster):
         options.settings()
 
     def by_itself(self) -> dict[str, Any] | None:
-        """Return where the session of this process is, as a notebook that uses Spark has one."""
-        return session.active()
+        """Return the options for the Spark session of this process, usually a notebook's kernel."""
+        from distdl_jupyter.clusters.spark import driver
+
+        return driver.active()
 
     def process_count_per_node(self, options: SparkOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs that a job takes of each node, 1 without any."""
@@ -107,9 +113,17 @@ class SparkCluster(AgentCluster):
         return options.address
 
     def nodes(self, options: SparkOptions) -> list[NodeInfo]:
-        """Return the executors that a job could have. Raises LaunchFailed when Spark does not answer."""
-        self.validate(options)
-        return [NodeInfo(**row) for row in ask_nodes(options)]
+        """Return the workers of a standalone cluster, else the hosts of the executors that are free.
+
+        Raises LaunchFailed when Spark does not respond, or starts no executor.
+        """
+        if options.master.startswith("spark://"):
+            self.validate(options)
+            require_master(options)
+            return _workers(options)
+        with self._free_executors(options) as connections:
+            facts = [(connection.host, connection.ask("facts")) for connection in connections]
+        return [NodeInfo(name, gpus=len(row["gpus"] or ()), cores=int(row["cores"] or 0)) for name, row in facts]
 
     def checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
@@ -117,29 +131,26 @@ class SparkCluster(AgentCluster):
         """Ask an agent on each executor that is free."""
         from distdl_jupyter.clusters.agents import checkup
 
-        connections: list[Connection] = []
-        stage: Stage | None = None
         try:
-            self.validate(options)
-            stage = Stage(options, Order(name="check", tasks=_MOST_CHECKED, least=1, whole=True))
-            stage.await_tasks(lambda _why: None, _CHECK_SECONDS)
-            connections = stage.port.connect(options.directory or DIRECTORY)
-            return list(checkup.look(connections, [], options, modules, programs, several_per_host=True).checks)
+            with self._free_executors(options) as connections:
+                return list(checkup.look(connections, [], options, modules, programs, several_per_host=True).checks)
         except DistDLError as error:
-            return [
-                Check(
-                    "",
-                    "Spark",
-                    "error",
-                    error.message,
-                    error.hint or "See the log of the Spark master.",
-                    code=error.code,
-                )
-            ]
+            hint = error.hint or "See the log of the Spark master."
+            return [Check("", "Spark", "error", error.message, hint, code=error.code)]
+
+    @contextlib.contextmanager
+    def _free_executors(self, options: SparkOptions) -> Iterator[list[Connection]]:
+        """Yield connections to an agent on each executor that is free. Raises DistDLError."""
+        self.validate(options)
+        stage = Stage(options, Order(name="check", tasks=_MAX_EXECUTORS, whole=True))
+        connections: list[Connection] = []
+        try:
+            stage.await_tasks(lambda _reason: None, _START_SECONDS)
+            connections = stage.port.connect(options.directory or DIRECTORY)
+            yield connections
         finally:
             end_all(connections)
-            if stage is not None:
-                stage.close()
+            stage.close()
 
     def preview(self, spec: JobSpec, options: SparkOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Spark names the nodes when the job gets them."""
@@ -149,77 +160,68 @@ class SparkCluster(AgentCluster):
     # start ------------------------------------------------------------------------------------
 
     def _connect(self, spec: JobSpec, options: SparkOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
-        """Wait for a task on each of so many nodes, and start an agent in each."""
+        """Wait for a task on each node, and start an agent in each."""
         self.validate(options)
         context.record_handle(_handle())
         if options.session:
             context.note(_ENDS_WITH_KERNEL)
         context.report("queue", f"waiting for Spark at {options.address}")
         fewer = context.least_node_count if context.restart else None
-        order = Order(
-            name=spec.id, tasks=spec.node_count, least=spec.node_count if fewer is None else fewer,
-            cpus=options.cpus_per_process * spec.process_count_per_node, python=spec.python,
-        )  # fmt: skip
-        self._stage_run = Stage(options, order)
-        count = self._stage_run.await_tasks(lambda why: context.report("queue", why))
-        if "mpirun" in context.programs and self._stage_run.port.crowded:
+        least = spec.node_count if fewer is None else fewer
+        cpus = options.cpus_per_process * spec.process_count_per_node
+        stage = Stage(options, Order(spec.id, spec.node_count, least, cpus, spec.python))
+        self._held.callback(stage.close)
+        count = stage.await_tasks(lambda reason: context.report("queue", reason))
+        if "mpirun" in context.programs and stage.port.crowded:
             raise LaunchFailed(
                 "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host.",
                 code="spark-mpi-same-host",
                 hint="Use another backend, or use one node per host with more processes per node.",
             )
         context.report("stage", f"starting agents on {plural(count, 'executor')}")
-        self._connections = self._stage_run.port.connect(options.directory or DIRECTORY)
+        self._connections = stage.port.connect(options.directory or DIRECTORY)
         return dataclasses.replace(spec, node_count=count), []
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
-        stage, self._stage_run = self._stage_run, None
-        assert stage is not None, "the nodes were reached"
-        return _SparkNodes(job, placement, context, self._nodes, stage)
-
-    def _let_go(self) -> None:
-        super()._let_go()
-        if self._stage_run is not None:
-            self._stage_run.close()
-            self._stage_run = None
+        return BorrowedNodes(job, placement, context, self._nodes, _handle(), self._held.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """End the process that holds the job's session, and what it has started on this machine.
+        """End the process that holds the job's session, with its children, if it has not ended itself.
 
         On executors nothing is left: a task ends with its connection, and an agent with its task.
         """
-        found = _drivers(job_id)
-        living = processes.table()
-        processes.send((pid for pid in found if pid in living and living[pid].parent not in found), signal.SIGTERM)
+
+        def drivers() -> set[int]:
+            return set(processes.marked(processes.table(), {MARK: job_id}))
+
+        found = drivers()
+        processes.send(found, signal.SIGTERM)
         until = time.monotonic() + END_SECONDS
-        while (left := _drivers(job_id)) and time.monotonic() < until:
-            found |= left
+        while drivers() and time.monotonic() < until:
             time.sleep(0.1)
-        return sorted(found | processes.kill_all(lambda: _drivers(job_id)))
+        return sorted(found | processes.kill_all(drivers))
 
 
-def _drivers(job_id: str) -> set[int]:
-    """Return the process that holds a job's session and its children."""
-    return set(processes.marked(processes.table(), {MARK: job_id}))
+def _workers(options: SparkOptions) -> list[NodeInfo]:
+    """Return the workers that the web page of a standalone master lists, [] without such a page."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for host, _port in addresses(options):
+        with contextlib.suppress(OSError, ValueError):
+            url = f"http://{f'[{host}]' if ':' in host else host}:{_WEB_PORT}/json/"
+            with opener.open(url, timeout=_WEB_SECONDS) as page:
+                workers = json.load(page)["workers"]
+            if workers:  # a standby master lists none
+                return [_worker(worker) for worker in workers]
+    return []
+
+
+def _worker(worker: dict[str, Any]) -> NodeInfo:
+    up = worker["state"] == "ALIVE"
+    gpus = len((worker.get("resources") or {}).get("gpu", {}).get("addresses", ()))
+    detail = "" if up else f"is {worker['state'].lower()}"
+    return NodeInfo(str(worker["host"]), "up" if up else "down", detail, gpus=gpus, cores=int(worker["cores"]))
 
 
 def _handle() -> dict[str, Any]:
-    """Return where the process with the session is; it is found there by its mark."""
+    """Return the host of the process with the session, which is found by its mark."""
     return {"driver": socket.gethostname()}
-
-
-class _SparkNodes(AgentNodes):
-    """The nodes of a started job, each a task of one stage."""
-
-    def __init__(self, job: Job, placement: Placement, context: Context, nodes: Any, stage: Stage) -> None:
-        super().__init__(job, placement, context, nodes)
-        self._stage_run = stage
-
-    def handle(self) -> dict[str, Any]:
-        """Return where the process with the session is."""
-        return _handle()
-
-    def close(self) -> None:
-        """End the agents and give the slots back to Spark."""
-        super().close()
-        self._stage_run.close()

@@ -1,18 +1,23 @@
-"""The options of a Spark cluster, and what the process with the session is asked for."""
+"""The options of a Spark cluster, and the stage that a job needs."""
 
 from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from distdl_jupyter.clusters.agents.agent import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.redact import is_secret
 
-#: What to do when nothing answers.
-LOOK_AT_MASTER = "Check that its master is running, and correct the option master or remote."
+#: Remedies when nothing responds, and without a session.
+CHECK_MASTER = "Check that its master is running, and correct the option master or remote."
+NO_SESSION_HINT = (
+    'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
+    'or remote="sc://HOST:15002" for Spark Connect.'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +26,17 @@ class SparkOptions:
 
     master: str = field(
         default="",
-        metadata={"help": "master of the cluster: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]",
-                  "first": True},
-    )  # fmt: skip
+        metadata={
+            "help": "master of the cluster: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]",
+            "first": True,
+        },
+    )
     remote: str = field(
         default="", metadata={"help": "Spark Connect server, instead of master: sc://10.0.0.4:15002", "first": True}
     )
     cpus_per_process: int = field(default=1, metadata={"help": "Spark cores for each process", "first": True})
     gpus_per_node: int = field(default=0, metadata={"help": "GPUs on each node", "first": True})
-    conf: str = field(
-        default="", metadata={"help": 'Spark settings as JSON: {"spark.executor.memory": "4g"}'}
-    )  # fmt: skip
+    conf: str = field(default="", metadata={"help": 'Spark settings as JSON: {"spark.executor.memory": "4g"}'})
     python: str = field(
         default="", metadata={"help": "path of Python on the executors (default: the path of this Python)"}
     )
@@ -56,29 +61,29 @@ class SparkOptions:
     def settings(self) -> dict[str, str]:
         """Return the user's settings of Spark. Raises InvalidSpec."""
         try:
-            found = {str(name): value if isinstance(value, str) else json.dumps(value)
-                     for name, value in json.loads(self.conf or "{}").items()}  # fmt: skip
+            pairs = json.loads(self.conf or "{}").items()
         except (ValueError, AttributeError):
             raise InvalidSpec(
                 f'conf is {self.conf!r}, but must be JSON such as {{"spark.executor.memory": "4g"}}.',
                 code="spark-conf-invalid",
                 field="conf",
             ) from None
-        if hidden := [name for name, value in found.items() if is_secret(name, value)]:
+        settings = {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in pairs}
+        if hidden := [name for name, value in settings.items() if is_secret(name, value)]:
             raise InvalidSpec(
                 f"conf contains a secret ({hidden[0]}), which would be visible in the process list.",
                 code="spark-conf-secret",
                 field="conf",
                 hint="Put it into the file spark-defaults.conf in SPARK_CONF_DIR.",
             )
-        return found
+        return settings
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the process with the session is to run: so many tasks, at ``least`` some, each with ``cpus``.
+    """A stage of ``tasks`` tasks with ``cpus`` cores each, or at least ``least`` of them.
 
-    ``whole``: an executor is as large as its worker allows, and each gets one task.
+    ``whole``: an executor is as large as its worker allows, and gets one task.
     """
 
     name: str
@@ -90,8 +95,24 @@ class Order:
 
 
 def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
-    """Yield host and port of each master, or of the server, as far as they are named."""
-    for found in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", options.address.partition("://")[2].split("/")[0]):
-        yield found[1].strip("[]"), int(found[2])
+    """Yield host and port of each master, or of the Connect server, as far as the options name them."""
+    named = options.address.partition("://")[2].split("/")[0]
+    for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", named):
+        yield match[1].strip("[]"), int(match[2])
     if options.remote and not re.search(r":\d+", options.remote):
         yield options.remote.removeprefix("sc://").split("/")[0], 15002
+
+
+def require_master(options: SparkOptions) -> None:
+    """Raise LaunchFailed when no master or server responds, for which Spark itself waits a minute."""
+    reason = ""
+    for address in addresses(options) if options.remote or options.master.startswith("spark://") else ():
+        try:
+            with socket.create_connection(address, 5.0):
+                return
+        except OSError as error:
+            reason = f"{error.strerror or error}"
+    if reason:
+        raise LaunchFailed(
+            f"Spark at {options.address} does not respond: {reason}.", code="spark-unreachable", hint=CHECK_MASTER
+        )

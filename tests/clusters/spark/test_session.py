@@ -13,8 +13,9 @@ import time
 import pytest
 
 from distdl_jupyter import attach, submit
-from distdl_jupyter.clusters.spark import session, stage
+from distdl_jupyter.clusters.spark import driver
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions
+from distdl_jupyter.clusters.spark.stage import Stage
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import waits
@@ -66,15 +67,6 @@ def test_job_runs_on_the_executors_of_its_notebook_which_go_on(on_spark, setting
         assert "kernel-session" in ended["notes"]
         assert [value for value, _ in job.results()] == [3.0, 3.0]
         assert not on_spark.agents()
-
-
-@pytest.mark.full
-def test_rank_that_raises_leaves_the_session_as_it_was(on_spark, settings):
-    with kernel("breaks", settings) as (process, _job):
-        ended = answer(process)
-        assert ended["state"] == "failed"
-        assert "Rank 1" in ended["reason"]
-        assert ended["rows"] == 100
 
 
 @pytest.mark.full
@@ -148,12 +140,12 @@ def test_old_calls_run_in_the_session_and_give_what_pysparks_own_gives(distdl_ho
 
 
 def test_session_that_was_stopped_is_told_with_the_remedy(monkeypatch):
-    """The kernel goes on, and its socket with it; no other session is begun in its place."""
-    monkeypatch.setattr(session, "_context", lambda: None)
-    options = SparkOptions(session=session._socket(), host="127.0.0.1")
-    with pytest.raises(LaunchFailed) as caught:
-        stage.nodes(options)
-    assert caught.value.message == "The notebook's Spark session has been stopped."
+    """The kernel continues, and its socket with it; no other session is started in its place."""
+    monkeypatch.setattr(driver, "_context", lambda: None)
+    stage = Stage(SparkOptions(session=driver._listen(), host="127.0.0.1"), Order("job"))
+    with contextlib.closing(stage), pytest.raises(LaunchFailed) as caught:
+        stage.await_tasks(lambda _reason: None, 10)
+    assert caught.value.code == "spark-session-stopped"
     assert "spark = SparkSession.builder.getOrCreate()" in caught.value.hint
 
 
@@ -176,5 +168,5 @@ print(server.accept()[0].recv(1000))
         with subprocess.Popen([sys.executable, "-c", words, path], stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout.readline() == "listens\n"
             with pytest.raises(LaunchFailed, match=r"The kernel with the Spark session of the job has ended\."):
-                stage.Stage(SparkOptions(session=path, host="127.0.0.1"), Order(name="job"))
+                Stage(SparkOptions(session=path, host="127.0.0.1"), Order(name="job"))
             assert other.stdout.read() == "b''\n"
