@@ -1,7 +1,6 @@
 """Ray: the nodes of a job are one Ray cluster, and rank 0 runs the code as its driver.
 
-One rank runs on each node: rank 0 starts the head, the others join and lend their machine until the driver has ended
-(``worker.watch.ray_cluster``). ``ray.init()`` without arguments finds the cluster.
+One rank runs on each node (``worker.watch.ray_cluster``), and ``ray.init()`` without arguments finds the cluster.
 """
 
 from __future__ import annotations
@@ -26,21 +25,20 @@ class RayBackend(Backend):
 
     name = "ray"
     labels: ClassVar[dict[str, dict[str, Any]]] = {"ray": {}}
-    #: The head's own, that of its proxy for clients, which cannot be left out, and where the nodes meet.
+    #: The head's port, that of its proxy for clients, which cannot be switched off, and the one where nodes meet.
     ports = 3
-    #: Those of the agents on each node. Ray would look for some by itself, and the job's other programs too.
+    #: Ports of Ray's agents on each node. Ray would choose them itself, perhaps those of other programs of the job.
     rank_ports = 4
     order = 4
     usage = Usage(title="Ray", trainers=TRAINERS, words=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
 
     def unavailable(self, options: Any) -> str:
-        """Ray must be installed; it is looked for without importing it."""
+        """Ray must be installed, in a release that can require a token; Ray itself is not imported."""
+        from distdl_jupyter.worker.watch import ray_cluster  # no other backend needs it
+
         if find_spec("ray") is None:
             return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"
-        from distdl_jupyter.worker.watch import ray_cluster  # the nodes' side, which no other backend needs
-
-        version = metadata.version("ray")
-        if not ray_cluster.asks_for_token(version):
+        if not ray_cluster.requires_token(version := metadata.version("ray")):
             return (
                 f"Ray {version} accepts connections from anybody on the network. Run: pip install --upgrade "
                 "'distdl-jupyter[ray]'"
@@ -56,7 +54,7 @@ class RayBackend(Backend):
         return (Package("Ray", "ray"), TORCH, TENSORFLOW)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
-        """Tell every node where the head is, and which ports of its own it has."""
+        """Give every node the address of the head and its own ports."""
         if spec.process_count_per_node != 1:
             raise InvalidSpec(
                 "Ray distributes the CPUs and GPUs of each node itself, so a job with Ray runs one process per node.",
@@ -65,22 +63,22 @@ class RayBackend(Backend):
                 hint="Set process_count_per_node to 1, and set the resources of each task: "
                 "@ray.remote(num_cpus=..., num_gpus=...)",
             )
-        return Plan(tuple(_environment(placement, place) for place in placement.ranks))
+        return Plan(tuple(_environment(placement, slot) for slot in placement.ranks))
 
 
-def _environment(placement: Placement, place: RankSlot) -> dict[str, str]:
+def _environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
     node = {
         "address": placement.address,
         "ports": placement.ports,
-        "own_address": place.address,
-        "own_ports": place.ports,
-        "cpus": str(placement.cores_of(place)),
-        "shares_machine": placement.emulated and place.rank != 0,
+        "own_address": slot.address,
+        "own_ports": slot.ports,
+        "cpus": str(placement.cores_of(slot)),
+        "shares_machine": placement.emulated and slot.rank != 0,
     }
-    found = common_environment(placement, place)
+    environment = common_environment(placement, slot)
     if not placement.emulated:
-        found.pop("CUDA_VISIBLE_DEVICES", None)  # Ray gives its tasks all that the node has
-    return found | {
+        environment.pop("CUDA_VISIBLE_DEVICES", None)  # Ray gives its tasks all GPUs of the node
+    return environment | {
         "DISTDL_RAY": json.dumps(node),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
