@@ -87,17 +87,21 @@ def look(
     machine. Raises InvalidSpec when the option ``network`` is not valid.
     """
     modules = with_always(modules)
-    survey = _Requests(connections, options, time.monotonic() + seconds)
-    reports, silent, meeting = survey.run(modules, programs)
+    requests = _Requests(connections, options, time.monotonic() + seconds)
+    reports, silent, meeting = requests.run(modules, programs)
     if several_per_host:
         meeting = _with_twins(meeting, twins(reports))
-    rows = judge(
-        Survey(
-            reports, here(modules), modules, programs, processes, options.shared,
-            oversubscribe=options.oversubscribe, several_per_host=several_per_host,
-        ),
-        [*unreachable, *silent], meeting, options.network,
-    )  # fmt: skip
+    survey = Survey(
+        reports,
+        here(modules),
+        modules,
+        programs,
+        processes,
+        options.shared,
+        oversubscribe=options.oversubscribe,
+        several_per_host=several_per_host,
+    )
+    rows = judge(survey, [*unreachable, *silent], meeting, options.network)
     return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in reports})
 
 
