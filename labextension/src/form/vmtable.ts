@@ -143,7 +143,7 @@ function head(): HTMLElement {
 
 /** Return the name of the network between nodes. */
 function networkWord(size: VmSizeChoice): string {
-  return size.network === 'not stated' ? __('not documented') : size.network;
+  return size.network === 'not stated' ? __('unknown') : size.network;
 }
 
 function network(size: VmSizeChoice): HTMLElement[] {
