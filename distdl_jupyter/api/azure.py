@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -53,42 +53,44 @@ class AzureSubscriptionList:
     subscriptions: tuple[AzureSubscription, ...]
 
 
-async def _call(name: str, body: Request | None = None) -> Any:
+async def _call(name: str, body: Request | None = None) -> AzureSignIn:
+    """Return the sign-in after a call."""
     options = {} if body is None else {k: v for k, v in msgspec.structs.asdict(body).items() if v is not None}
-    return await asyncio.to_thread(lambda: azure.CALLS[f"azure.{name}"](**options))
+    result: AzureSignIn = await asyncio.to_thread(azure.CALLS[f"azure.{name}"], **options)
+    return result
 
 
 @get("/azure")
 async def status() -> AzureSignIn:
     """Return who is signed in to Azure, how, and the other ways to sign in."""
-    return await _call("status")  # type: ignore[no-any-return]
+    return await _call("status")
 
 
 @patch("/azure")
 async def change(body: AzureChange) -> AzureSignIn:
     """Change the settings of the sign-in."""
-    return await _call("settings", body)  # type: ignore[no-any-return]
+    return await _call("settings", body)
 
 
 @post("/azure/sign-in", status=202, refuses=(424,))
 async def sign_in(body: AzureStart) -> AzureSignIn:
     """Sign in; the response may have a code to enter."""
-    return await _call("sign_in", body)  # type: ignore[no-any-return]
+    return await _call("sign_in", body)
 
 
 @delete("/azure/sign-in")
 async def cancel_sign_in() -> AzureSignIn:
     """Stop waiting for a code or a browser."""
-    return await _call("cancel")  # type: ignore[no-any-return]
+    return await _call("cancel")
 
 
 @post("/azure/sign-out")
 async def sign_out() -> AzureSignIn:
     """Sign out, also in kernels, in jobs and on disk."""
-    return await _call("sign_out")  # type: ignore[no-any-return]
+    return await _call("sign_out")
 
 
 @get("/azure/subscriptions", refuses=(424, 502))
 async def subscriptions() -> AzureSubscriptionList:
     """List the subscriptions of the account."""
-    return AzureSubscriptionList(tuple(await _call("subscriptions")))
+    return AzureSubscriptionList(tuple(await asyncio.to_thread(azure.CALLS["azure.subscriptions"])))

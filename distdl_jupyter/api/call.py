@@ -104,22 +104,23 @@ class Call:
     verb: str
     path: str
     description: str
-    function: Callable[..., Any] | None
-    #: The types of the query, of the JSON body, and of the JSON answer; None for none.
-    query: type[Request] | None
-    body: type[Request] | None
-    answer: Any
-    #: The type of an answer that is not JSON.
-    media: str
-    status: int
-    #: Statuses of errors that a valid request may meet.
-    refuses: tuple[int, ...]
-    #: The permission that the user needs.
-    action: Action
-    #: It may take seconds: it runs in a thread of the few for such calls.
-    slow: bool
+    #: None for the WebSocket, which has a handler of its own.
+    function: Callable[..., Any] | None = None
     #: The names of the function's parameters.
     parameters: frozenset[str] = frozenset()
+    #: The types of the query, of the JSON body, and of the JSON answer; None for none.
+    query: type[Request] | None = None
+    body: type[Request] | None = None
+    answer: Any = None
+    #: The type of an answer that is not JSON.
+    media: str = JSON
+    status: int = 200
+    #: Statuses of errors that a valid request may meet.
+    refuses: tuple[int, ...] = ()
+    #: The permission that the user needs.
+    action: Action = "read"
+    #: It may take seconds: it runs in a thread of the few for such calls.
+    slow: bool = False
     #: The type of what the page sends over a WebSocket.
     receives: type[Request] | None = None
 

@@ -44,7 +44,7 @@ from distdl_jupyter.views.step_times import job_time
 from distdl_jupyter.views.wire import Request
 
 if TYPE_CHECKING:
-    from distdl_jupyter.views.ended_cache import Listed
+    pass
 
 #: Curves in one figure that can still be told apart.
 MOST_COMPARED = 12
@@ -71,13 +71,8 @@ def jobs(
 ) -> JobList:
     """List the jobs, newest first."""
     listed = context.listing.all()
-    return job_list(listed, state=state, words=q, offset=offset, limit=limit)
-
-
-def job_list(listed: list[Listed], *, state: str = "", words: str = "", offset: int = 0, limit: int = 200) -> JobList:
-    """Return the page of the jobs in a state whose row has all words."""
     rows = [entry.row for entry in listed]
-    matching = [row for row in rows if _is_in_state(row, state) and _has_words(row, words)]
+    matching = [row for row in rows if _is_in_state(row, state) and _has_words(row, q)]
     return JobList(
         jobs=tuple(matching[offset : offset + limit]),
         total=len(matching),

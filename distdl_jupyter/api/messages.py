@@ -88,20 +88,4 @@ Message = (
     | Deleted
 )
 
-CALLS.append(
-    Call(
-        verb="get",
-        path="/events",
-        description="Open a WebSocket.",
-        function=None,
-        query=None,
-        body=None,
-        answer=None,
-        media="application/json",
-        status=101,
-        refuses=(426,),
-        action="read",
-        slow=False,
-        receives=Subscription,
-    )
-)
+CALLS.append(Call("get", "/events", "Open a WebSocket.", status=101, refuses=(426,), receives=Subscription))
