@@ -107,18 +107,3 @@ def test_an_end_in_the_middle_leaves_no_half_profile(how):
     assert (taken.status, bool(taken.why)) in (("failed", True), ("done", False))
     if taken.status == "done":  # rank 0 has saved what it had when its peer was gone
         assert profiles.read(job.folder).missing.keys() == {1}
-
-
-@pytest.mark.full
-def test_what_a_disk_refuses_is_said_and_the_training_goes_on():
-    job = client.submit(train, ("torch",), distributed_backend="torch", process_count_per_node=2)
-    try:
-        begun(job)
-        (job.folder.path / profiles.FOLDER).write_text("a file where the folder belongs")
-        with pytest.raises(JobNotRunning, match="cannot be stored"):
-            job.profile(2)
-        step = job.view().ranks[0].last_step
-        wait_for(lambda: job.view().ranks[0].last_step > step, 60, "the training goes on")
-    finally:
-        job.cancel(now=True)
-        job.wait(60)

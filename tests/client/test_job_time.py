@@ -3,16 +3,14 @@
 import contextlib
 import os
 import socket
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import add_cluster, jobs, submit
+from distdl_jupyter import jobs, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.views.step_times import job_time
-from tests.hosts import IP, needs_hosts
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -153,27 +151,6 @@ def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(c
     page = job_time(times, 2)
     assert [(row.step, row.rank) for row in page.steps] == [(3, 0), (3, 1), (4, 0), (4, 1)]
     assert (page.says, page.ranks) == (tuple(str(times).splitlines()[:2]), tuple(times.ranks()))
-
-
-@pytest.mark.full
-@needs_hosts
-def test_host_behind_a_slow_link_is_found(hosts_of, monkeypatch, tmp_path):
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
-    hosts = hosts_of(3)
-    add_cluster("lab", "ssh", **hosts.options())
-    rate = 8_000_000  # bytes a second
-    limit = ("tbf", "rate", f"{8 * rate}bit", "burst", "32kb", "latency", "400ms")
-    device = ("netns", "exec", hosts.space("node-b"), "tc", "qdisc", "add", "dev", hosts.interface("node-b"), "root")
-    subprocess.run([IP, *device, *limit], check=True)
-    job = submit(train, ("torch",), node_count=3, compute_target="lab", distributed_backend="torch")
-    job.results(timeout=240)
-    times = job.time()
-    # In a ring all-reduce of 3 ranks each sends 4/3 of the gradients.
-    expected = 4 * 500 * 500 * 4 / 3 / rate
-    assert times.ranks()[1].communication == pytest.approx(expected, rel=0.1)
-    found = times.straggler
-    assert (found.rank, found.host, found.cause) == (1, "node-b", "link")
-    assert found.seconds == pytest.approx(expected, rel=0.1)
 
 
 def test_job_that_trains_nothing_has_an_empty_table_and_says_why():

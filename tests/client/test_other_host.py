@@ -10,7 +10,6 @@ from distdl_jupyter import ranks
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
 from distdl_jupyter.core.events import EventWriter, JobLock
-from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client
@@ -96,20 +95,6 @@ def test_a_request_to_one_that_was_heard_lately_is_just_placed():
     assert "cancel" in job.folder.control.read_text()
     with pytest.raises(JobStillRunning, match=r"is not lost\. Its supervisor runs on login1, last heard just now"):
         job.declare_lost()
-
-
-def test_it_is_lost_when_a_user_says_that_its_host_is_gone(folder):
-    job = client.attach(folder.id)
-    job.declare_lost()
-    view = job.view()
-    assert view.state is State.LOST
-    assert view.reason_code == "supervisor-host-gone"
-    assert "login1" in view.reason
-    assert view.reason.endswith(f" run distdl rerun {short_id(job.id)}")
-    assert json.loads(folder.control.read_text()) == {"type": "cancel", "now": True}, "for a host that comes back"
-    with pytest.raises(JobNotRunning):
-        job.declare_lost()
-    job.remove()
 
 
 def test_a_job_of_this_host_cannot_be_declared_lost():

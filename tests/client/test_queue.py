@@ -127,24 +127,6 @@ def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_n
     assert len(jobs()) == 5
 
 
-@pytest.mark.full
-def test_a_job_that_was_waited_for_may_be_removed_when_it_has_completed(tmp_path):
-    holder = begin(tmp_path, "holder")
-    runs(holder)
-    first = begin(tmp_path, "first", cores=None)
-    second = begin(tmp_path, "second", after=first)
-    waits(second)
-    (tmp_path / "first").touch()
-    first.wait(60)
-    wait_for(lambda: second.view().queue.lacks == ("cores",), 20, "the second job to wait for cores")
-    assert processes.send_marked(second.folder.lock.read_text(), signal.SIGKILL)
-    wait_for(lambda: second.folder.supervisor().is_dead, 20, "the end of its supervisor")
-    first.remove()
-    for name in ("holder", "second"):
-        (tmp_path / name).touch()
-    assert second.wait(60).state is State.COMPLETED, second.view().reason
-
-
 def saves():
     (distdl_jupyter.checkpoint_dir() / "step-1.pt").write_text("x")
 

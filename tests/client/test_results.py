@@ -138,13 +138,6 @@ def test_an_error_of_this_package_keeps_its_code(error):
     assert caught.value.code == error.code
 
 
-def test_a_code_of_another_package_is_not_taken_for_one_of_ours():
-    class Refused(Exception):
-        code = "refused"
-
-    assert raised(Refused("no"))["code"] == ""
-
-
 def test_an_error_of_this_package_that_needs_more_arguments_is_no_cause():
     assert cause_of(raised(HostFailed("node-a", "The disk is full.", code="disk-full"))) is None
 

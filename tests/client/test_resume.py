@@ -6,9 +6,7 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.backends.torch import TorchBackend
-from distdl_jupyter.core.errors import InvalidSpec, JobStillRunning, PluginUnavailable
-from distdl_jupyter.core.state import State
-from tests.conftest import wait_for
+from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -85,15 +83,6 @@ def test_options_that_are_wrong_are_refused_before_anything_is_made(job, monkeyp
     assert len(list((distdl_home / "jobs").iterdir())) == 1
 
 
-def test_a_job_that_lives_is_not_resumed():
-    job = submit(_sleeps, [600], distributed_backend="plain")
-    wait_for(lambda: job.state is State.RUNNING)
-    with pytest.raises(JobStillRunning):
-        job.resume()
-    job.cancel(now=True)
-    job.wait(60)
-
-
 def test_outside_of_a_job_checkpoints_are_beside_the_notebook(tmp_path, monkeypatch):
     from distdl_jupyter import checkpoint_dir
 
@@ -101,9 +90,3 @@ def test_outside_of_a_job_checkpoints_are_beside_the_notebook(tmp_path, monkeypa
     monkeypatch.delenv("DISTDL_JOB_DIR", raising=False)
     assert checkpoint_dir() == tmp_path / "checkpoints"
     assert checkpoint_dir().is_dir()
-
-
-def _sleeps(seconds):
-    import time
-
-    time.sleep(seconds)

@@ -1,9 +1,7 @@
 """``scale`` with real jobs on this machine."""
 
 import _thread
-import contextlib
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -13,23 +11,17 @@ import pytest
 
 from distdl_jupyter import jobs, scale, scaling
 from distdl_jupyter.cli import main
-from distdl_jupyter.clusters import emulated_node
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.node import processes
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.studies.scaling import numbers, read
-from distdl_jupyter.supervisor.launch import BackgroundCall
 from distdl_jupyter.tracking import settings
 from tests.client import scaled
 from tests.conftest import wait_for
 from tests.tracking.endpoint import Endpoint
 
 pytestmark = pytest.mark.timeout(300)
-needs_emulated_nodes = pytest.mark.skipif(
-    not emulated_node.shell(), reason="here horovod-mpi refuses several nodes: a process gets no host name of its own"
-)
 
 
 @pytest.mark.parametrize(
@@ -124,14 +116,6 @@ def test_all_runs_have_equally_many_threads_per_process(distdl_home):
 
 
 @pytest.mark.full
-@needs_emulated_nodes
-def test_horovod_over_mpi_is_measured_on_two_nodes_of_this_machine(distdl_home):
-    found = scale(scaled.sleeps, [2], (0.02,), nodes=2, backends="horovod-mpi", seconds=1)
-    assert [(one.backend, one.processes, one.nodes) for one in found.points] == [("horovod-mpi", 2, 2)]
-    assert found.points[0].rate > 0
-
-
-@pytest.mark.full
 def test_what_was_measured_until_an_interrupt_is_kept_and_nothing_is_left_running(distdl_home):
     def interrupt():
         wait_for(lambda: len(jobs()) > 2, 120, what="the runs of the second number of processes")
@@ -200,37 +184,3 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     wait_for(lambda: len(endpoint.posts) > 1, what="the message of its end")
     assert json.loads(endpoint.posts[1][2])["type"] == "success"
     endpoint.close()
-
-
-@pytest.mark.full
-def test_two_that_go_on_with_a_study_at_the_same_moment_run_it_once(distdl_home):
-    def interrupt():
-        wait_for(lambda: len(jobs()) > 1 and jobs()[0].folder.steps.exists(), 120, what="the second run")
-        _thread.interrupt_main()
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        scale(scaled.sleeps, [1], (0.02,), backends="torch", seconds=1)
-    before = len(jobs())
-    calls = [BackgroundCall(lambda: scaling().resume()) for _ in range(2)]
-    wait_for(lambda: all(one.done(0.1) for one in calls), 120, what="both answers")
-    answers = []
-    for one in calls:
-        with contextlib.suppress(JobStillRunning):
-            answers.append(one.result())
-    (found,) = answers
-    assert (found.facts.state, found.facts.done) == (State.COMPLETED, 1)
-    assert found.points[0].runs <= len(jobs()) <= before + 2
-
-
-@pytest.mark.full
-def test_a_run_whose_supervisor_was_killed_is_kept_for_who_wants_to_know_why(distdl_home):
-    def kill():
-        wait_for(lambda: jobs() and jobs()[0].folder.steps.exists(), 120, what="the first steps")
-        assert processes.send_marked(jobs()[0].folder.lock.read_text(), signal.SIGKILL)
-
-    threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(JobFailed, match="is lost"):
-        scale(scaled.sleeps, [1], (0.02,), backends="torch", seconds=5)
-    assert [job.state for job in jobs()] == [State.LOST]
-    assert (scaling().facts.state, scaling().facts.done) == (State.LOST, 0)

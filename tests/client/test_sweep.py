@@ -157,14 +157,6 @@ def test_a_metric_that_is_never_reported_ends_the_sweep_with_the_remedy(distdl_h
 
 
 @pytest.mark.full
-def test_where_no_trial_came_to_a_number_none_is_the_best(distdl_home):
-    found = sweep(swept.diverges, LR, trials=1).wait(60)
-    assert found.state is State.COMPLETED
-    with pytest.raises(ResultUnavailable, match="No trial reported a numeric loss"):
-        found.best  # noqa: B018
-
-
-@pytest.mark.full
 def test_trials_that_all_fail_end_the_sweep(distdl_home):
     with pytest.raises(JobFailed, match=r"The first 3 trials failed: ValueError: no data for .* distdl logs"):
         sweep(swept.fails, LR, trials=20).wait(60)
@@ -340,31 +332,6 @@ def test_no_trial_is_stopped_early_before_others_have_finished_and_it_has_come_a
     pruned = [one for one in rest if one.state == "pruned"]
     assert pruned
     assert all(one.done >= 6 and one.says.startswith("higher than the median at step ") for one in pruned)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("sampler", ["gp", "qmc", "random"])
-def test_a_sampler_gives_every_trial_values_of_its_own(distdl_home, sampler):
-    found = sweep(swept.trains, {**LR, "width": [1, 64]}, trials=13, parallel=3, sampler=sampler, seed=1,
-                  pruner="none", kwargs={"epochs": 1}).wait(200)  # fmt: skip
-    assert found.state is State.COMPLETED
-    assert trial_numbers() == dict.fromkeys(range(13), 1)
-    rates = {one.params["lr"] for one in found.trials}
-    assert len(rates) == 13
-    assert all(1e-4 <= rate <= 1e-1 for rate in rates)
-    assert found.best.value == min(swept.after(1, **one.params) for one in found.trials)
-
-
-@pytest.mark.full
-def test_trials_of_two_nodes_are_stopped_early_and_the_best_is_found(distdl_home):
-    # With this seed the good value is tried first.
-    found = sweep(swept.trains, {"lr": [0.01, 0.0001]}, trials=2, sampler="grid", seed=1, node_count=2, prune_after=1,
-                  distributed_backend="torch", kwargs={"epochs": 100, "seconds": 0.1}).wait(200)  # fmt: skip
-    best, bad = found.trials
-    assert (best.params, best.state, bad.state) == ({"lr": 0.01}, "completed", "pruned")
-    assert best.value == pytest.approx(swept.after(100, 0.01))
-    assert [job.spec.node_count for job in (best.job, bad.job)] == [2, 2]
-    assert len(best.job.results()) == 2
 
 
 SCRIPT = """

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 from hypothesis import given
@@ -58,27 +57,6 @@ def test_reading_on_from_any_cursor_loses_and_repeats_nothing(log):
             cursor = after
         assert found == expected
         assert cursor == end == log.stat().st_size
-
-
-def test_an_interleaved_reader_sees_every_event_once_in_order(log):
-    total = 3000
-    writer = EventWriter(log)
-
-    def write():
-        for step in range(total):
-            writer.write("note", level="info", code="", text="x" * (step % 700))
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    lengths, cursor = [], 0
-    while len(lengths) < total:
-        writing = thread.is_alive()
-        more, cursor = read(log, cursor, 4096)
-        lengths += [len(event["text"]) for event in more]
-        assert writing or more, "nothing was left to read before all was read"
-    thread.join()
-    writer.close()
-    assert lengths == [step % 700 for step in range(total)]
 
 
 def test_a_torn_tail_is_ended_by_the_next_writer_and_skipped_by_readers(log):
@@ -151,15 +129,6 @@ def test_where_all_ranks_begin_anew_the_log_says_so_too(log):
 
 def test_a_missing_log_reads_as_empty(log):
     assert read(log, 0) == ([], 0)
-
-
-def test_only_one_can_hold_the_lock(tmp_path):
-    first = JobLock.acquire(tmp_path / "lock")
-    assert JobLock.acquire(tmp_path / "lock") is None
-    first.release()
-    second = JobLock.acquire(tmp_path / "lock")
-    assert second is not None
-    second.release()
 
 
 def test_the_lock_goes_over_to_a_child_without_a_free_moment_and_is_free_after_kill(tmp_path):

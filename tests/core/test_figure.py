@@ -82,18 +82,6 @@ def test_above_eight_ranks_all_are_grey_but_the_highlighted():
     assert [line["name"] for line in lines if line["showlegend"]] == ["16 ranks", "rank 5  %{meta[0]}"]
 
 
-def test_traces_keep_their_names_while_they_grow():
-    for mode in ("band", "ranks"):
-        short, long = (figure(story(4, steps), "loss", mode=mode)["data"] for steps in (10, 94))
-        assert [trace["name"] for trace in short] == [trace["name"] for trace in long]
-
-
-def test_one_rank_has_no_band_and_no_legend():
-    made = figure(story(1), "loss")
-    assert not made["layout"]["showlegend"]
-    assert not named(made, "min to max")["visible"]
-
-
 def test_long_lines_of_ranks_stand_on_their_extent():
     book = book_of(
         (rank, float(step), math.sin(step) + (step == 777) * 50) for step in range(5000) for rank in range(2)

@@ -69,20 +69,6 @@ def test_every_line_is_in_exactly_one_row(events):
     assert sum(book.errors.values()) == sum(e["text"].count("\n") + 1 for e in errors)
 
 
-@given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10))
-def test_a_view_that_appends_and_replaces_ends_up_equal(events, looks, tail):
-    book, mirror = LogBook(3, tail=tail), Mirror()
-    for number, event in enumerate(events):
-        if number in looks:
-            mirror.take(book.changes(mirror.mark))
-        book.apply(event)
-    mirror.take(book.changes(mirror.mark))
-    assert list(mirror.rows.values()) == [row.to_json() for row in book.rows]
-    assert sorted(mirror.rows) == list(mirror.rows)
-    assert mirror.open == [row.to_json() for row in book.open]
-    assert mirror.mark == book.mark
-
-
 @given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10), st.integers(1, 4))
 def test_a_view_that_takes_a_few_rows_at_a_time_ends_up_equal(events, looks, tail, most):
     book, mirror = LogBook(3, tail=tail), Mirror()
@@ -138,11 +124,6 @@ def test_lines_of_other_times_streams_and_the_same_rank_stay_apart():
     )
     assert shown(book) == [(0, "x", 2), (0, "x", 1), (1, "x", 1), (2, "x", 1), (None, "x", 0)]
     assert not book.everyone(book.rows[0])
-
-
-def test_repeated_blocks_fold_line_by_line():
-    book = fold([log("a\nb\na", rank) for rank in range(3)], 3)
-    assert shown(book) == [(0, "a", 3), (0, "b", 3), (0, "a", 3)]
 
 
 def test_a_rank_on_its_own_reads_in_the_order_it_printed():

@@ -108,17 +108,6 @@ def everything(window, most):
     raise AssertionError("There is no end to it.")
 
 
-def test_a_short_log_folds_as_ever_and_all_readers_agree(tmp_path):
-    path = tmp_path / "log.jsonl"
-    story = [whole({"rank": k % 2, "t": k / 50, "stream": "out", "text": f"line {k // 2}"}) for k in range(2000)]
-    write(path, story)
-    window, view = LogWindow(path, 2), JobView.of(JOB)
-    while window.step(view):
-        pass
-    assert [row.to_json() for row in window.book.rows] == [row.to_json() for row in fold(story, 2).rows]
-    assert window.book.mark == fold(story, 2).mark
-
-
 def test_two_readers_number_the_rows_alike_wherever_they_came_from(tmp_path, monkeypatch):
     small(monkeypatch, STEP=4000, PIECE=20_000, LONG=2**40)
     path = tmp_path / "log.jsonl"

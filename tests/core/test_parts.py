@@ -194,19 +194,6 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
         assert len(numbers) == sum(row.rank == rank for row in rows)
 
 
-def test_window_that_reads_all_numbers_the_lines_of_a_rank_as_it_printed_them(long):
-    window, view = LogWindow(long.folder.log, 2), JobView.of(SPEC)
-    while window.step(view):
-        pass
-    book = window.book
-    assert book.total == long.view.lines
-    assert book.counts == {one.rank: one.lines for one in long.view.ranks}
-    assert book.errors == {one.rank: one.error_lines for one in long.view.ranks}
-    for rank in (0, 1):
-        own = [text for whose, text in long.lines if whose == rank]
-        assert [row.text for row in book.of_rank(rank)] == [own[row.lines[rank] - 1] for row in book.of_rank(rank)]
-
-
 @pytest.mark.parametrize("behind", [1000, 10**6])
 def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_path, monkeypatch, behind):
     import distdl_jupyter.core.logwindow as under_test

@@ -43,15 +43,6 @@ def rows(events):
     return [(row.step, row.low, row.high) for row in book_of(events).band("loss").rows]
 
 
-def test_points_of_the_same_and_later_steps_are_replaced():
-    found = rows(attempts({0: range(10)}, {0: range(6, 8)}))
-    assert found == [(step, step, step) for step in range(6)] + [(6, 106, 106), (7, 107, 107)]
-
-
-def test_steps_that_come_again_from_the_first_replace_all():
-    assert rows(attempts({0: range(10)}, {0: range(3)})) == [(step, 100 + step, 100 + step) for step in range(3)]
-
-
 def test_a_rank_that_is_gone_for_good_leaves_only_what_was_before():
     found = book_of(attempts({0: range(10), 1: range(10)}, {0: range(4, 6)}))
     assert {line.rank: line.steps for line in found.lines("loss")} == {0: [0, 1, 2, 3, 4, 5], 1: [0, 1, 2, 3]}

@@ -76,16 +76,6 @@ def test_extrema_are_exact_and_order_makes_no_difference(points, limit):
         buckets.MAX_BUCKETS, buckets._MIN_BUCKETS = kept, 128
 
 
-def test_many_points_in_any_order_give_one_and_the_same_curve():
-    points = [*wave(30_000, ranks=2), (1, 17_777.0, 99.0), (0, 4_242.0, -99.0)]
-    points = list({point[:2]: point for point in points}.values())
-    shuffled = random.Random(7).sample(points, len(points))
-    one, other = book_of(points), book_of(shuffled)
-    check_extrema(one, points)
-    assert readable(one) == readable(other)
-    assert means_agree(one, other)
-
-
 def test_every_point_is_drawn_while_there_are_few():
     points = wave(998)
     (line,) = book_of(points).lines("loss")

@@ -51,11 +51,6 @@ def test_a_point_is_the_mean_over_ranks_of_a_finished_step():
     assert view.metrics["loss"].trail.to(view.metrics["loss"].mean, 40) == [0.5, 1.5, 2.5]
 
 
-def test_a_number_that_was_reported_once_has_no_way():
-    assert Trail().to(1.0, 40) == [1.0]
-    assert walked([math.nan, math.nan]).points == []
-
-
 def test_a_job_that_begins_again_at_a_step_forgets_the_points_from_there_on():
     trail = walked(range(10))
     assert trail.points == list(range(9))

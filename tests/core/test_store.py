@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.events import JobLock
-from distdl_jupyter.core.spec import Captured, JobSpec, Source, looks_secret
+from distdl_jupyter.core.spec import Captured, JobSpec, Source
 from distdl_jupyter.core.store import JobFolder, JobStore, is_id, new_id
 
 
@@ -129,28 +129,3 @@ def test_a_broken_spec_is_no_job(store):
     folder.spec_file.write_text("[]")
     with pytest.raises(JobNotFound, match="cannot be read"):
         folder.spec()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "AZURE_CLIENT_SECRET",
-        "HF_TOKEN",
-        "db_password",
-        "AZURE_STORAGE_KEY",
-        "BLOB_SAS_URL",
-        "MY_SAS",
-        "apiKey",
-        "AZURE_STORAGE_CONNECTION_STRING",
-        "OPENAI_API_KEY",
-    ],
-)
-def test_secret_names(name):
-    assert looks_secret(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["OMP_NUM_THREADS", "MONKEYS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "KEY_BINDINGS", "PATH", "BATCH_SIZE"]
-)
-def test_other_names(name):
-    assert not looks_secret(name)

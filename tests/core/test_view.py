@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 
 import pytest
 from hypothesis import given
@@ -26,17 +25,6 @@ def fold(*events):
 
 def state(word):
     return {"type": "state", "state": word}
-
-
-def test_a_fresh_view_knows_its_ranks():
-    view = fold()
-    assert [(rank.rank, rank.node, rank.local_rank) for rank in view.ranks] == [
-        (0, 0, 0),
-        (1, 0, 1),
-        (2, 1, 0),
-        (3, 1, 1),
-    ]
-    assert view.state is State.QUEUED
 
 
 @given(st.permutations(list(State)))
@@ -92,18 +80,6 @@ def test_unknown_events_ranks_and_fields_change_nothing():
     )
     more.last_sign = plain.last_sign
     assert more == plain
-
-
-def test_a_view_is_plain_data():
-    view = fold(
-        state("running"),
-        {"type": "rank", "rank": 1, "status": "ended", "code": 3},
-        {"type": "stop", "signal": "TERM", "by": "failure", "next": "KILL", "next_in": 1.5, "kill_in": 1.5},
-    )
-    data = json.loads(json.dumps(view.to_json()))
-    assert data["state"] == "running"
-    assert data["failure"]["rank"] == 1
-    assert data["failure"]["what"] == "exit code 3"
 
 
 def rank(number, *, error=None, at=None, code=None, signal=None, ended=None, evidence=""):

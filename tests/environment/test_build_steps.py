@@ -11,32 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.build import BuildFailed, compile_step, first_errors, remedy_for, run_step
+from distdl_jupyter.environment.build import BuildFailed, first_errors, remedy_for, run_step
 from tests.conftest import wait_for
 from tests.processes import is_alive
-
-CMAKE_LINES = {
-    "  [ 37%] Building CXX object torch/CMakeFiles/pytorch.dir/__/common/operations.cc.o": "37 % (operations.cc)",
-    "  [  1%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/algorithm.cc.o": "1 % (algorithm.cc)",
-    "  [100%] Linking CXX shared library ../../lib/horovod/torch/mpi_lib_v2.so": "100 % (mpi_lib_v2.so)",
-    "  [ 56%] Linking CXX static library libgloo.a": "56 % (libgloo.a)",
-    "  [ 56%] Built target gloo": "",
-    "  -- Found MPI: TRUE": "",
-    "": "",
-}
-
-
-@pytest.mark.parametrize("line", CMAKE_LINES)
-def test_the_percentage_is_cmakes_own(line: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(f"{line}\n")
-    assert compile_step(log) == CMAKE_LINES[line]
-
-
-def test_the_percentage_is_that_of_the_last_line(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("".join(f"[{i:3}%] Building CXX object x.dir/{i}.cc.o\n{'warning ' * 1000}\n" for i in range(100)))
-    assert compile_step(log) == "99 % (99.cc)"
 
 
 def run(log: Path, progress: Callable[[str], None], program: str) -> None:

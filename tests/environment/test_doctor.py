@@ -18,7 +18,7 @@ import pytest
 from jupyter_core import paths
 
 from distdl_jupyter.environment import doctor
-from distdl_jupyter.environment.doctor import Row, diagnose, render, works
+from distdl_jupyter.environment.doctor import Row, diagnose, render
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Mpi
 from tests.processes import executable
@@ -57,35 +57,6 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
 
 
 SSH = "echo 'OpenSSH_9.2p1, OpenSSL 3.0.20' >&2"
-
-
-def front_end(folder: Path) -> Path:
-    (folder / "index.js").touch()
-    return folder
-
-
-def test_a_good_environment_has_no_red_row_though_it_has_no_gpu(programs: Programs, tmp_path: Path) -> None:
-    programs(ssh=SSH)
-    rows = [
-        doctor._python("3.12.4"),
-        doctor._torch(GOOD),
-        doctor._horovod(GOOD, (), ""),
-        doctor._mpi(GOOD, MPI),
-        doctor._gpus(GOOD, doctor._gpu_names()),
-        doctor._driver(GOOD, (), ""),
-        doctor._infiniband(tmp_path / "none"),
-        doctor._ssh(),
-        doctor._slurm(),
-        doctor._jupyterlab("4.6.6"),
-        doctor._lab_extension((), "8.1.9", front_end(tmp_path)),
-    ]
-    assert works(rows)
-    assert {row.name: row.status for row in rows if row.status != "ok"} == {
-        "GPUs": "absent",
-        "NVIDIA driver": "absent",
-        "InfiniBand": "absent",
-        "Slurm": "absent",
-    }
 
 
 @pytest.mark.parametrize(
@@ -159,17 +130,6 @@ def test_programs_tell_what_they_are(
     assert row[2] in found.remedy
 
 
-def test_nvidia_smi_names_the_gpus(programs: Programs) -> None:
-    programs(nvidia_smi="echo 'NVIDIA H200, 143771 MiB'; echo 'NVIDIA H200, 143771 MiB'")
-    gpus = doctor._gpu_names()
-    assert doctor._gpus(NCCL, gpus).value == "2: NVIDIA H200, 143771 MiB"
-
-
-def test_a_failing_nvidia_smi_names_no_gpu(programs: Programs) -> None:
-    programs(nvidia_smi="echo 'NVIDIA-SMI has failed'; exit 9")
-    assert doctor._gpu_names() == []
-
-
 @pytest.mark.parametrize(("installed", "status"), [(["tensorflow-cpu"], "absent"), ([], "fail")])
 def test_torch_is_not_missed_where_tensorflow_is_installed(
     installed: list[str], status: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -182,20 +142,6 @@ def test_torch_is_not_missed_where_tensorflow_is_installed(
     row = doctor._torch(NO_TORCH)
     assert row.status == status
     assert "pip install 'distdl-jupyter[torch]'" in row.remedy
-
-
-def test_whatever_is_red_says_how_to_mend_it(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    rows = [
-        doctor._python("3.9.1"),
-        doctor._torch(NO_LIBRARY),
-        doctor._horovod(NO_LIBRARY, (), ""),
-        doctor._jupyterlab(""),
-        doctor._lab_extension((), ""),
-        doctor._jobs_disk(tmp_path / "file" / "jobs"),
-    ]
-    assert [row.status for row in rows] == ["fail"] * 6
-    assert all(row.remedy.endswith(".") for row in rows)
 
 
 def test_the_remedy_stands_below_its_row() -> None:

@@ -6,13 +6,13 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,16 +27,6 @@ from distdl_jupyter.environment.toolchain import Cuda, Mpi, find_mpi
 
 REPOSITORY = Path(__file__).parents[2]
 INSTALL = ("-m", "distdl_jupyter.cli", "install", "horovod")
-
-
-def test_the_key_follows_torch_and_mpi() -> None:
-    torch = Inspection(torch_version="2.13.0+cpu")
-    mpi = find_mpi()
-    assert mpi is not None
-    key = Recipe(torch, mpi).key
-    assert f"_{mpi.kind}-{mpi.version}_" in key
-    assert Recipe(torch).key == key.replace(f"{mpi.kind}-{mpi.version}", "no-mpi")
-    assert Recipe(Inspection(torch_version="2.14.0"), mpi).key != key
 
 
 WORKS = Inspection(torch_version="2.13.0", horovod_version="0.28.1", gloo=True)
@@ -218,12 +208,12 @@ def test_another_environment_takes_the_wheel_built_earlier(cached_wheel: Path, o
 
 @pytest.mark.full
 @pytest.mark.timeout(1500)
-def test_the_built_library_looks_nowhere_in_the_environment_that_built_it(
-    cached_wheel: Path, tmp_path: Path, dynamic_section: Callable[[Path], str]
-) -> None:
+def test_the_built_library_looks_nowhere_in_the_environment_that_built_it(cached_wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(cached_wheel) as archive:
         name = next(name for name in archive.namelist() if "/mpi_lib_v2." in name)
-        dynamic = dynamic_section(Path(archive.extract(name, tmp_path)))
+        library = archive.extract(name, tmp_path)
+    command = ["readelf", "-d"] if shutil.which("readelf") else ["otool", "-l"]
+    dynamic = subprocess.run([*command, library], capture_output=True, text=True, check=True).stdout
     assert "/../../../.." in dynamic
     assert sys.prefix not in dynamic
 
@@ -241,37 +231,6 @@ for controller in ("horovod-gloo", "horovod-mpi"):
     tests.close(first["weights"], alone["weights"])
 print("same weights")
 """
-TAPE = """
-import os, sys
-sys.path.insert(0, {repository!r})
-from distdl_jupyter.api.submit_process import submit_source
-code = '''
-import numpy as np, tensorflow as tf, horovod.tensorflow as hvd
-hvd.init()
-data = np.random.default_rng(0).random((32, 3)).astype("float32")
-x = data[hvd.rank() :: hvd.size()]
-weights = [tf.Variable(tf.fill((3, 1), 0.1 + hvd.rank())), tf.Variable([0.5 + hvd.rank()])]
-hvd.broadcast_variables(weights, 0)
-for step in range(20):
-    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-        loss = tf.reduce_mean((x @ weights[0] + weights[1] - x.sum(1, keepdims=True)) ** 2)
-    for weight, gradient in zip(weights, tape.gradient(loss, weights)):
-        weight.assign_sub(0.1 * gradient)
-[float(number) for weight in weights for number in weight.numpy().ravel()]
-'''
-
-def train(backend, ranks):
-    options = {{"distributed_backend": backend, "process_count_per_node": ranks}}
-    return submit_source(code.strip(), options=options).results(timeout=200)
-
-(alone,) = train("horovod-gloo", 1)
-assert max(abs(number - begin) for number, begin in zip(alone, (0.1, 0.1, 0.1, 0.5))) > 0.05, alone
-for backend in ("horovod-gloo", "horovod-mpi"):
-    first, second = train(backend, 2)
-    assert first == second, backend
-    assert max(abs(a - b) for a, b in zip(first, alone)) < 1e-5, (backend, first, alone)
-print("one model")
-"""
 
 
 @pytest.mark.full
@@ -286,6 +245,5 @@ def test_horovod_is_built_for_tensorflow_too_and_trains_with_it(other_environmen
     assert "for torch and TensorFlow with Gloo and MPI is already installed and works" in again.stdout
     looked = run(python, "-m", "distdl_jupyter.cli", "doctor").stdout
     assert re.search(r"Horovod +.*0\.28\.1 for torch and TensorFlow", looked), looked
-    for code, said in ((TAPE, "one model"), (KERAS, "same weights")):
-        trained = run(python, "-c", code.format(repository=str(REPOSITORY)), timeout=600)
-        assert trained.stdout.rstrip().endswith(said), trained.stdout + trained.stderr
+    trained = run(python, "-c", KERAS.format(repository=str(REPOSITORY)), timeout=600)
+    assert trained.stdout.rstrip().endswith("same weights"), trained.stdout + trained.stderr

@@ -284,7 +284,6 @@ def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
         session.stop()
 
 
-@pytest.mark.full
 @pytest.mark.fault("stuck", "it is reported in time, with the ranks that differ, and withdrawn automatically")
 def test_a_stall_that_passes(monkeypatch):
     monkeypatch.setenv("DISTDL_STALL_SECONDS", "3")

@@ -4,17 +4,13 @@ Their ranks are real processes of this machine. ``tests.plugin.install`` puts a 
 own, so it imports nothing of the tests.
 """
 
-import collections
-import contextlib
 import dataclasses
 import os
-import select
 import signal
-import threading
 import time
 from dataclasses import dataclass, field
 
-from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Notice, Run, Stream
+from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Notice, Run
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.store import JobStore
@@ -74,11 +70,11 @@ class Wrapped(Run):
 
 @dataclass(frozen=True)
 class SlowOptions:
-    seconds: float = field(default=0.5, metadata={"help": "how long each step takes, and how late output comes"})
+    seconds: float = field(default=0.5, metadata={"help": "how long each step of a start takes"})
 
 
 class SlowCluster(LocalCluster):
-    """Every answer takes its time, and what ranks say and how they end is heard late."""
+    """Each step of a start takes a while."""
 
     name = "slow"
     title = "Slow"
@@ -108,70 +104,7 @@ class SlowCluster(LocalCluster):
         except BaseException:
             inner.close()
             raise
-        return SlowRun(inner, self.Options(**spec.cluster_options).seconds)
-
-
-class SlowRun(Wrapped):
-    """A courier carries words and ends over, in their order, each some time after it came."""
-
-    def __init__(self, inner, seconds):
-        super().__init__(inner)
-        self._seconds = seconds
-        self._ends, self._outlets, self._mine = [], {}, []
-        self._bag = collections.deque()
-        self._over = set()
-        self._goes = True
-        for stream in inner.streams:
-            read, self._outlets[stream.fd] = os.pipe()
-            os.set_blocking(read, False)
-            self._mine.append(Stream(read, stream.rank, stream.name))
-        self._courier = threading.Thread(target=self._carry, daemon=True)
-        self._courier.start()
-
-    @property
-    def streams(self):
-        return tuple(self._mine)
-
-    def _carry(self):
-        while self._goes:
-            self._collect_words(0.02)
-            for exit_ in self.inner.poll():
-                while self._collect_words(0):
-                    pass
-                self._bag.append((time.monotonic(), None, exit_))
-            while self._bag and time.monotonic() - self._bag[0][0] >= self._seconds:
-                self._hand_over(*self._bag.popleft()[1:])
-
-    def _collect_words(self, seconds):
-        came = False
-        for fd in select.select([fd for fd in self._outlets if fd not in self._over], [], [], seconds)[0]:
-            data = os.read(fd, 65_536)
-            came = True
-            self._bag.append((time.monotonic(), fd, data))
-            if not data:
-                self._over.add(fd)
-        return came
-
-    def _hand_over(self, fd, what):
-        if fd is None:
-            self._ends.append(what)
-        elif what:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self._outlets[fd], what)
-
-    def poll(self):
-        told, self._ends = self._ends, []
-        return told
-
-    def close(self):
-        self._goes = False
-        for stream in self._mine:
-            os.close(stream.fd)
-        self._courier.join()
-        for outlet in self._outlets.values():
-            os.close(outlet)
-        self.inner.poll()
-        self.inner.close()
+        return inner
 
 
 # failing --------------------------------------------------------------------------------------

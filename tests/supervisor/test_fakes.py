@@ -7,12 +7,6 @@ from distdl_jupyter.testing import ClusterContract, DescriptionContract, Waiting
 pytestmark = pytest.mark.usefixtures("bad_clusters")
 
 
-@pytest.mark.full
-class TestSlow(ClusterContract):
-    name = "slow"
-    options = {"seconds": 0.3}  # noqa: RUF012
-
-
 class TestFailing(ClusterContract):
     name = "failing"
     node_count = 2

@@ -41,45 +41,6 @@ lines_without_control = st.text(
 )
 
 
-@given(st.lists(lines_without_control, max_size=20), st.lists(st.integers(0, 10_000), max_size=6))
-def test_plain_lines_come_back_whole_for_any_cuts(lines, cuts):
-    data = "".join(line + "\n" for line in lines).encode()
-    assert texts(run(split_at(data, cuts))) == lines
-
-
-@given(
-    st.lists(st.one_of(lines_without_control, st.integers(0, 99)), max_size=20),
-    st.lists(st.integers(0, 10_000), max_size=6),
-)
-def test_reports_between_lines_and_unfinished_text_are_told_apart(parts, cuts):
-    data, expected_text, expected_reports = b"", "", []
-    for part in parts:
-        if isinstance(part, int):
-            report = {"type": "metric", "step": part, "values": {"loss": 0.5}}
-            data += protocol.encode(NONCE, report)
-            expected_reports.append(report)
-            expected_text += "\n" if expected_text and not expected_text.endswith("\n") else ""
-        else:
-            data += (part + "\n").encode()
-            expected_text += part + "\n"
-    items = run(split_at(data, cuts))
-    assert reports(items) == expected_reports
-    assert texts(items) == expected_text.split("\n")[:-1]
-
-
-def test_a_report_glued_behind_text_leaves_the_text():
-    items = run([b"epoch 1 ... " + protocol.encode(NONCE, {"type": "hello"})])
-    assert reports(items) == [{"type": "hello"}]
-    assert texts(items) == ["epoch 1 ... "]
-
-
-def test_a_forged_report_stays_text():
-    forged = protocol.encode("000000", {"type": "metric", "step": 1, "values": {"loss": 0.0}})
-    items = run([forged])
-    assert reports(items) == []
-    assert len(texts(items)) == 1
-
-
 def drawn_by_rich(show):
     """Return the bytes that rich writes to a terminal."""
     from rich.console import Console
@@ -190,27 +151,6 @@ def test_reading_again_behind_any_item_loses_and_repeats_nothing(parts, cut):
     assert reports(items) + reports(rest) == reports(whole)
 
 
-def test_windows_line_ends_are_plain_lines():
-    assert run([b"one\r\ntwo\r\n"]) == [LogText("one\ntwo", end=10)]
-
-
-def test_invalid_utf8_and_nul_are_shown_and_nothing_is_lost():
-    items = run([b"a\xffb\0c\n"])
-    assert texts(items) == ["a\ufffdb\0c"]
-
-
-def test_an_endless_line_is_passed_on_in_pieces():
-    items = run([b"x" * (MAX_LINE // 2)] * 5)
-    assert sum(len(text) for text in texts(items)) == 5 * (MAX_LINE // 2)
-    assert len(texts(items)) >= 2
-
-
-def test_text_events_stay_below_the_limit():
-    items = run([b"y" * 999 + b"\n"] * 500)
-    assert all(len(item.text) <= 66_000 for item in items)
-    assert len(texts(items)) == 500
-
-
 # the same, line by line -----------------------------------------------------------------------
 
 
@@ -281,15 +221,6 @@ def test_texts_are_cut_between_lines_and_each_tells_where_it_ends(lengths, newli
 
 
 # floods ---------------------------------------------------------------------------------------
-
-
-def test_plain_lines_are_never_looked_at_one_by_one(monkeypatch):
-    looked = []
-    monkeypatch.setattr(LineSplitter, "_line", lambda *_: looked.append(1))
-    items = LineSplitter(NONCE).feed(b"epoch 1 loss 0.5\n" * 60_000)
-    assert not looked
-    assert len(texts(items)) == 60_000
-    assert len(items) < 20
 
 
 def test_text_around_metrics_stays_together_and_a_result_stands_behind_its_text():

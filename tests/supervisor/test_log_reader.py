@@ -1,9 +1,7 @@
 """Streams that flood are read without starving others, without end and without being kept."""
 
 import contextlib
-import fcntl
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -132,37 +130,3 @@ def test_lines_that_come_one_by_one_are_read_many_at_a_time_in_the_long_run(stre
     thread.join()
     assert rounds < 1500
     reader.finish()
-
-
-def test_the_first_lines_after_silence_are_read_at_once(streams):
-    sink, (stream, write) = Sink(), streams(0)
-    reader = LogReader([stream], NONCE, sink)
-    paused = []
-    reader._wakes = type("Never", (), {"select": lambda _, seconds: paused.append(seconds), "close": lambda _: None})()
-    for n in range(channels.BURST):
-        os.write(write, b"line\n")
-        assert reader.run(1.0)
-        assert sink.lines[0] == n + 1
-    assert paused == []
-    reader.finish()
-
-
-def test_a_gigabyte_without_a_line_s_end_takes_no_memory(streams):
-    sink = Sink()
-    endless = ["sh", "-c", "head -c 100000000 /dev/zero"]
-    reader = LogReader([streams(0, endless), streams(1, endless), flood(streams, 1)], NONCE, sink)
-    wait_for(lambda: reader.run(1.0) and sink.bytes.get(0, 0) > 20_000_000, what="the beginning")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    wait_for(lambda: reader.run(1.0) and sink.bytes[0] > 98_000_000, what="the end")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
-    reader.finish()
-
-
-@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="only Linux's pipes can be made wider")
-def test_pipes_are_widened_as_far_as_a_user_s_pipes_may_hold_together(streams):
-    few = [streams(rank)[0] for rank in range(4)]
-    LogReader(few, NONCE, Sink()).finish()
-    assert {fcntl.fcntl(stream.fd, fcntl.F_GETPIPE_SZ) for stream in few} == {1024 * 1024}
-    many = [streams(rank)[0] for rank in range(100)]
-    LogReader(many, NONCE, Sink()).finish()
-    assert {fcntl.fcntl(stream.fd, fcntl.F_GETPIPE_SZ) for stream in many} == {128 * 1024}

@@ -104,23 +104,6 @@ def test_events_of_ten_times_as_many_reports_are_only_some_more(folder):
     assert counts[1] - counts[0] < 2 * 998 * 4, "two for each bucket, and four times the buckets become half as many"
 
 
-def test_value_that_never_is_a_number_is_thinned_too(folder):
-    recorder = EventRecorder(folder, SPEC)
-    for step in range(20_000):
-        recorder.metric(0, step, {"loss": math.nan})
-    recorder.close()
-    assert len(metrics(folder)) < 8000
-    assert read_curves(folder) == curves([(0, step, {"loss": math.nan}) for step in range(20_000)])
-
-
-def test_the_first_reports_are_written_as_they_come(folder):
-    recorder = EventRecorder(folder, SPEC)
-    for step in range(1500):
-        recorder.metric(0, step, {"loss": float(step)})
-    assert [event["step"] for event in metrics(folder)] == list(range(1500))
-    recorder.close()
-
-
 def test_what_is_held_back_is_written_after_a_while_and_before_the_rank_ends_or_restarts(folder, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

@@ -21,18 +21,6 @@ def ended(rank, code=0, signal=None, evidence=""):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "says"),
-    [
-        ([ended(0)], "1 rank ended with code 0"),
-        ([ended(0), ended(1)], "2 ranks ended with code 0"),
-        ([ended(0), ended(1, None, "KILL"), ended(2)], "ranks 0 and 2 ended with code 0; rank 1 ended by SIGKILL"),
-    ],
-)
-def test_ranks_that_ended_alike_are_told_together(ranks, says):
-    assert messages.endings(ranks) == says
-
-
-@pytest.mark.parametrize(
     ("backend", "shown"),
     [
         ("horovod-gloo", "horovod-gloo, Horovod 0.28.1, torch 2.13, TensorFlow 2.16, Python 3.11"),

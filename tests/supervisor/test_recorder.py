@@ -90,15 +90,6 @@ def test_what_a_launcher_and_the_system_say_is_heard_and_written_beyond_the_limi
     assert logs(folder) == ["y" * 50, "rank 1 was killed", "2 ranks ended"]
 
 
-def test_a_line_that_is_drawn_over_counts_each_time_that_it_is_written(folder):
-    recorder = EventRecorder(folder, spec(max_log_bytes=1000))
-    recorder._part_room = 250
-    for n in range(1, 200):
-        recorder.take(ERR, [LogText(f"bar {n}".ljust(99), redraws=n)])
-    recorder.close()
-    assert [text.split()[1] for text in logs(folder)] == ["1", "2", "3", "4", "5", "0", "196", "197", "198", "199"]
-
-
 def test_log_whose_parts_cannot_be_made_goes_on_where_it_is(folder):
     (folder.path / "parts").touch()
     recorder = EventRecorder(folder, spec(max_log_bytes=100))

@@ -154,22 +154,6 @@ def test_a_job_says_what_happens_while_it_runs_and_how_it_ends(endpoint):
             assert secret.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.full
-def test_a_sweep_is_told_once_and_none_of_its_trials(endpoint, distdl_home):
-    settings.change(address=address(endpoint))
-    found = sweep(swept.trains, {"lr": [0.01, 0.02]}, trials=2, sampler="grid", pruner="none", name="digits").wait(60)
-    wait_for(lambda: endpoint.posts, what="a message")
-    said = json.loads(endpoint.posts[0][2])
-    assert said["title"] == f"Sweep of digits ({found.id[-5:]}): completed"
-    assert said["message"].startswith("2 of 2 trials have ended, best loss 0.")
-    assert said["type"] == "success"
-    with pytest.raises(JobFailed):
-        sweep(swept.fails, {"lr": [0.01, 0.02]}, trials=2, sampler="grid").wait(60)
-    wait_for(lambda: len(endpoint.posts) == 2, what="the second message")
-    said = json.loads(endpoint.posts[1][2])
-    assert (said["type"], said["message"][:25]) == ("failure", "The first 2 trials failed")
-
-
 def received(endpoint, count):
     """Return the messages when so many have come."""
     wait_for(lambda: len(endpoint.posts) >= count, what="a message")

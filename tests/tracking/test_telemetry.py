@@ -291,9 +291,3 @@ def test_the_part_in_which_a_job_failed_is_marked():
     spans, attributes = telemetry.summarize(SPEC, failed)
     assert [span.name for span in spans if span.failed] == ["job", "train"]
     assert attributes["distdl.failed_rank"] == 1
-
-
-def test_a_job_that_was_refused_before_any_phase():
-    refused = [event(100.0, "state", state="queued"), event(101.0, "state", state="failed", reason="ann")]
-    assert parts(refused) == [("job", 100.0, 101.0), ("queue", 100.0, 101.0)]
-    assert all(span.failed for span in telemetry.summarize(SPEC, refused)[0])

@@ -54,39 +54,6 @@ def test_prints_are_not_read_when_the_option_says_so():
     assert run(TORCH, metrics_from_output=False).metrics().columns.tolist() == ["rank", "step", "time"]
 
 
-HOROVOD = """
-    import horovod.torch as hvd
-    import torch
-    hvd.init()
-    torch.manual_seed(0)
-    model = torch.nn.Linear(4, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    data = torch.rand(32, 4)
-    for epoch in (1, 2):
-        for at in (0, 16):
-            optimizer.zero_grad()
-            loss = model(data[at:at + 16]).pow(2).mean()
-            loss.backward()
-            optimizer.step()
-            print("Train Epoch: {} [{}/{} ({:.0f}%)]\\tLoss: {:.6f}".format(epoch, at, 32, 100 * at / 32, loss.item()))
-        average = hvd.allreduce(loss.detach(), name="average").item()
-        if hvd.rank() == 0:
-            print("\\nTest set: Average loss: {:.4f}, Accuracy: {:.2f}%\\n".format(average, 75))
-"""
-
-
-@pytest.mark.full
-@here("horovod")
-def test_prints_of_a_horovod_example_are_curves():
-    job = run(HOROVOD, distributed_backend="horovod-gloo")
-    metrics = job.metrics()
-    for rank in (0, 1):
-        assert [step for step, _ in curve(metrics, "loss", rank)] == [0, 16, 32, 48]
-    assert curve(metrics, "test_accuracy") == [(16, 75), (48, 75)]
-    assert curve(metrics, "test_loss", rank=1) == []
-
-
 def with_bar():
     import time
 
@@ -138,33 +105,3 @@ def test_output_of_keras_is_a_curve_that_goes_on_from_epoch_to_epoch(verbose):
     steps = [step for step, _ in curve(job.metrics(), "loss")]
     assert [step for step in dict.fromkeys(steps) if step % 4 == 0] == [4, 8, 12]
     assert (job.view().done, job.view().total) == (12, 12)
-
-
-@pytest.mark.full
-@here("keras")
-def test_output_of_keras_is_not_read_beside_what_it_reports():
-    job = run(KERAS.format(verbose=2))
-    view = job.view()
-    assert view.output_metrics == []
-    assert {"loss", "mae"} <= view.metrics.keys()
-
-
-TRAINER = """
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
-    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
-                        max_position_embeddings=8)
-    rows = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor(n % 2)} for n in range(16)]
-    arguments = TrainingArguments("out", max_steps=4, per_device_train_batch_size=2, logging_steps=2, report_to=[],
-                                  use_cpu=True, save_strategy="no", disable_tqdm=True)
-    Trainer(BertForSequenceClassification(config), arguments, train_dataset=rows).train()
-"""
-
-
-@pytest.mark.full
-@here("transformers", "accelerate")
-def test_dicts_that_a_trainer_prints_are_not_read_beside_what_it_reports():
-    job = run(TRAINER)
-    assert any("'loss'" in line.text for line in job.logs())
-    assert job.view().output_metrics == []
-    assert [step for step, _ in curve(job.metrics(), "loss")] == [2, 4]
