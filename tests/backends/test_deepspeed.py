@@ -5,11 +5,9 @@ import json
 import textwrap
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distdl_jupyter.api.submit_process import submit_source
-from distdl_jupyter.backends.deepspeed import VARIABLE, check_batch
+from distdl_jupyter.backends.deepspeed import VARIABLE
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobStore
@@ -141,31 +139,6 @@ def test_a_config_that_cannot_work_is_refused_in_one_sentence(options, said, rem
 @pytest.mark.parametrize("more", [{"tensor_parallel": {"autotp_size": 2}}, {"gradient_accumulation_steps": "auto"}])
 def test_a_batch_that_depends_on_more_than_the_number_of_ranks_is_left_to_deepspeed(more):
     assert config(deepspeed_config={"train_batch_size": 3, "train_micro_batch_size_per_gpu": 3, **more})
-
-
-_sizes = st.none() | st.integers(1, 24)
-
-
-@needs_deepspeed
-@pytest.mark.full
-@given(whole=_sizes, micro=_sizes, steps=_sizes, ranks=st.integers(1, 6))
-def test_the_batch_adds_up_where_it_does_for_deepspeed_itself(whole, micro, steps, ranks):
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    theirs = object.__new__(DeepSpeedConfig)
-    theirs.train_batch_size, theirs.train_micro_batch_size_per_gpu = whole, micro
-    theirs.gradient_accumulation_steps, theirs.world_size = steps, ranks
-    try:
-        theirs._configure_train_batch_size()
-        wanted = theirs.train_batch_size
-    except AssertionError:
-        wanted = None
-    sizes = {"train_batch_size": whole, "train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
-    try:
-        said = check_batch(sizes, ranks)
-    except InvalidSpec:
-        said = None
-    assert (said and int(said.split()[0])) == wanted
 
 
 # jobs -------------------------------------------------------------------------------------------

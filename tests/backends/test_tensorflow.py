@@ -5,7 +5,6 @@ import textwrap
 
 import pytest
 
-from distdl_jupyter import JobFailed
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.events import read_all
@@ -13,7 +12,6 @@ from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.registry import backend
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
-from tests.frameworks import TENSORFLOW
 
 FIT = """
     import os
@@ -93,20 +91,3 @@ def metrics(job, rank):
             found += [{"step": row[0], "values": dict(zip(event["names"], row[1:], strict=True))}
                       for row in event["rows"]]  # fmt: skip
     return sorted(found, key=lambda one: one["step"])
-
-
-@pytest.mark.full
-@pytest.mark.timeout(400)
-def test_a_worker_that_fails_is_the_one_that_is_named():
-    code = TENSORFLOW + """
-    import time
-    for step in range(2000):
-        if rank == 1 and step == 5:
-            {}["lost"]
-        summed()
-        time.sleep(0.02)
-    """  # fmt: skip
-    with pytest.raises(JobFailed) as failed:
-        submit(code, process_count_per_node=2).wait(300).result()
-    assert failed.value.rank == 1
-    assert "KeyError" in str(failed.value)

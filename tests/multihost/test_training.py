@@ -40,18 +40,6 @@ def test_ranks_on_several_hosts_train_one_model(lab, backend, nodes, per_node):
     assert not [name for name in lab.names if lab.running(name, "distdl_jupyter")]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("backend", ["torch", "horovod-gloo", "horovod-mpi"])
-def test_emulated_nodes_and_real_hosts_give_the_same_ranks_and_the_same_values(lab, backend):
-    jobs = [launch(trainer(backend), backend=backend, per_node=2, target=target) for target in ("local", "lab")]
-    emulated, real = (job.results(timeout=240) for job in jobs)
-    assert [[value[name] for name in WHO] for value in emulated] == [[value[name] for name in WHO] for value in real]
-    for here, there in zip(emulated, real, strict=True):
-        assert here["weights"] == pytest.approx(there["weights"], abs=1e-6)
-    assert [value["host"] for value in emulated] == ["node-0", "node-0", "node-1", "node-1"]
-    assert [value["host"] for value in real] == ["node-a", "node-a", "node-b", "node-b"]
-
-
 def test_a_host_with_a_home_of_its_own_needs_no_installation_of_this_package(lab_of, distdl_home):
     """The agent, the worker and the services there are those of this machine, whatever the host has."""
     import distdl_jupyter

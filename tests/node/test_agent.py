@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.node import frames
-from tests.node.driver import STUCK, Driven, cpu_seconds, resident, until
+from tests.node.driver import STUCK, Driven, until
 from tests.processes import executable, is_alive
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
@@ -98,14 +98,6 @@ def test_both_streams_can_go_to_one_channel_in_the_order_of_writing(ready):
     ready.start(ready.python(code, out=5, err=5))
     ready.exit(0)
     assert ready.text(5) == "0 1 2 3 4 5 "
-
-
-def test_a_killed_process_says_its_signal(ready):
-    pids = ready.start(ready.python(WAIT))["pids"]
-    up(ready)
-    os.kill(pids["0"], signal.SIGKILL)
-    told = ready.exit(0)
-    assert (told["code"], told["signal"]) == (None, "KILL")
 
 
 def test_a_process_has_the_agents_own_version_first_and_the_marks(ready):
@@ -234,13 +226,6 @@ def test_without_a_job_nothing_is_started(agent):
     assert one.wait() == 0
 
 
-def test_what_has_no_number_is_not_answered(ready):
-    ready.say(frames.message("signal", name="TERM", to="all"))
-    ready.say(frames.message("unheard-of"))
-    assert ready.ask("alive")["alive"] == 0
-    assert all(message["request"] is not None for message in ready.of("reply"))
-
-
 # signals --------------------------------------------------------------------------------------------
 
 
@@ -341,13 +326,6 @@ def test_the_end_leaves_nothing(ready):
     gone(ready, pids)
     assert not ready.folder.exists()
     assert ready.closed >= {1, 3, 4, 5}
-
-
-def test_the_folder_stays_when_it_is_wanted(ready):
-    (ready.folder / "outputs" / "model.pt").write_text("m")
-    ready.ask("end", keep=True)
-    ready.wait()
-    assert (ready.folder / "outputs" / "model.pt").exists()
 
 
 def test_when_the_input_ends_all_are_gone(ready):
@@ -455,23 +433,6 @@ def test_a_wire_that_is_broken_ends_the_job(agent, tmp_path):
 # two agents, sweeping -------------------------------------------------------------------------------
 
 
-def test_two_agents_of_one_job_on_one_machine_leave_each_other_alone(agent, tmp_path):
-    one, two = agent().beat(), agent().beat()
-    two.job = one.job
-    one.prepare(tmp_path), two.prepare(tmp_path)
-    assert one.folder != two.folder
-    one.start(one.python(WAIT))
-    pids = two.start(two.python(WAIT))["pids"]
-    up(one), up(two)
-    assert one.ask("alive")["alive"] == 1
-    one.ask("signal", name="KILL", to="all")
-    one.exit(0)
-    one.ask("end", keep=False)
-    one.wait()
-    assert is_alive(pids["0"])
-    assert two.folder.is_dir()
-
-
 def test_a_sweep_ends_what_another_agent_has_left(agent, tmp_path):
     one, two = agent().beat(), agent().beat()
     one.prepare(tmp_path)
@@ -513,58 +474,7 @@ def test_the_private_folder_is_private_and_its_socket_fits(agent, tmp_path):
         probe.connect(str(one.run / "shell"))
 
 
-def test_ports_stay_reserved_until_the_end(agent):
-    one, two = agent().beat(), agent().beat()
-    first = [port for _ in range(10) for port in one.ask("ports", count=20, address="127.0.0.1")["ports"]]
-    second = two.ask("ports", count=200, address="127.0.0.1")["ports"]
-    assert len({*first, *second}) == 400
-    assert all(20_000 <= port < 32_000 for port in (*first, *second))
-    for port in first[:5]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-
-
 # much output ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-def test_a_slow_reader_costs_no_memory_and_no_line_and_beats_go_on(agent, tmp_path):
-    one = agent(listen=False).beat()
-    number = one.request("prepare", job=one.job, folder="/none", proof=None, base=str(tmp_path))
-    fd = one.process.stdout.fileno()
-
-    def hear():
-        one.hear(os.read(fd, 65_536))
-        return one.reply(number)
-
-    until(hear)
-    code = "import sys\nfor i in range(100_000): sys.stdout.write(f'{i:08d} ' + 'x' * 90 + '\\n')\nsys.exit(9)"
-    processes = [one.python(code, process=rank, out=10 + rank, err=20 + rank) for rank in (0, 1)]
-    before = resident(one.process.pid)
-    number = one.request("start", processes=processes)
-    until(hear)
-    used = cpu_seconds(one.process.pid)
-    time.sleep(2)  # nobody reads for a while
-    assert cpu_seconds(one.process.pid) - used < 0.2, "it turns round and round while it waits"
-    assert resident(one.process.pid) - before < 8_000_000
-    began = len(one.of("beat"))
-    for _ in range(25):  # 100 kB/s: all that waits would take 10 s
-        one.hear(os.read(fd, 10_000))
-        time.sleep(0.1)
-    assert len(one.of("beat")) - began >= 2, "signs of life wait behind the data"
-    started, beats = time.monotonic(), len(one.of("beat"))
-    while len(one.exits()) < 2:
-        hear()
-        time.sleep(0.002)
-        assert time.monotonic() - started < 200
-    assert {told["code"] for told in one.exits().values()} == {9}
-    for rank in (0, 1):
-        lines = one.text(10 + rank).splitlines()
-        assert [int(line[:8]) for line in lines] == list(range(100_000))
-        assert {len(line) for line in lines} == {99}
-    took = time.monotonic() - started
-    assert len(one.of("beat")) - beats > 0.5 * took - 1
-    assert resident(one.process.pid) - before < 12_000_000
 
 
 def test_a_flood_takes_nothing_from_signals_and_answers(agent, tmp_path):

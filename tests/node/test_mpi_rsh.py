@@ -37,20 +37,6 @@ def test_the_relay_behaves_as_ssh_would(ready):
     assert "error" not in ready.ask("answer", shell=request["shell"], code=3), "who has gone hears nothing"
 
 
-def test_several_relays_are_told_apart(ready):
-    start = [
-        {"process": number, "argv": [*RELAY, f"node-{number}", "x"], "environment": {}, "directory": None,
-         "out": number, "err": number} for number in (1_000_001, 1_000_002, 1_000_003)
-    ]  # fmt: skip
-    ready.start(*start)
-    asked(ready, 3)
-    for request in ready.of("shell"):
-        ready.ask("answer", shell=request["shell"], out=request["host"], code=int(request["host"][-1]))
-    for number in (1_000_001, 1_000_002, 1_000_003):
-        assert ready.exit(number)["code"] == number - 1_000_000
-        assert ready.text(number) == f"node-{number}"
-
-
 def test_a_relay_that_is_ended_is_told(ready):
     argv = [*RELAY, "node-b", "x"]
     pids = ready.start({"process": 1_000_000, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2})

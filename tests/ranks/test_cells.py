@@ -40,12 +40,6 @@ def test_functions_of_one_cell_are_pickled_in_another(shared):
     assert dict(shared.run(code).values) == {0: (2, 0), 1: (4, 1)}
 
 
-def test_a_statement_or_a_semicolon_gives_no_value(shared, told):
-    assert dict(shared.run("x = 1", on_event=told).values) == {0: None, 1: None}
-    assert dict(shared.run("x;").values) == {0: None, 1: None}
-    assert all(done.shown == {} and done.repr == "" for done in told.dones())
-
-
 def test_functions_of_the_worker_are_there(shared):
     shared.run("log(step=1, loss=0.5 + rank)\nprogress(3, 10, 'steps')")
     view = wait_for(lambda: (view := shared.job.view()).metrics.get("loss") and view.done == 3 and view)
@@ -143,17 +137,6 @@ def test_a_descriptor_that_code_has_moved_hides_no_end(shared, told):
     assert told.text(0) == "back\n"
 
 
-def test_a_line_that_is_drawn_over_begins_at_its_first_column(shared, told):
-    shared.run("import sys\nfor n in range(3):\n    print(f'\\r{n}', end='')\nprint()", on=[0], on_event=told)
-    assert told.text(0).split("\r")[-1] == "2\n"
-
-
-def test_many_lines_come_whole(shared, told):
-    shared.run("for n in range(100_000):\n    print(rank, n)", on_event=told)
-    for rank in (0, 1):
-        assert told.text(rank) == "".join(f"{rank} {n}\n" for n in range(100_000))
-
-
 def test_what_threads_print_between_cells_goes_to_the_log_only(shared, told):
     shared.run("import threading\nthreading.Timer(0.3, lambda: print('late and alone')).start()", on=[0], on_event=told)
 
@@ -217,11 +200,6 @@ def test_a_cell_may_await_and_keeps_its_loop(shared):
     shared.run("import asyncio\nawait asyncio.sleep(0)")
     code = "async def one():\n    return id(asyncio.get_running_loop())\nawait one()"
     assert shared.run(code, on=[0]).values[0] == shared.run("await one()", on=[0]).values[0]
-
-
-def test_display_shows_text(shared, told):
-    shared.run("display({'a': 1})", on=[0], on_event=told)
-    assert told.text(0) == "{'a': 1}\n"
 
 
 def test_a_picture_is_a_line_of_its_cell_and_one_for_ranks_that_show_the_same(shared, told):

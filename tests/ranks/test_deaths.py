@@ -16,7 +16,6 @@ from distdl_jupyter.jobs import client
 from distdl_jupyter.ranks import request
 from distdl_jupyter.worker.serving.connection import NOTES
 from tests.conftest import wait_for
-from tests.written import all_written
 
 KERNEL = """
 import sys
@@ -220,13 +219,6 @@ def test_waiting_ranks_use_no_processor_time(shared):
     time.sleep(1.5)
     after = dict(shared.run(code).values)
     assert all(after[rank] - before[rank] < 0.05 for rank in before)
-
-
-def test_marks_are_no_lines_of_the_log(shared):
-    shared.run("print('x')")
-    assert not [line for line in shared.job.logs() if "mark" in str(line)]
-    marks = [event for event in all_written(shared.job.folder) if event["type"] == "mark"]
-    assert {mark["ended"] for mark in marks} == {True, False}
 
 
 def test_ranks_elsewhere_are_refused(monkeypatch, tmp_path):

@@ -1,7 +1,5 @@
 """Reports are found whatever text stands around them, and text is never lost or taken for a report."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,18 +22,6 @@ values = st.recursive(
 reports = st.dictionaries(st.text(), values, max_size=4).map(lambda fields: fields | {"type": "metric"})
 
 
-@given(noise, reports)
-def test_a_report_behind_any_text_comes_back_with_the_text(before, report):
-    line = before + protocol.encode(NONCE, report)
-    assert line.count(b"\n") == 1
-    assert protocol.split(line[:-1], NONCE) == (before, report)
-
-
-@given(noise)
-def test_text_alone_comes_back_whole(line):
-    assert protocol.split(line, NONCE) == (line, None)
-
-
 @given(st.lists(st.one_of(noise.map(lambda text: (text, None)), st.tuples(noise, reports)), max_size=6))
 def test_a_stream_of_lines_keeps_every_report_and_every_byte_of_text(parts):
     stream = b"".join(text + (b"\n" if report is None else protocol.encode(NONCE, report)) for text, report in parts)
@@ -56,9 +42,3 @@ def test_a_terminal_s_line_end_is_tolerated():
 def test_hostile_nesting_is_text():
     line = b"\x1e" + NONCE.encode() + b" " + b'{"type":' + b"[" * 200_000
     assert protocol.split(line, NONCE) == (line, None)
-
-
-def test_another_jobs_marker_is_text():
-    line = protocol.encode("other", {"type": "metric"})[:-1]
-    assert protocol.split(line, NONCE) == (line, None)
-    assert json.loads(line.split(b" ", 1)[1]) == {"type": "metric"}

@@ -53,10 +53,6 @@ def test_the_last_expression_is_the_value(folder, code, value):
     assert folder.value() == value
 
 
-def train(scale, *, offset):
-    return scale * 2 + offset
-
-
 def test_a_script_runs_as_a_program(folder, tmp_path):
     (tmp_path / "beside.py").write_text("WORD = 'found'\n")
     script = tmp_path / "train.py"
@@ -112,11 +108,6 @@ def test_sys_exit_keeps_its_code(folder, end, code, ok, message):
     assert ended.err == ("no data\n" if message == "no data" else "")
 
 
-def test_an_abrupt_end_reports_nothing(folder):
-    ended = ranks.run(folder.cell("import os\nprint('last words')\nos._exit(9)"))
-    assert (ended.code, ended.out, ended.of("result")) == (9, "last words\n", [])
-
-
 def test_a_crash_in_native_code_leaves_the_stack(folder):
     ended = ranks.run(folder.cell("import ctypes\nctypes.string_at(0)"))
     assert ended.code == -signal.SIGSEGV
@@ -138,13 +129,6 @@ def test_an_interrupt_tells_where_and_ends_with_130(folder):
     assert ended.code == 130
     assert ended.error["type"] == "KeyboardInterrupt"
     assert ended.err == "Interrupted in Cell [7] in quickstart.ipynb, line 3.\n"
-
-
-def test_an_interrupt_lets_the_code_clean_up(folder):
-    ended = interrupt(
-        folder, "import time\ntry:\n    print('ready')\n    time.sleep(300)\nfinally:\n    print('saved')"
-    )
-    assert (ended.code, ended.out) == (130, "saved\n")
 
 
 def test_a_rank_that_was_started_with_interrupts_ignored_still_listens(folder):
@@ -191,10 +175,6 @@ def test_a_value_whose_text_raises_is_still_delivered(folder):
     assert "Odd" in ended.result["repr"]
 
 
-def test_display_shows_text(folder):
-    assert ranks.run(folder.cell("display('seen')")).out == "seen\n"
-
-
 def test_bars_of_rich_are_printed_once_also_where_a_kernel_has_forced_colours(folder):
     code = """
 from rich.progress import Progress
@@ -224,12 +204,6 @@ def test_a_display_of_the_notebook_s_own_is_the_one_that_is_called(folder):
     ended = ranks.run(folder.cell("display + 1", values={"display": 41}))
     assert ended.code == 0, ended.err
     assert folder.value() == 42
-
-
-def test_text_that_imitates_a_report_is_text(folder):
-    ended = ranks.run(folder.cell("print('\\x1eabc {\"type\":\"result\",\"ok\":false}')\nprint('\\x1e', end='')"))
-    assert (ended.code, ended.result["ok"]) == (0, True)
-    assert ended.out == '\x1eabc {"type":"result","ok":false}\n\x1e'
 
 
 def test_any_character_can_be_printed(folder):

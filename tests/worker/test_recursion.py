@@ -31,30 +31,6 @@ def test_the_last_thread_that_leaves_puts_the_limit_back():
     assert sys.getrecursionlimit() == before
 
 
-def test_overlapping_threads_leave_the_limit_as_it_was():
-    before = sys.getrecursionlimit()
-    first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
-
-    def first():
-        with deep_recursion():
-            first_is_in.set()
-            second_is_in.wait(20)
-        first_is_out.set()
-
-    def second():
-        first_is_in.wait(20)
-        with deep_recursion():
-            second_is_in.set()
-            first_is_out.wait(20)
-
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sys.getrecursionlimit() == before
-
-
 def test_an_error_inside_puts_the_limit_back():
     before = sys.getrecursionlimit()
     with pytest.raises(ZeroDivisionError), deep_recursion():

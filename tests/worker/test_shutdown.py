@@ -49,18 +49,6 @@ def test_objects_threads_and_exit_functions_come_to_their_ends_in_their_order(fo
     assert ended.out.split("\n")[:-1] == ["thread", "exit function", "object"]
 
 
-@pytest.mark.full
-def test_a_summary_writer_that_was_never_closed_has_written_its_curve(folder):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    code = "from torch.utils.tensorboard import SummaryWriter\nw = SummaryWriter('runs')\nw.add_scalar('loss', 0.5, 3)"
-    ended = ranks.run(folder.cell(code))
-    assert ended.code == 0, ended.err
-    found = EventAccumulator(str(folder.path / "runs")).Reload()
-    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(3, 0.5)]
-
-
 @pytest.mark.parametrize("more", [{}, {"NVTX_INJECTION64_PATH": "/nowhere"}])
 @pytest.mark.parametrize(("code", "exit_code"), [("1", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
 def test_the_exit_code_is_kept_with_and_without_an_injected_program(folder, code, exit_code, more):

@@ -135,27 +135,6 @@ def test_any_batch_errors_of_loaders_and_of_losses_stay_as_they_are(folder):
     assert len(records) == 1
 
 
-@pytest.mark.full
-def test_loader_with_worker_processes_is_measured_in_the_rank_alone(folder):
-    records = run(folder, """
-        for rows in DataLoader(torch.ones(16, 4), batch_size=8, num_workers=2):
-            loss(rows).backward()
-            optimizer.step()
-    """)  # fmt: skip
-    assert len(records) == 2
-
-
-@pytest.mark.full
-def test_compiled_training_runs_and_is_measured(folder):
-    records = run(folder, """
-        compiled = torch.compile(net, backend="eager", fullgraph=True)
-        for _ in range(3):
-            compiled(torch.ones(2, 4)).square().mean().backward()
-            optimizer.step()
-    """)  # fmt: skip
-    assert len(records) == 3
-
-
 def test_failure_of_a_hook_ends_the_measurement_with_one_note_and_not_the_training(folder):
     records = run(folder, """
         from distdl_jupyter.worker.step_times import recorder

@@ -68,16 +68,6 @@ def test_a_pipe_that_nobody_reads_leaves_the_inherited_stream(tmp_path, folder, 
         os.close(fd)
 
 
-def test_the_rank_ends_when_the_lifeline_breaks(folder, pipes):
-    path, opened = pipes
-    process = ranks.start(folder.cell("import time\nprint('now it sleeps')\ntime.sleep(600)"), DISTDL_PIPES=str(path))
-    until_said(opened["rank-0.out"], b"now it sleeps")
-    assert process.poll() is None
-    os.close(opened.pop("alive"))
-    assert process.wait(timeout=60) == -signal.SIGTERM
-    ranks.end(process)
-
-
 def test_a_rank_that_ignores_the_request_is_ended(folder, pipes):
     path, opened = pipes
     code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('now it sleeps')\ntime.sleep(600)"
@@ -85,14 +75,6 @@ def test_a_rank_that_ignores_the_request_is_ended(folder, pipes):
     until_said(opened["rank-0.out"], b"now it sleeps")
     os.close(opened.pop("alive"))
     assert process.wait(timeout=60) == streams.ORPHANED
-    ranks.end(process)
-
-
-def test_a_lifeline_that_broke_before_the_start_ends_the_rank(folder, pipes):
-    path, opened = pipes
-    os.close(opened.pop("alive"))
-    process = ranks.start(folder.cell("import time\ntime.sleep(600)"), DISTDL_PIPES=str(path))
-    assert process.wait(timeout=60) == -signal.SIGTERM
     ranks.end(process)
 
 
@@ -139,17 +121,6 @@ def test_no_line_that_was_printed_before_a_crash_is_lost(folder, end):
     ended = ranks.run(folder.cell(code))
     assert ended.out.splitlines() == [f"line {n}" for n in range(1000)]
     assert ended.err.startswith("to err\n")
-
-
-def test_text_without_a_line_s_end_arrives_while_the_code_goes_on(folder, pipes):
-    path, opened = pipes
-    code = "import sys, time\nprint('loading ...', end='')\nsys.stderr.buffer.write(b'bytes')\ntime.sleep(600)"
-    process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
-    until_said(opened["rank-0.out"], b"loading ...")
-    until_said(opened["rank-0.err"], b"bytes")
-    os.close(opened.pop("alive"))
-    process.wait(timeout=60)
-    ranks.end(process)
 
 
 RESTS = """

@@ -133,35 +133,6 @@ float(trainer.callback_metrics["val_loss"])
     assert ended.metric("epoch") == []
 
 
-@here("lightning", "tensorboard")
-def test_lightning_s_own_tensorboard_writer_makes_no_duplicates(folder):
-    ended = run(folder, LIGHTNING.replace("{package}", "lightning") + """
-from lightning.pytorch.loggers import TensorBoardLogger
-trainer = L.Trainer(max_steps=3, log_every_n_steps=1, logger=TensorBoardLogger("runs"), **quiet)
-trainer.fit(Net(), loader())
-import pathlib
-len(list(pathlib.Path("runs").rglob("events*")))
-""")  # fmt: skip
-    assert folder.value() == 1
-    assert [step for step, _ in ended.metric("train_loss")] == [0, 1, 2]
-    assert [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")] == [(n, 3, "steps") for n in (1, 2, 3)]
-
-
-@here("transformers", "accelerate")
-def test_a_hugging_face_trainer_reports_what_it_logs(folder):
-    ended = run(
-        folder, TRANSFORMERS + "t = trainer(eval_strategy='epoch', report_to=[])\nt.train()\nt.state.log_history"
-    )
-    logged = [(row["step"], row["loss"]) for row in folder.value() if "loss" in row]
-    assert [step for step, _ in logged] == [2, 4, 6]
-    assert ended.metric("loss") == logged
-    assert [step for step, _ in ended.metric("eval_loss")] == [3, 6]
-    names = {name for report in ended.of("metric") for name in report["values"]}
-    throughput = {f"{when}_{what}_per_second" for when in ("train", "eval") for what in ("samples", "steps")}
-    assert names == {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", *throughput}
-    assert [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")] == [(n, 6, "steps") for n in range(1, 7)]
-
-
 @here("transformers", "accelerate", "tensorboard")
 def test_a_hugging_face_trainer_with_tensorboard_makes_no_duplicates(folder):
     ended = run(folder, TRANSFORMERS + "trainer(report_to=['tensorboard']).train()\nNone")

@@ -8,7 +8,6 @@ import pytest
 
 from distdl_jupyter.backends import rendezvous
 from distdl_jupyter.worker.watch import rendezvous as watched
-from distdl_jupyter.worker.watch import shutdown
 from distdl_jupyter.worker.watch.hooks import PostImport
 from tests.processes import free_port
 from tests.worker import ranks
@@ -76,27 +75,6 @@ dist.get_rank()
         assert ended.err == ""
 
 
-UNEVEN = """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-for step in range(5 if dist.get_rank() == {longer} else 4):
-    dist.all_reduce(torch.ones(3))
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("longer", [0, 1])
-def test_a_rank_that_waits_in_vain_for_one_that_is_done_learns_it_at_once(folder, longer):
-    folder.cell(UNEVEN.format(longer=longer))
-    ended = run_all(folder, torch_environment(2))
-    assert ended[1 - longer].result["ok"]
-    failed = ended[longer]
-    assert failed.code == 1
-    assert "Connection closed by peer" in failed.error["message"]
-    assert ["step", "4"] in failed.error["values"]
-    assert failed.error["time"] - ended[1 - longer].result["t"] < shutdown.TIMEOUT / 2
-
-
 @pytest.mark.full
 def test_a_rank_that_is_done_after_the_store_is_gone_says_nothing_of_it(folder):
     folder.cell("""
@@ -109,14 +87,6 @@ while dist.get_rank() == 1 and os.path.exists(f"/proc/{pid.item()}"):
 """)
     for ended in run_all(folder, torch_environment(2)):
         assert (ended.code, ended.err) == (0, "")
-
-
-@pytest.mark.full
-def test_a_rank_that_ends_abruptly_does_not_hold_the_others_for_ever(folder):
-    folder.cell(TORCH + "import os\nif dist.get_rank() == 1:\n    os._exit(0)\ntotal.item()")
-    first, second = run_all(folder, torch_environment(2))
-    assert (first.code, second.code) == (0, 0)
-    assert folder.value() == 3.0
 
 
 @pytest.mark.full
@@ -183,17 +153,6 @@ def horovod_environment():
 
 
 @pytest.mark.full
-def test_horovod_ranks_tell_when_they_meet(folder, horovod_environment):
-    folder.cell(HOROVOD + "total.item()")
-    for rank, ended in enumerate(run_all(folder, horovod_environment)):
-        assert ended.code == 0, ended.err
-        assert folder.value(rank) == 3.0
-        assert types_of(ended) == ["hello", "rendezvous", "ready", "result"]
-        (ready,) = ended.of("ready")
-        assert (ready["backend"], ready["size"]) == ("horovod-gloo", 2)
-
-
-@pytest.mark.full
 def test_a_failing_horovod_rank_lets_the_other_end(folder, horovod_environment):
     folder.cell(HOROVOD + "if hvd.rank() == 1:\n    {}['label']\nhvd.allreduce(total)")
     first, second = run_all(folder, horovod_environment)
@@ -219,24 +178,6 @@ def test_both_of_horovod_s_keras_modules_are_refused(module):
     with pytest.raises(ImportError, match=f"^{module} of Horovod"):
         finder.find_spec(module)
     assert finder.find_spec("horovod.torch") is None
-
-
-@pytest.mark.full
-def test_horovod_under_an_older_keras_goes_on(folder):
-    """tf_keras in the place of keras, as Horovod needs it: then the refusal does not apply."""
-    code = """
-import sys, types
-sys.modules["keras"] = types.ModuleType("keras")
-sys.modules["keras"].__version__ = "2.21.0"
-import horovod.keras
-"""
-    ended = ranks.run(folder.cell(code))
-    assert "does not average" not in ended.error["message"], "it fails later, because TensorFlow is not installed"
-    assert ended.error["type"] == "ModuleNotFoundError"
-
-
-def test_importing_horovod_for_torch_is_not_refused():
-    assert watched.keras_version().startswith("3."), "the refusal is tested with a real Keras 3"
 
 
 @pytest.mark.full

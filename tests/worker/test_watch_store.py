@@ -24,14 +24,6 @@ def variables(port, **more):
 
 
 @linux
-def test_a_port_listens_when_somebody_listens_there(bound):
-    port = bound.getsockname()[1]
-    assert not store.listens(port)
-    bound.listen()
-    assert store.listens(port)
-
-
-@linux
 def test_a_rank_goes_on_as_soon_as_the_store_is_there(bound, monkeypatch):
     monkeypatch.setattr(store, "TIMEOUT", 60.0)
     went_on = threading.Event()

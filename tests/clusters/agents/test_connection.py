@@ -51,12 +51,6 @@ def start(link, code, process=0):
     return end
 
 
-def test_a_request_is_answered(reach):
-    link = reach()
-    assert link.ask("facts", modules=["json"], programs=[])["host"] == "node-a"
-    assert link.host == "node-a"
-
-
 def test_what_a_host_refuses_is_one_sentence_with_its_name(reach):
     with pytest.raises(HostFailed) as told:
         reach().ask("start", processes=[])
@@ -95,14 +89,6 @@ def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach, short_s
     assert left == 0
     os.close(end.reader)
     wait_for(lambda: link.ask("alive")["alive"] == 0, 30, "the end of the process, which may follow its last words")
-
-
-def test_an_answer_comes_through_what_nobody_reads(reach):
-    link = reach()
-    end = start(link, "import os\nwhile True: os.write(1, bytes(65536))")
-    wait_for(lambda: end.pending > 8 * 1024 * 1024, 60, "that much waits")
-    assert link.ask("alive", 30)["alive"] == 1
-    os.close(end.reader)
 
 
 def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach, short_silence):

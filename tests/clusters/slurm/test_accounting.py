@@ -102,16 +102,6 @@ def test_account_of_others_is_refused_before_the_start(slurm, options, what, has
     assert (found.level, has in found.remedy) == ("error", True)
 
 
-def test_own_account_and_qos_are_taken(slurm):
-    assert rows(account="physics", qos="long")["Submission"].level == "ok"
-    job = submit(SAVES, account="physics", qos="long")
-    wait_for(lambda: lines(job))
-    said = slurm.run("scontrol", "show", "job", next(iter(slurm_jobs(slurm)))).stdout
-    assert "Account=physics QOS=long" in said
-    job.cancel(now=True)
-    job.wait(60)
-
-
 # the queue -------------------------------------------------------------------------------------
 
 
@@ -141,22 +131,6 @@ def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys, tmp_path,
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     slurm.run("scancel", "--user=nobody")
-
-
-def test_every_task_of_an_array_has_its_place_in_the_queue(slurm, monkeypatch, tmp_path):
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    add_cluster("farm", "slurm", partition="dd")
-    every_second = ["--array=0-998:2%1", "--exclusive", "--nodes=2", "--time=5", "--output=/dev/null"]
-    number = slurm.run("sbatch", "--parsable", *every_second, "--job-name=sift", "--wrap=sleep 600").stdout.strip()
-    wait_for(lambda: "RUNNING" in slurm_jobs(slurm).values())
-    job = submit("1", compute_target="farm", time_limit="2", extra="--exclusive")
-    place = wait_for(lambda: job.view().queue, what="a place")
-    assert (place.place, place.of) == (500, 500)
-    (found,) = queue().clusters
-    assert [(one.id, one.tasks, one.runs) for one in found.jobs[:2]] == [(f"{number}_0", 1, True), (number, 499, False)]
-    job.cancel()
-    assert job.wait(60).state is State.CANCELED
-    slurm.run("scancel", number)
 
 
 # containers ------------------------------------------------------------------------------------

@@ -85,19 +85,6 @@ def test_a_sweep_is_one_array_whose_tasks_each_run_a_trial(slurm, swept):  # noq
 
 
 @pytest.mark.full
-def test_a_trial_that_is_canceled_makes_room_for_the_next_task(slurm, swept):  # noqa: F811
-    found = swept.start(3, parallel=1)
-    wait_for(lambda: running(slurm), what="a trial that runs")
-    number = root_of(next(iter(running(slurm))))
-    jobs()[0].cancel()
-    wait_for(lambda: running(slurm) == {f"{number}_1"}, what="the next task")
-    swept.go.touch()
-    found.wait(120)
-    assert states(found) == {"canceled": 1, "completed": 2}
-    assert tasks() == {f"{number}_{task}": 1 for task in range(3)}
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_another_array(
     slurm,  # noqa: F811
@@ -206,15 +193,6 @@ def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept)
     assert states(found) == {"completed": 3}
     assert not any("_" in task for task in tasks())
     assert any("Slurm rejected an array of 3 jobs" in one for job in jobs() for one in notes(job, "no-array"))
-
-
-@pytest.mark.full
-def test_where_slurm_has_no_arrays_each_trial_is_a_job_by_itself(slurm_of, swept):  # noqa: F811
-    slurm_of(1, conf="MaxArraySize=1\n")
-    swept.go.touch()
-    found = swept.start(3).wait(120)
-    assert states(found) == {"completed": 3}
-    assert not any("_" in task for task in tasks())
 
 
 @pytest.mark.full

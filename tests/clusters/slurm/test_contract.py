@@ -26,18 +26,9 @@ class TestTwoNodes(ClusterContract):
     process_count_per_node = 1
 
 
-class TestOneNode(ClusterContract):
-    name = "slurm"
-
-
 class TestBeginsLater(QueueContract):
     name = "slurm"
     options = {"extra": "--begin=now+1hour"}  # noqa: RUF012
-
-
-class TestHeld(QueueContract):
-    name = "slurm"
-    options = {"extra": "--hold"}  # noqa: RUF012
 
 
 class TestData(DataContract):

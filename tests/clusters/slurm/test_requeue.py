@@ -1,7 +1,5 @@
 """Jobs that Slurm interrupts: they are warned, save, and go into its queue again; with slurmdbd over a real MariaDB."""
 
-import time
-
 import pytest
 
 from distdl_jupyter.core.state import State
@@ -180,13 +178,3 @@ def test_failures_and_interruptions_are_counted_apart(slurm, tmp_path):
     go.touch()
     assert job.wait(120).state is State.COMPLETED, job.view().reason
     assert [requeued for requeued, _ in restarts(job)] == [False, True]
-
-
-def test_sigterm_of_a_grace_time_is_a_warning_too(slurm, tmp_path):
-    job = submit(TRAIN.format(go=tmp_path / "go"))
-    wait_for(lambda: job.view().state is State.RUNNING and begun(job, 0))
-    time.sleep(0.5)
-    slurm.run("scancel", "--signal=TERM", next(iter(slurm_jobs(slurm))))
-    wait_for(lambda: saved(job, 0))
-    job.cancel()
-    assert job.wait(60).state is State.CANCELED

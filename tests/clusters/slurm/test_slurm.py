@@ -1,9 +1,7 @@
 """Jobs on a real Slurm of two nodes, each with a name and an address of its own."""
 
-import os
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
@@ -39,16 +37,6 @@ HOROVOD = """
     {"rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "cross_rank": hvd.cross_rank(),
      "host": socket.gethostname(), "weights": model.weight.flatten().tolist(),
      "iface": os.environ["HOROVOD_GLOO_IFACE"]}
-"""
-TORCH = """
-    import os, socket
-    import torch
-    import torch.distributed as dist
-    dist.init_process_group("gloo")
-    total = torch.ones(1) * dist.get_rank()
-    dist.all_reduce(total)
-    {"rank": dist.get_rank(), "size": dist.get_world_size(), "total": total.item(), "host": socket.gethostname(),
-     "iface": os.environ["GLOO_SOCKET_IFNAME"]}
 """
 COUNT = """
     import os, time
@@ -130,40 +118,7 @@ def test_horovod_trains(slurm, nodes, per_node):  # noqa: F811
         assert value["iface"] == name
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("nodes", "per_node"), [*other_shapes((1, 2), (2, 1)), (2, 2)])
-def test_torch_meets(slurm, nodes, per_node):  # noqa: F811
-    values = submit(TORCH, nodes, per_node, "torch").results(timeout=240)
-    assert [value["total"] for value in values] == [sum(range(nodes * per_node))] * (nodes * per_node)
-    assert [value["host"] for value in values] == [slurm.names[rank // per_node] for rank in range(nodes * per_node)]
-
-
-@pytest.mark.full
-def test_mpi_trains(slurm):  # noqa: F811
-    job = submit(HOROVOD.replace('os.environ["HOROVOD_GLOO_IFACE"]', '"-"'), 2, 2, "horovod-mpi")
-    values = job.results(timeout=240)
-    assert [value["host"] for value in values] == [slurm.names[0]] * 2 + [slurm.names[1]] * 2
-    assert len({tuple(value["weights"]) for value in values}) == 1
-    assert not notes(job, "left-behind")
-
-
 # queue ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-def test_a_job_waits_with_its_reason_and_then_runs(slurm):  # noqa: F811
-    first = submit(COUNT.format(lines=10_000, pause=0.1), nodes=2, extra="--exclusive")
-    wait_for(lambda: first.state is State.RUNNING)
-    second = submit(COUNT.format(lines=3, pause=0), nodes=2, extra="--exclusive")
-    wait_for(lambda: "Resources" in detail(second), what="the reason why it waits")
-    assert second.state is State.QUEUED
-    assert "waiting for free nodes (Resources)" in detail(second)
-    first.cancel(now=True)
-    assert first.wait(60).state is State.CANCELED
-    assert second.results(timeout=120) == ["0", "1"]
-    assert lines(second) == ["line 0", "line 1", "line 2"]
-    states = [event["state"] for event in events(second) if event["type"] == "state"]
-    assert [state for state in states if state != "running"] == ["queued", "preparing", "starting", "completed"]
 
 
 def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm):  # noqa: F811
@@ -182,27 +137,6 @@ def test_what_sbatch_refuses_is_told_with_the_remedy(slurm):  # noqa: F811
     assert "Invalid partition" in job.view().reason
     assert "Set the option partition to one of: " in job.view().reason
     assert "ended" not in [event.get("status") for event in events(job)]
-
-
-@pytest.mark.full
-def test_nodes_are_listed_with_their_ranks_and_why_they_are_down(slurm):  # noqa: F811
-    cluster = registry.get("clusters", "slurm")
-    options = registry.check_options("clusters", "slurm", {})
-    job = submit(SAVES, nodes=2, per_node=2)
-    wait_for(lambda: all(lines(job, rank) for rank in range(4)))
-    assert [(node.name, node.state, node.ranks, node.cores) for node in cluster.nodes(options)] == [
-        ("node-a", "up", 2, 4),
-        ("node-b", "up", 2, 4),
-    ]
-    job.cancel(now=True)
-    job.wait(60)
-    slurm.run("scontrol", "update", "NodeName=node-b", "State=DRAIN", "Reason=new disk")
-    try:
-        assert "new disk" in cluster.nodes(options)[1].detail
-        rows = cluster.checks(options)
-        assert [(row.node, row.level) for row in rows if row.level == "warning"] == [("node-b", "warning")]
-    finally:
-        slurm.run("scontrol", "update", "NodeName=node-b", "State=RESUME")
 
 
 @pytest.mark.parametrize(
@@ -258,24 +192,6 @@ def test_the_rank_that_failed_is_named_and_the_others_end(slurm, what, says):  #
 
 
 @pytest.mark.full
-def test_scancel_from_outside_is_named_as_the_cause(slurm):  # noqa: F811
-    job = submit(SAVES, nodes=2)
-    wait_for(lambda: lines(job, 0) and lines(job, 1))
-    slurm.run("scancel", next(iter(slurm_jobs(slurm))))
-    assert job.wait(90).state is State.FAILED
-    assert "scancel" in job.view().failure.evidence
-
-
-@pytest.mark.full
-def test_scancel_of_a_job_that_waits_is_named(slurm):  # noqa: F811
-    job = submit("1", extra="--hold")
-    wait_for(lambda: notes(job, "JobHeldUser"), what="the notice that it is held")
-    slurm.run("scancel", next(iter(slurm_jobs(slurm))))
-    assert job.wait(90).state is State.FAILED
-    assert "scancel" in job.view().reason
-
-
-@pytest.mark.full
 def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
     slurm = slurm_of(2)  # noqa: F811
     job = submit(SAVES, nodes=2)
@@ -287,27 +203,11 @@ def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
     assert "node-b" in failure.evidence
 
 
-@pytest.mark.full
-def test_the_time_limit_is_named(slurm):  # noqa: F811
-    job = submit(SAVES, time_limit="1")
-    assert job.wait(240).state is State.FAILED
-    assert "time_limit" in job.view().failure.evidence
-
-
 def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
     job = submit("1", nodes=2, setup="echo 'no module cuda' >&2; exit 4").wait(60)
     assert job.state is State.FAILED
     assert "exit code 4" in job.view().reason
     assert any("no module cuda" in event["text"] for event in events(job) if event["type"] == "log")
-
-
-@pytest.mark.full
-def test_a_node_on_which_the_start_fails_ends_the_job_and_is_named(slurm):  # noqa: F811
-    job = submit("1", nodes=2, setup="[ $SLURM_NODEID = 0 ] || { echo 'no disk there' >&2; exit 6; }").wait(60)
-    assert job.state is State.FAILED
-    assert "node-b ended: Exited with exit code 6" in job.view().reason
-    assert any("no disk there" in event["text"] for event in events(job) if event["type"] == "log")
-    assert slurm_jobs(slurm) == {}
 
 
 # what else may die ----------------------------------------------------------------------------
@@ -335,17 +235,6 @@ def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F8
     wait_for(lambda: not slurm_jobs(slurm), what="the end of the Slurm job")
     assert attach(job.id).results(timeout=120) == ["0", "1"]
     assert lines(job, 1) == [f"line {number}" for number in range(20)]
-
-
-@pytest.mark.full
-def test_a_waiting_job_is_found_again_in_the_queue(slurm):  # noqa: F811
-    job = submit("7", extra="--hold")
-    wait_for(lambda: notes(job, "JobHeldUser"), what="the notice that it is held")
-    found_supervisor_of(job).kill()
-    wait_for(lambda: attach(job.id).view() and notes(job, "found-again"), what="another supervisor")
-    assert job.state is State.QUEUED
-    slurm.run("scontrol", "release", next(iter(slurm_jobs(slurm))))
-    assert job.result(timeout=120) == 7
 
 
 @pytest.mark.full
@@ -395,20 +284,3 @@ def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, 
     folder = JobStore().find(job.id)
     assert sorted(path.name for path in folder.outputs.iterdir()) == ["0", "1"]
     assert list(shared.iterdir()) == []
-
-
-@pytest.mark.full
-def test_a_secret_stands_in_no_file_and_on_no_command_line(slurm):  # noqa: F811
-    job = submit(SAVES, nodes=2, environment_variables={"API_TOKEN": "s3cret-word"})
-    wait_for(lambda: lines(job, 0) and lines(job, 1))
-    folder = JobStore().find(job.id).path
-    for path in folder.rglob("*"):
-        assert not path.is_file() or b"s3cret-word" not in path.read_bytes(), path
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            assert b"s3cret-word" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-    assert "s3cret-word" not in slurm.run("scontrol", "show", "job").stdout
-    job.cancel(now=True)
-    job.wait(60)

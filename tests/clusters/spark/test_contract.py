@@ -33,16 +33,6 @@ class TestTwoHosts(ClusterContract):
 
 
 @pytest.mark.full
-class TestLocalCluster(ClusterContract):
-    """Its two executors are on one host."""
-
-    name = "spark"
-    node_count = 2
-    process_count_per_node = 1
-    options = {"master": "local-cluster[2,1,1024]"}  # noqa: RUF012
-
-
-@pytest.mark.full
 class TestNoRoom(QueueContract):
     name = "spark"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import clusters, submit
+from distdl_jupyter import submit
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.spark.cluster import SparkCluster
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions
@@ -22,9 +22,7 @@ from tests.clusters.functions import (
     sums,
     trains,
     waits,
-    waits_in_the_first_attempt,
 )
-from tests.clusters.spark.conftest import CORES, GPUS
 from tests.conftest import wait_for
 from tests.data.wheels import assert_nodes_install
 from tests.faults.jobs import found_supervisor_of
@@ -62,17 +60,6 @@ def test_horovod_trains_on_the_executors(on_spark, backend):
     assert [line.text for line in job.logs(1) if line.text.startswith("rank")] == ["rank 1 of 2"]
 
 
-@pytest.mark.full
-def test_torch_trains_without_variables_of_spark(on_spark):
-    assert submit(sums, **TWO).results() == [(3.0, []), (3.0, [])]
-
-
-@pytest.mark.full
-def test_two_processes_on_each_executor(on_spark):
-    job = submit(sums, **{**TWO, "process_count_per_node": 2})
-    assert [value for value, _ in job.results()] == [10.0] * 4
-
-
 def test_rank_that_raises_is_named_with_its_line(on_spark):
     job = submit(breaks, **TWO)
     with pytest.raises(JobFailed, match="a bad batch") as failed:
@@ -80,25 +67,6 @@ def test_rank_that_raises_is_named_with_its_line(on_spark):
     assert 'raise ValueError("a bad batch")' in str(failed.value)
     assert "Rank 1" in job.view().reason
     wait_for(lambda: not drivers(job), 10, "the end of Spark's driver")
-
-
-@pytest.mark.full
-def test_cancel_frees_slots_for_the_job_that_waits(on_spark):
-    cluster_configs.add("all", "spark", {**on_spark.options, "cpus_per_process": CORES})
-    options = {**TWO, "compute_target": "all"}
-    first = submit(waits, **options)
-    begun(first)
-    second = submit(sums, **options)
-    reason = "waiting for 2 executors of Spark with 4 cores each; none is up"
-    wait_for(lambda: detail(second) == reason, 120, "the reason")
-    assert second.view().state is State.QUEUED
-    first.cancel()
-    canceled = time.monotonic()
-    assert first.wait(60).state is State.CANCELED
-    wait_for(lambda: second.view().state is not State.QUEUED, 30, "the second job's turn")
-    print(f"the second job had its slots {time.monotonic() - canceled:.1f} s after the cancel")
-    assert [value for value, _ in second.results()] == [3.0, 3.0]
-    wait_for(lambda: not on_spark.agents(), 10, "no agent on any host")
 
 
 @pytest.mark.full
@@ -146,13 +114,6 @@ def test_ranks_get_the_gpus_that_spark_has_given_to_the_job(on_spark):
         assert {own, other} == {"0", "1"}, "two jobs on one host have one GPU each"
 
 
-@pytest.mark.full
-def test_nodes_are_listed(on_spark):
-    (mine,) = [cluster for cluster in clusters() if cluster.name == "lab"]
-    rows = sorted((node.name, node.state, node.cores, node.gpus) for node in mine.nodes())
-    assert rows == [(on_spark.hosts.address(name), "up", CORES, GPUS) for name in on_spark.names]
-
-
 @pytest.mark.parametrize("options", [{"master": "spark://127.0.0.1:1"}, {"remote": "sc://127.0.0.1:1"}])
 def test_cluster_that_does_not_respond_is_refused_with_the_remedy(options):
     (row,) = SparkCluster().checks(SparkOptions(**options))
@@ -185,23 +146,6 @@ def test_executors_with_another_python_are_refused_with_the_remedy(on_spark):
     assert job.wait(120).state is State.FAILED
     assert "The executors run Python 3." in job.view().reason
     assert "but this job runs Python 3." in job.view().reason
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-def test_job_restarts_on_the_worker_that_is_left(on_spark):
-    job = submit(waits_in_the_first_attempt, min_node_count=1, max_restarts=1, **TWO)
-    begun(job)
-    lost = on_spark.names[1]
-    on_spark.kill(lost)
-    try:
-        assert job.wait(300).state is State.COMPLETED, job.view().reason
-        # Spark may start another executor on the worker that is left, before the ranks start or later.
-        assert job.results() in ([1], [2, 2])
-        assert all((rank.host or "").startswith(on_spark.names[0]) for rank in job.view().ranks)
-        assert any(lost in line.text or lost in str(line) for line in job.logs()) or lost in str(job.view().notes)
-    finally:
-        on_spark.join(lost)
 
 
 @pytest.mark.full

@@ -70,17 +70,6 @@ def test_job_runs_on_the_executors_of_its_notebook_which_go_on(on_spark, setting
 
 
 @pytest.mark.full
-def test_cancel_gives_the_notebook_its_slots_back(on_spark, settings):
-    with kernel("waits", {**settings, "spark.cores.max": "2", "spark.executor.cores": "1"}) as (process, job):
-        begun(job)
-        job.cancel()
-        ended = answer(process)
-        assert (ended["state"], ended["rows"]) == ("canceled", 100)
-        assert ended["seconds"] < 20
-        assert not on_spark.agents()
-
-
-@pytest.mark.full
 @pytest.mark.fault("supervisor", "a job in a notebook's Spark session ends by name when its kernel is killed")
 def test_kernel_that_is_killed_ends_the_job_and_is_named(on_spark, settings):
     with kernel("waits", settings) as (process, job):

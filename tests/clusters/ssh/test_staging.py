@@ -51,15 +51,6 @@ def test_a_script_and_the_modules_beside_it_travel(away, project):
 
 
 @pytest.mark.full
-def test_nothing_of_a_job_stays_on_a_host(away, tmp_path):
-    job = away.submit(lambda: "value", distributed_backend="torch")
-    assert job.results() == ["value", "value"]
-    assert away.hosts.ssh("node-b", "find", str(tmp_path / "base" / "jobs"), "-mindepth", "1").stdout == ""
-    assert not list(JobStore().find(job.id).path.glob("proof-*"))
-    assert not list(JobStore().find(job.id).path.glob(".from-*"))
-
-
-@pytest.mark.full
 def test_what_did_not_come_back_is_said_with_its_place(away):
     def write():
         import os

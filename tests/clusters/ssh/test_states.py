@@ -11,7 +11,6 @@ from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
 from distdl_jupyter.clusters.ssh import cluster, command
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
-from distdl_jupyter.core.errors import InvalidSpec
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 
@@ -60,24 +59,6 @@ def test_hosts_show_what_they_have(three_hosts):
     assert node.load >= 0
     assert node.ranks == 0
     assert (node.gpus, node.gpu_name, node.detail) == (0, "", "")
-
-
-@pytest.mark.full
-@needs_hosts
-def test_a_host_that_is_cut_off_turns_red_with_its_reason_and_back_while_the_others_stay(three_hosts, soon):
-    options = options_of(three_hosts)
-    wait_for(lambda: all_up(options), what="three hosts")
-    three_hosts.cut("node-c")
-    try:
-        begin = time.monotonic()
-        wait_for(lambda: states(options)["node-c"] == "down", 30, "a red host")
-        assert time.monotonic() - begin < 30
-        a, b, c = cluster.host_states(options)
-        assert (a.state, b.state) == ("up", "up")
-        assert c.detail.startswith("no response since ")
-    finally:
-        three_hosts.join("node-c")
-    wait_for(lambda: all_up(options), what="three hosts again")
 
 
 @needs_hosts
@@ -152,18 +133,6 @@ def test_one_connection_serves_many_queries(hosts_of, monkeypatch):
         states(options)
         time.sleep(0.05)
     assert set(first) <= set(lab.running("node-a", "distdl_jupyter.node"))
-
-
-def test_a_cluster_without_hosts_is_refused():
-    with pytest.raises(InvalidSpec):
-        cluster.host_states(SshOptions())
-
-
-def test_without_ssh_the_reason_is_the_hosts(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    options = SshOptions(hosts="node-a")
-    wait_for(lambda: states(options)["node-a"] == "down", what="a red host")
-    assert cluster.host_states(options)[0].detail.startswith("Cannot start ssh")
 
 
 @pytest.mark.parametrize(
