@@ -24,12 +24,6 @@ def breaks():
     dist.barrier()
 
 
-def raises_with_a_code():
-    from distdl_jupyter.core.errors import InvalidSpec
-
-    raise InvalidSpec("The rate is negative.", code="rate-negative", hint="Set it to 0.1.")
-
-
 def waits():
     print("begun", flush=True)
     time.sleep(600)
@@ -63,11 +57,25 @@ def uses_a_package():
     return oneleaf.VERSION
 
 
-def waits_in_the_first_attempt():
-    """Wait to be ended, and after a restart return the number of ranks."""
-    import os
+def stuck(backend):
+    """Rank 1 sleeps while rank 0 waits for it."""
+    import torch
 
-    print("begun", flush=True)
-    while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        time.sleep(0.1)
-    return int(os.environ["WORLD_SIZE"])
+    from distdl_jupyter import log
+
+    if backend == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank, meet = dist.get_rank(), lambda: dist.all_reduce(torch.ones(3))
+    else:
+        import horovod.torch as hvd
+
+        hvd.init()
+        rank, meet = hvd.rank(), lambda: hvd.allreduce(torch.ones(3))
+    for step in range(3):
+        meet()
+        log(step=step, loss=1.0)
+    if rank == 1:
+        time.sleep(3600)
+    meet()
