@@ -84,16 +84,3 @@ def test_the_cause_is_named_and_never_success(monkeypatch, host, error, cause):
         emulated_node.main(host, "true")
     assert cause in str(caught.value)
     assert "Success" not in str(caught.value)
-
-
-def test_a_machine_without_network_offers_nothing(monkeypatch):
-    everything = emulated_node.psutil.net_if_addrs()
-    only_loopback = {name: entries for name, entries in everything.items() if name in ("lo", "lo0")}
-    monkeypatch.setattr(emulated_node.psutil, "net_if_addrs", lambda: only_loopback)
-    assert not emulated_node.has_network()
-    assert emulated_node.shell() == ()
-
-
-@pytest.mark.parametrize("said", ["node-0", "host"])
-def test_it_is_offered_where_the_attempt_gives_the_name(said):
-    assert emulated_node._works((sys.executable, "-c", f"print({said!r})")) is (said == "node-0")

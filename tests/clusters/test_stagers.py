@@ -43,12 +43,6 @@ def test_lines_are_heard_whole_and_the_end_is_told_from_silence(piped):
     assert piped.lines() is None
 
 
-def test_last_words_are_the_end_of_what_was_complained(piped):
-    os.write(piped.complains, b"x" * 3000 + b"\nno room\n")
-    assert piped.last_words.endswith("\nno room")
-    assert len(piped.last_words) < 2000
-
-
 def test_one_on_this_machine_is_a_session_of_its_own_and_is_gone_when_it_has_ended():
     stager = LocalStager(0, "here", sys.executable, dict(os.environ))
     pid = stager._process.pid

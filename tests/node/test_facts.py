@@ -61,17 +61,6 @@ def test_a_part_that_fails_is_named_and_the_rest_is_told(tmp_path):
     assert found["cores"] > 0
 
 
-def test_gpus_are_those_of_nvidia_smi(tmp_path):
-    executable(tmp_path / "nvidia-smi",
-        "echo 'GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-a)'; echo 'GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-b)'",
-    )  # fmt: skip
-    found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert found["gpus"] == [
-        {"number": number, "word": str(number), "uuid": f"GPU-{letter}", "name": "NVIDIA A100-SXM4-80GB"}
-        for number, letter in enumerate("ab")
-    ]
-
-
 def test_a_divided_gpu_counts_as_its_parts(tmp_path):
     executable(tmp_path / "nvidia-smi",
         "echo 'GPU 0: A100 (UUID: GPU-a)'; echo '  MIG 3g.20gb     Device  0: (UUID: MIG-a)'; "

@@ -67,13 +67,6 @@ def test_files_arrive_as_they_were(folder, tmp_path):
     assert (target / "outputs/model.pt").stat().st_mode & 0o777 == 0o600
 
 
-def test_files_that_are_there_are_replaced(folder, tmp_path):
-    content, _ = packed(folder, "payload.json")
-    (folder / "payload.json").write_text("another, and longer")
-    files.unpack(folder, io.BytesIO(content))
-    assert (folder / "payload.json").read_text() == "{}"
-
-
 def test_links_and_what_is_no_file_stay_behind(folder, outside, tmp_path):
     at = folder / "outputs"
     (at / "out.txt").symlink_to(outside / "secret")
@@ -178,20 +171,6 @@ def put(agent, content, channel=77):
     number = agent.request("put", channel=channel)
     agent.say(frames.data(channel, content) + frames.data(channel, b""))
     return until(lambda: agent.reply(number), "put was not answered")
-
-
-def test_what_is_put_can_be_got_again(ready, folder, tmp_path):
-    (folder / "outputs" / "big").write_bytes(os.urandom(30_000_000))
-    content, moved = packed(folder, "payload.json", "outputs")
-    reply = put(ready, content)
-    assert (reply["files"], reply["bytes"]) == (moved.files, moved.bytes)
-    assert names(ready.folder) == names(folder)
-    reply = ready.ask("get", channel=5, paths=["outputs", "results"])
-    assert (reply["files"], reply["skipped"]) == (4, [])
-    assert 5 in ready.closed, "the data stands before the reply"
-    (target := tmp_path / "target").mkdir()
-    files.unpack(target, io.BytesIO(ready.data[5]))
-    assert (target / "outputs/big").read_bytes() == (folder / "outputs/big").read_bytes()
 
 
 @pytest.mark.parametrize("content", [HOSTILE[0], b"no tar at all" * 1000, b""])

@@ -392,35 +392,6 @@ def test_the_server_answers_beside_hostile_names_and_files(attacker, slot, folde
         assert time.monotonic() - began < 10
 
 
-def test_names_of_files_are_listed_up_to_a_limit(attacker, folder, monkeypatch):  # noqa: F811
-    def attack():
-        own = folder / f"distdl-queue-{USER}"
-        own.mkdir(mode=0o755)
-        own.chmod(0o755)
-        for number in range(3_000):
-            (own / f".{number}").touch()
-        plant(folder, {"x": record() * 2})
-
-    attacker(attack)
-    began = time.process_time()
-    slots.entries()
-    assert time.process_time() - began < 0.2
-
-
-def test_many_folders_of_another_user_neither_hide_a_folder_nor_take_much_time(attacker, slot, folder):  # noqa: F811
-    def attack():
-        for number in range(10_000, 15_000):
-            os.mkdir(folder / f"distdl-queue-{number}")
-            os.mkdir(folder / f"distdl-queue-{USER}.{number:x}")
-
-    attacker(attack)
-    attacker(lambda: plant(folder, {"x": record(name="other") * 2}, user=USER + 1), USER + 1)
-    began = time.process_time()
-    assert names() == ["other"]
-    assert time.process_time() - began < 0.5
-    assert takes(slot("mine"), gpus(1)) == ("GPU-a",)
-
-
 @pytest.mark.fault(
     "queue", "in a folder that only root can write, no user can slow the queue with folders of their own"
 )
@@ -493,11 +464,6 @@ def test_names_of_ones_own_folder_that_another_user_has_taken(attacker, slot, fo
     problem = slot("second").ask(gpus(1)).problem
     assert f"user {USER} has taken the names" in problem
     assert "distdl-queue-0*" in problem
-
-
-def test_the_users_of_a_machine_are_those_of_its_processes(attacker):
-    attacker(lambda: None)
-    assert {0, USER} <= processes.users()
 
 
 def test_one_users_files_take_nothing_from_what_is_read_of_another(attacker, folder):  # noqa: F811

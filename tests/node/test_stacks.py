@@ -1,7 +1,6 @@
 """Asking real processes for their stacks: those that can answer do, all others are left unharmed."""
 
 import json
-import signal
 import subprocess
 import sys
 import textwrap
@@ -100,16 +99,6 @@ def test_a_process_that_takes_the_signal_and_says_nothing(rank, tmp_path):
     rank("import signal; signal.signal(57, lambda *_: None); (folder / 'ready').touch(); time.sleep(600)")
     wait_for((tmp_path / "ready").exists, 30)
     assert "No response within 5 s" in stacks.gather(tmp_path, [3])[3].missing
-
-
-def test_a_stopped_process_is_not_signalled(rank, tmp_path):
-    process = rank()
-    process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: stacks._state(process.pid)[0] == "T", 10)
-    assert f"kill -CONT {process.pid}" in stacks.gather(tmp_path, [3])[3].missing
-    process.send_signal(signal.SIGCONT)
-    wait_for(lambda: stacks._state(process.pid)[0] == "S", 10)
-    assert stacks.gather(tmp_path, [3])[3].text.count("Current thread") == 1
 
 
 def test_what_is_told_over_a_wire_comes_back():

@@ -15,7 +15,7 @@ from distdl_jupyter import submit
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import preload, process_state, report, template_files
+from distdl_jupyter.warm import process_state, template_files
 from distdl_jupyter.warm import start as warm_start
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
@@ -184,37 +184,6 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
     connection.close()
     template_files.of().socket.chmod(0o600)
     assert warm_start.status(template_files.of())["pid"] == pid
-
-
-def needs_everything():
-    import horovod.torch as hvd
-    import numpy as np
-    import torch
-    import torch.distributed
-
-    hvd.init()
-    model = torch.nn.Linear(2, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    model(torch.randn(2, 2)).sum().backward()
-    optimizer.step()
-    return np.zeros(1)
-
-
-@pytest.mark.full
-def test_a_template_learns_from_the_first_job_what_the_next_one_needs(own_home):
-    first = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
-    first.result(timeout=120)
-    assert "no warm template was running" in cold_reason(first)
-    assert any(line.startswith("Last cold start: job") for line in report.lines())
-    wanted = {"horovod.torch", "torch._dynamo", "numpy"}
-    wait_for(lambda: wanted <= set(preload.ImportHistory(template_files.of().history).names()), what="the learning")
-    wait_for(
-        lambda: "horovod.torch" in (warm_start.status(template_files.of()) or {"loads": ()})["loads"],
-        what="the imports",
-    )
-    second = submit(needs_everything, distributed_backend="horovod-gloo", process_count_per_node=2)
-    second.result(timeout=120)
-    assert_warm(second)
 
 
 def test_an_unused_template_ends(own_home):

@@ -26,17 +26,6 @@ def threads():
     return torch.get_num_threads(), blas, os.environ["OMP_NUM_THREADS"]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("count", [1, 2])
-def test_each_rank_has_its_own_number_of_threads(count, distdl_home, monkeypatch):
-    options = {"distributed_backend": "torch", "process_count_per_node": count}
-    job = submit(threads, **options)
-    warm = job.results(timeout=120)
-    assert_warm(job)
-    monkeypatch.setenv("DISTDL_WARM", "off")
-    assert warm == submit(threads, **options).results(timeout=120)
-
-
 def dice():
     import multiprocessing
     import random
@@ -173,13 +162,6 @@ def test_a_soft_limit_is_the_jobs_own(distdl_home):
     assert_warm(job)
 
 
-@pytest.mark.full
-def test_a_kernels_plots_are_not_a_ranks(distdl_home, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    job = submit(value_of, ("MPLBACKEND",), distributed_backend="plain")
-    assert job.result(timeout=120) == "module://distdl_jupyter.worker.mplbackend"
-
-
 def use_train(folder):
     sys.path.insert(0, folder)
     import my_training
@@ -213,57 +195,6 @@ def environment(tmp_path):
     with open(os.path.join(own.stdout.strip(), "of_the_other.pth"), "w") as file:
         file.write(f"{here.stdout.strip()}\n{source}\n")
     return python
-
-
-def install(python, tmp_path, version):
-    """Build a wheel of a package ``tinything`` and install it with pip, as a user would."""
-    source = tmp_path / f"source-{version}"
-    source.mkdir()
-    (source / "tinything.py").write_text(f"VERSION = {version!r}\nimport threading\n")
-    (source / "pyproject.toml").write_text(
-        f'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
-        f'[project]\nname = "tinything"\nversion = "{version}"\n'
-        '[tool.hatch.build.targets.wheel]\ninclude = ["tinything.py"]\n'
-    )
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-build-isolation",
-                    "--no-deps", "--no-index", source], check=True)  # fmt: skip
-
-
-@pytest.mark.full
-def test_an_installed_package_is_seen_by_the_next_job(own_home, environment, tmp_path):
-    code = textwrap.dedent("""
-        import sys
-        from distdl_jupyter import submit
-
-        def tiny():
-            import tinything
-            return tinything.VERSION
-
-        job = submit(tiny, distributed_backend="plain")
-        print(job.result(timeout=120))
-        print(*[n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
-    """)
-
-    def run():
-        said = subprocess.run([environment, "-c", code], capture_output=True, text=True, timeout=200)
-        assert said.returncode == 0, said.stderr
-        return said.stdout.splitlines()
-
-    where = template_files.of(str(environment))
-    try:
-        install(environment, tmp_path, "1.0")
-        assert run()[0] == "1.0"
-        wait_for(lambda: "tinything" in preload.ImportHistory(where.history).names(), what="the learning")
-        wait_for(lambda: warm_start.status(where), what="the template")
-        assert run() == ["1.0", ""]
-        install(environment, tmp_path, "2.0")
-        version, reason = run()
-        assert version == "2.0"
-        assert "has changed since the template was started" in reason
-        assert warm_start.wait_until_ready(where)
-        assert run() == ["2.0", ""]
-    finally:
-        warm_start.stop(where)
 
 
 @pytest.mark.full

@@ -8,30 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distdl_jupyter import cli, submit
+from distdl_jupyter import cli
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.magic import topics
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import report, template_files
 from distdl_jupyter.warm import start as warm_start
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.mark.full
-def test_the_command_tells_of_a_template_and_its_memory(distdl_home, capsys):
-    assert submit(abs, (-3,), distributed_backend="plain").result(timeout=120) == 3
-    assert warm_start.wait_until_ready(template_files.of())
-    assert cli.main(["warm"]) == 0
-    said = capsys.readouterr().out
-    assert "Warm starts are on. An unused template ends after 30 minutes." in said
-    assert template_files.of().python in said
-    own = warm_start.status(template_files.of())
-    assert f"{own['modules']:,} modules ({listing(own['loads']) or 'no framework'})." in said
-    assert "MB of memory" in said
-    resident, share = report.memory(warm_start.status(template_files.of())["pid"])
-    assert 10 * 2**20 < share <= resident
 
 
 def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_home, capsys):
@@ -44,14 +28,6 @@ def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_ho
     assert cli.main(["warm", "stop"]) == 0
     assert not warm_start.is_being_made(template_files.of())
     assert "No template is running" in capsys.readouterr().out
-
-
-def test_stop_ends_a_template_that_is_still_being_prepared(own_home):
-    warm_start.make(template_files.of())
-    while not warm_start.is_being_made(template_files.of()):
-        pass
-    assert warm_start.stop(template_files.of())
-    assert not warm_start.is_being_made(template_files.of())
 
 
 @pytest.mark.fault("entry", "no signal to a process that is not proven to be the template")
