@@ -72,20 +72,6 @@ def test_steps_that_are_logged_again_after_a_restart_replace_the_ones_before():
     assert notes(job, "steps-start-over") == []
 
 
-def test_steps_that_are_logged_again_in_the_same_process_replace_the_ones_before():
-    def train():
-        from distdl_jupyter import log
-
-        for attempt, steps in enumerate([range(20), range(10, 25)]):
-            for step in steps:
-                log(step=step, loss=float(attempt), rate=1.0)
-
-    job = submit(train, **OPTIONS).wait()
-    assert drawn(job) == ([(list(range(25)), [0.0] * 10 + [1.0] * 15)], False)
-    assert sorted(job.metrics()["step"]) == sorted([*range(25)] * 2)
-    assert job.view().metrics["loss"].mean == 1.0
-
-
 def test_values_of_one_rank_at_one_step_make_no_band():
     def train():
         from distdl_jupyter import log
@@ -140,18 +126,6 @@ def test_a_bar_that_has_ended_is_not_the_progress_of_the_steps_after_it():
     view = printing([BAR], [f"step {step} loss {1 / (1 + step)}" for step in range(20)])
     assert (view.done, view.total) == (None, None)
     assert view.ranks[0].last_step == 19
-
-
-def test_a_bar_that_has_ended_is_not_the_progress_of_reported_steps_after_it():
-    def train():
-        from distdl_jupyter import log
-
-        print(BAR)
-        for step in range(20):
-            log(step=step, loss=1.0)
-
-    view = submit(train, process_count_per_node=1, distributed_backend="plain").wait().view()
-    assert (view.done, view.total) == (None, None)
 
 
 def test_the_bar_of_the_training_stays_when_its_result_is_printed():

@@ -1,10 +1,8 @@
 """``scale`` with real jobs on this machine."""
 
-import _thread
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -83,29 +81,6 @@ def test_a_script_is_measured_from_a_terminal(distdl_home, tmp_path, capsys, mon
     assert capsys.readouterr().out.splitlines()[0].startswith("backend,processes,nodes,rate,error,own")
 
 
-@pytest.mark.full
-def test_twice_the_processes_bring_twice_the_samples_where_nothing_is_shared(distdl_home, capsys):
-    found = scale(scaled.sleeps, [1, 2], (0.05,), backends=["torch", "horovod-gloo"], seconds=2)
-    assert [(one.backend, one.processes, one.batch) for one in found.points] == [
-        ("torch", 1, 8), ("torch", 2, 16), ("horovod-gloo", 1, 8), ("horovod-gloo", 2, 16),
-    ]  # fmt: skip
-    for one in found.points:
-        assert 0.05 < one.own < 0.1
-        assert 0.6 < found.efficiency(one) <= 1.1
-    assert "torch, 2 processes, run 1: " in capsys.readouterr().err
-    assert {job.state for job in jobs()} == {State.CANCELED}
-    # Every process finds the same in the folders of the runs, and nothing but that.
-    again = scaling(found.id)
-    assert again.points == found.points
-    assert again.facts == found.facts
-    assert (again.facts.state, again.facts.done, again.facts.size) == (State.COMPLETED, 4, 4)
-    assert again.mode == "weak"
-    assert {row.group.id for row in client.rows()} == {found.id}
-    assert all(row.group.value > 0 for row in client.rows())
-    jobs()[0].remove()
-    assert scaling(found.id).facts.runs == found.facts.runs - 1
-
-
 def test_all_runs_have_equally_many_threads_per_process(distdl_home):
     """One process alone would otherwise use all cores, and each of several a part of them."""
     scale(scaled.sleeps, [1, 2], (0.005,), backends="torch", seconds=0.1, name="threads")
@@ -113,21 +88,6 @@ def test_all_runs_have_equally_many_threads_per_process(distdl_home):
     assert {job.spec.process_count for job in runs} == {1, 2}
     threads = {line.text for job in runs for line in job.logs() if line.text.startswith("threads ")}
     assert threads == {f"threads {max(1, cores() // 2)}"}
-
-
-@pytest.mark.full
-def test_what_was_measured_until_an_interrupt_is_kept_and_nothing_is_left_running(distdl_home):
-    def interrupt():
-        wait_for(lambda: len(jobs()) > 2, 120, what="the runs of the second number of processes")
-        _thread.interrupt_main()
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt, match=r"run distdl_jupyter.scaling\('.{5}'\).resume\(\)"):
-        scale(scaled.sleeps, [1, 2], (0.02,), backends="torch", seconds=1)
-    assert {job.state for job in jobs()} == {State.CANCELED}
-    found = read(over=True)
-    assert (found.facts.state, found.facts.size) == (State.CANCELED, 2)
-    assert found.points[0].processes == 1
 
 
 DRIVER = """

@@ -57,8 +57,12 @@ def uses_a_package():
     return oneleaf.VERSION
 
 
-def stuck(backend):
-    """Rank 1 sleeps while rank 0 waits for it."""
+def stuck(backend, how="sleep"):
+    """Train three steps together; then rank 1 does ``how`` while rank 0 waits for it in a collective operation."""
+    import os
+    import threading
+    import time
+
     import torch
 
     from distdl_jupyter import log
@@ -67,15 +71,36 @@ def stuck(backend):
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-        rank, meet = dist.get_rank(), lambda: dist.all_reduce(torch.ones(3))
+        meet = lambda: dist.all_reduce(torch.ones(3))  # noqa: E731 - one line travels better
+        rank = dist.get_rank()
     else:
         import horovod.torch as hvd
 
         hvd.init()
-        rank, meet = hvd.rank(), lambda: hvd.allreduce(torch.ones(3))
+        meet = lambda: hvd.allreduce(torch.ones(3))  # noqa: E731
+        rank = hvd.rank()
     for step in range(3):
         meet()
         log(step=step, loss=1.0)
     if rank == 1:
-        time.sleep(3600)
+        if how == "loop":
+            while True:
+                pass
+        if how == "sleep":
+            time.sleep(3600)
+        if how == "program":
+            os.execvp("sleep", ["sleep", "3600"])
+        if how == "deadlock":
+            first, second = threading.Lock(), threading.Lock()
+
+            def other():
+                with second:
+                    time.sleep(0.2)
+                    first.acquire()
+
+            threading.Thread(target=other, daemon=True).start()
+            with first:
+                time.sleep(0.2)
+                second.acquire()
     meet()
+    return "together"

@@ -101,13 +101,6 @@ def test_a_supervisor_that_takes_requests_gives_a_sign_now_and_then(path, tmp_pa
         assert (path.stat().st_mtime > 1.0) is expected
 
 
-def test_locks_that_keep_others_out_are_proven(path):
-    locks.prove(path)
-    lock = JobLock.acquire(path)
-    assert lock is not None
-    lock.release()
-
-
 @pytest.fixture
 def no_more_files():
     """A process that may open no more files."""

@@ -162,12 +162,6 @@ def test_the_tail_is_bounded_and_the_counts_are_not():
     assert book.changes().first == 25_000
 
 
-def test_a_flood_of_one_line_stays_quick_and_folds():
-    book = fold([log("\n".join(["."] * 4000), rank) for rank in range(4)], 4)
-    assert len(book.rows) == 4000
-    assert all(row.ranks == 4 for row in book.rows)
-
-
 def test_escape_sequences_go_and_text_stays():
     assert printable(f"{ESC}[1;31mred{ESC}[0m {ESC}]0;title\x07tail {ESC}(B{ESC}[2Kend") == "red tail end"
     assert printable(f"{ESC}]8;;https://example.org{ESC}\\link{ESC}]8;;{ESC}\\") == "link"

@@ -251,9 +251,3 @@ def test_time_of_the_first_file_is_that_of_the_last_line(long):
     os.utime(long.folder.log, (1.0, 1.0))
     EventWriter(long.folder.events).write("log", rank=0, stream="out", text="x")
     assert time.time() - long.folder.log.stat().st_mtime < 60
-
-
-def test_parts_are_private(long):
-    folder = long.folder.path / "parts"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert {file.stat().st_mode & 0o077 for file in folder.iterdir()} == {0}

@@ -94,18 +94,6 @@ def compiler(child: Path) -> str:
     )
 
 
-def test_an_interruption_ends_the_whole_tree(tmp_path: Path) -> None:
-    child = tmp_path / "child"
-
-    def interrupt(_text: str) -> None:
-        if child.exists() and child.read_text():
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "log", interrupt, compiler(child))
-    wait_for(lambda: not is_alive(int(child.read_text())), what="the end of the compilers")
-
-
 COMMAND = """
 import signal, sys, time
 from pathlib import Path

@@ -13,6 +13,7 @@ from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
+from tests.clusters.functions import stuck
 from tests.conftest import until_gone, wait_for
 from tests.faults.jobs import submit
 from tests.processes import distdl
@@ -28,55 +29,6 @@ WAYS = [
     for how in ("loop", "sleep")
 ]
 SHOWN = "stack traces of all ranks are shown side by side, the stuck rank first, and no rank is disturbed"
-
-
-def stuck(backend, how):
-    """Train three steps together; then rank 1 does ``how`` while rank 0 waits for it in a collective operation."""
-    import os
-    import threading
-    import time
-
-    import torch
-
-    from distdl_jupyter import log
-
-    if backend == "torch":
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        meet = lambda: dist.all_reduce(torch.ones(3))  # noqa: E731 - one line travels better
-        rank = dist.get_rank()
-    else:
-        import horovod.torch as hvd
-
-        hvd.init()
-        meet = lambda: hvd.allreduce(torch.ones(3))  # noqa: E731
-        rank = hvd.rank()
-    for step in range(3):
-        meet()
-        log(step=step, loss=1.0)
-    if rank == 1:
-        if how == "loop":
-            while True:
-                pass
-        if how == "sleep":
-            time.sleep(3600)
-        if how == "program":
-            os.execvp("sleep", ["sleep", "3600"])
-        if how == "deadlock":
-            first, second = threading.Lock(), threading.Lock()
-
-            def other():
-                with second:
-                    time.sleep(0.2)
-                    first.acquire()
-
-            threading.Thread(target=other, daemon=True).start()
-            with first:
-                time.sleep(0.2)
-                second.acquire()
-    meet()
-    return "together"
 
 
 def run(how, backend="torch", **options):
@@ -127,7 +79,7 @@ def test_a_rank_that_skips_a_collective_operation(how, backend):
         told = repr(taken)
         assert f"rank 0 waits for it in {module}." in told
         assert line[-1] in told or line[0] in told
-        assert "test_stuck.py, line" in told
+        assert "functions.py, line" in told
     finally:
         end(job)
 
@@ -329,7 +281,7 @@ def test_a_hang_that_is_given_a_time(backend):
     view = job.view()
     assert view.state is State.FAILED, view.reason
     assert "no rank made progress for 4 s (hang_timeout_seconds)" in view.reason
-    assert "rank 1 is in tests/faults/test_stuck.py, line" in view.reason
+    assert "rank 1 is in tests/clusters/functions.py, line" in view.reason
     assert "rank 0 waits for it in" in view.reason
     assert view.stop.by == "hang"
     assert view.failure is None

@@ -81,24 +81,19 @@ def test_a_process_that_has_ended_and_whose_number_another_one_has(rank, tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the signal is ignored by who does not catch it")
-def test_a_process_that_catches_the_signal_no_more(rank, tmp_path):
-    process = rank("import signal; signal.signal(57, signal.SIG_DFL); (folder / 'ready').touch(); time.sleep(600)")
+@pytest.mark.parametrize(
+    ("does", "missing"),
+    [
+        ("import signal; signal.signal(57, signal.SIG_DFL)", "another program"),
+        ("os.closerange(3, 1000)", "closed the file"),
+        ("import signal; signal.signal(57, lambda *_: None)", "No response within 5 s"),
+    ],
+)
+def test_a_process_that_cannot_answer_any_more(rank, tmp_path, does, missing):
+    process = rank(f"{does}; (folder / 'ready').touch(); time.sleep(600)")
     wait_for((tmp_path / "ready").exists, 30)
-    assert "another program" in stacks.gather(tmp_path, [3])[3].missing
+    assert missing in stacks.gather(tmp_path, [3])[3].missing
     assert process.poll() is None
-
-
-def test_a_process_that_has_closed_the_file(rank, tmp_path):
-    process = rank("os.closerange(3, 1000); (folder / 'ready').touch(); time.sleep(600)")
-    wait_for((tmp_path / "ready").exists, 30)
-    assert "closed the file" in stacks.gather(tmp_path, [3])[3].missing
-    assert process.poll() is None
-
-
-def test_a_process_that_takes_the_signal_and_says_nothing(rank, tmp_path):
-    rank("import signal; signal.signal(57, lambda *_: None); (folder / 'ready').touch(); time.sleep(600)")
-    wait_for((tmp_path / "ready").exists, 30)
-    assert "No response within 5 s" in stacks.gather(tmp_path, [3])[3].missing
 
 
 def test_what_is_told_over_a_wire_comes_back():

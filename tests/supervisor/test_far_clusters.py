@@ -85,17 +85,6 @@ def test_a_job_whose_turn_never_comes_is_queued_and_says_why_and_a_cancel_ends_i
         job.result()
 
 
-def test_a_queued_job_outlives_its_supervisor_and_can_still_be_canceled():
-    job = on("never", reason="pending: Priority")
-    wait_for(lambda: job.view().handle, what="the handle")
-    kill_supervisor(job)
-    wait_for(lambda: supervised_again(job), what="another supervisor")
-    assert job.state is State.QUEUED
-    job.cancel()
-    assert job.wait(60).state is State.CANCELED
-    assert types(job).count("resume") == 1
-
-
 def test_a_job_of_a_host_that_is_gone_gets_a_supervisor_here_when_that_is_said():
     job = on("never", reason="pending: Priority")
     wait_for(lambda: job.view().handle, what="the handle")
@@ -217,17 +206,6 @@ def test_what_a_cluster_remarks_is_a_note_of_the_job_and_stands_in_its_log():
 
 
 # a supervisor that dies -----------------------------------------------------------------------
-
-
-def test_a_far_job_without_a_supervisor_is_settled_by_a_new_one():
-    job = on("failing", trains)
-    wait_for(lambda: said(job, 0) and said(job, 1), what="ranks that train")
-    kill_supervisor(job)
-    job.wait(60)
-    assert job.state is State.LOST
-    assert job.view().reason_code == "supervisor-killed"
-    assert types(job).count("resume") == 1
-    assert not until_gone(job.id, 5.0)
 
 
 def test_a_cluster_that_cannot_look_for_a_lost_job_says_so():

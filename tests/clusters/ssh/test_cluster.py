@@ -114,15 +114,6 @@ class TestOnHosts:
         placement = self.place(lab, asked(1, 2))
         assert (placement.address, placement.interface) == ("127.0.0.1", "lo")
 
-    def test_every_host_that_is_out_of_reach_is_named_and_no_agent_stays(self, hosts_of):
-        lab = hosts_of(3, own_processes=True)
-        lab.forget_host_key("node-b")
-        with pytest.raises(LaunchFailed) as told:
-            self.place(lab, asked(3))
-        assert "node-b: The host key is not known on this machine. Run ssh" in told.value.message
-        assert "node-a" not in told.value.message
-        wait_for(lambda: not lab.pids("node-a") and not lab.pids("node-c"), 30, "the end of the agents")
-
     def test_who_gives_up_while_hosts_are_reached_leaves_no_agent(self, hosts_of):
         lab = hosts_of(2, own_processes=True)
         lab.cut("node-b")

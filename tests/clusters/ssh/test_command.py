@@ -138,11 +138,6 @@ class TestForReal:
         (tmp_path / "c").write_text("Port 23\n" + lab.ssh_config.read_text())
         assert self.trouble(lab, ssh_config=str(tmp_path / "c")).says == "The host refused the connection on port 23."
 
-    def test_a_host_that_is_cut_off(self, lab, monkeypatch):
-        monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "2")
-        lab.cut("node-a")
-        assert self.trouble(lab).kind in ("timeout", "route")
-
     def test_a_path_without_python(self, lab):
         assert self.trouble(lab, python="/nowhere/python").says == "Python was not found at /nowhere/python."
 
