@@ -124,31 +124,6 @@ def test_pools_get_what_a_cell_defines_and_give_it_back(method: str) -> None:
     assert submit_source(code, options={}).result(timeout=240) == (True, True, True, True, None)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_submitted_function_uses_classes_beside_it(method: str) -> None:
-    code = dedent(
-        f"""
-        import torch
-        from torch.utils.data import DataLoader, Dataset
-        from distdl_jupyter import submit
-
-        class Pairs(Dataset):
-            def __len__(self):
-                return 4
-            def __getitem__(self, i):
-                return torch.tensor([i, offset])
-
-        offset = 5
-
-        def train():
-            return torch.cat(list(DataLoader(Pairs(), num_workers=1, multiprocessing_context={method!r}))).tolist()
-
-        submit(train).result(timeout=200)
-        """
-    )
-    assert submit_source(code, options={}).result(timeout=240) == [[0, 5], [1, 5], [2, 5], [3, 5]]
-
-
 def test_what_cannot_be_sent_is_named_with_the_remedy() -> None:
     code = dedent(
         """

@@ -1,7 +1,5 @@
 """Real jobs on this machine, with the real Horovod and the real torch.distributed."""
 
-import concurrent.futures
-import contextlib
 import errno
 import os
 import signal
@@ -457,28 +455,6 @@ def test_other_handles_of_a_removed_job_say_that_it_is_gone():
             with pytest.raises(JobNotFound) as error:
                 call()
             assert "while it ran" not in str(error.value)
-
-
-def test_of_four_that_cancel_and_remove_a_job_at_once_one_removes_it_and_the_others_say_that_it_is_gone():
-    job = submit(forever)
-    wait_for(lambda: job.state is State.RUNNING)
-
-    def cancel_and_remove(_):
-        handle = attach(job.id)
-        try:
-            with contextlib.suppress(JobNotRunning):
-                handle.cancel(now=True)
-            handle.wait(60)
-            handle.remove()
-        except JobNotFound as error:
-            return str(error)
-        return "removed"
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(cancel_and_remove, range(4)))
-    assert answers.count("removed") == 1
-    assert not any("while it ran" in answer for answer in answers)
-    assert jobs() == []
 
 
 def test_a_running_job_is_neither_removed_nor_resumed():

@@ -350,25 +350,6 @@ def test_another_user_can_neither_delete_nor_change_nor_hide_what_is_held(slot, 
     assert stranger(attack) == [4, False]
 
 
-@as_root
-def test_names_and_locks_that_another_user_has_taken_keep_nobody_from_starting(slot, stranger, folder):
-    (folder / "distdl-queue-0").rmdir()
-
-    def squat():
-        (folder / "distdl-queue-0").mkdir()
-        (folder / "distdl-queue-0" / "x").write_text("x")
-        (folder / f"distdl-queue-{USER}.0").symlink_to("/etc")
-        (folder / f"distdl-queue-{USER}").mkdir(mode=0o700)
-        (folder / f"distdl-queue-{USER}" / "secret").write_text("x")
-        return True
-
-    assert stranger(squat)
-    first, second = slot("first"), slot("second")
-    assert takes(first, gpus(2)) == ("GPU-a", "GPU-b")
-    assert second.ask(gpus(2)) is not None
-    assert [one.name for one in slots.entries()] == ["first", "second"]
-
-
 MEMORY = Need(amounts={"memory": 40.0})
 
 

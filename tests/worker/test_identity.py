@@ -64,13 +64,3 @@ def test_a_rank_that_is_no_number_says_so(folder):
     ended = ranks.run(folder, DISTDL_RANK="one")
     assert ended.code == 64
     assert "DISTDL_RANK must be an integer, not 'one'." in ended.err
-
-
-def test_mpi_s_rank_arrives_in_the_training_code(folder):
-    env = ranks.environment(folder.cell("import os\nos.environ['DISTDL_RANK'], os.environ['DISTDL_WORLD_SIZE']"))
-    for name in [name for name in env if name.startswith("DISTDL_") and name not in ("DISTDL_JOB_DIR", "DISTDL_NONCE")]:
-        env.pop(name)
-    ended = ranks.run(folder, env=env | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
-    assert ended.code == 0, ended.err
-    assert folder.value(rank=1) == ("1", "2")
-    assert {report["rank"] for report in ended.reports} == {1}

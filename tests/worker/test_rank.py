@@ -53,24 +53,6 @@ def test_the_last_expression_is_the_value(folder, code, value):
     assert folder.value() == value
 
 
-def test_a_script_runs_as_a_program(folder, tmp_path):
-    (tmp_path / "beside.py").write_text("WORD = 'found'\n")
-    script = tmp_path / "train.py"
-    script.write_text(
-        textwrap.dedent("""
-        import sys
-        import beside
-        if __name__ == "__main__":
-            print(sys.argv[1:], beside.WORD, __file__)
-    """)
-    )
-    ended = ranks.run(folder.script(script, "--epochs", "3"))
-    assert ended.code == 0, ended.err
-    assert ended.out == f"['--epochs', '3'] found {script}\n"
-    assert folder.value() is None
-    assert ended.result["repr"] == ""
-
-
 def test_processes_that_a_script_spawns_can_import_it(folder, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

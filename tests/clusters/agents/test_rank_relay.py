@@ -8,8 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.worker.serving.connection import listening
 from tests.conftest import wait_for
-from tests.node.driver import resident
 
 
 class Recorded:
@@ -146,48 +143,6 @@ def met(tmp_path):
     connection.close()
     relay.close()
     assert not failures
-
-
-SIZE = 48 * 1024 * 1024
-
-
-@pytest.mark.parametrize("way", ["to the kernel", "to the rank"])
-def test_who_sends_faster_than_the_other_end_reads_waits_and_nothing_is_lost(met, way):
-    agent, kernel, rank = met
-    sender, reader = (rank, kernel) if way == "to the kernel" else (kernel, rank)
-    sender.settimeout(None)
-    before = [resident(pid) for pid in (agent.pid, os.getpid())]
-    sent = []
-
-    def send():
-        for number in range(SIZE // 65536):
-            sender.sendall(number.to_bytes(4, "big") * 16384)
-            sent.append(number)
-
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    count = -1
-    while count < len(sent):  # until the sender waits
-        count = len(sent)
-        time.sleep(1)
-    assert 0 < count < SIZE // 65536 // 2
-    for pid, was in zip((agent.pid, os.getpid()), before, strict=True):
-        assert resident(pid) < was + 40 * 1024 * 1024
-    came = bytearray()
-    while len(came) < SIZE:
-        came += reader.recv(1 << 20)
-    thread.join(30)
-    assert came == b"".join(number.to_bytes(4, "big") * 16384 for number in range(SIZE // 65536))
-    # Both ways are open again, and a rank that was killed with something unread ends its connection alone.
-    kernel.sendall(b"?")
-    assert rank.recv(10) == b"?"
-    rank.sendall(b"!")
-    assert kernel.recv(10) == b"!"
-    kernel.sendall(bytes(1000))
-    wait_for(lambda: len(rank.recv(10, socket.MSG_PEEK)))
-    rank.close()
-    assert kernel.recv(10) == b""
-    assert agent.poll() is None
 
 
 def test_a_kernel_that_was_killed_while_its_rank_waits_is_told_to_the_rank(met):
