@@ -312,17 +312,6 @@ def test_ten_sweeps_at_once_keep_apart(distdl_home, injected):
 
 
 @pytest.mark.full
-def test_the_best_trial_runs_again_on_several_processes(distdl_home):
-    found = sweep(swept.trains, LR, trials=2, seed=1, kwargs={"epochs": 2}).wait(60)
-    job = found.best.run(process_count_per_node=2).wait(120)
-    assert job.state is State.COMPLETED
-    assert (job.spec.process_count, job.spec.distributed_backend, job.spec.group) == (2, "torch", None)
-    assert job.spec.parameters == found.best.params
-    assert job.view().metrics["loss"].mean == pytest.approx(found.best.value)
-    assert len(found.study.trials) == 2
-
-
-@pytest.mark.full
 def test_no_trial_is_stopped_early_before_others_have_finished_and_it_has_come_a_tenth(distdl_home):
     rates = [1e-2, 1.1e-2, 1.2e-2, 1.3e-2, 1.4e-2, 1e-5, 1.1e-5, 1.2e-5, 1.3e-5]
     found = sweep(swept.trains, {"lr": rates}, trials=9, sampler="grid", seed=0, name="digits",

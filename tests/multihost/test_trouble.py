@@ -9,8 +9,7 @@ import torch
 from distdl_jupyter import JobFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
-from tests.faults.jobs import found_supervisor_of
-from tests.multihost.launching import BACKENDS, launch, types
+from tests.multihost.launching import BACKENDS, launch
 from tests.multihost.training import for_ever, for_ever_with_torch, waits
 
 pytestmark = pytest.mark.timeout(300)
@@ -46,19 +45,6 @@ def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_
     assert view.ended - began < 30 + 5, "named within 30 s, and 5 s to end the others"
     with pytest.raises(JobFailed, match=cut):
         job.result()
-    nothing_left(hosts)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_when_the_supervisor_is_killed_nothing_is_left_on_any_host(lab_of, backend):
-    hosts = lab_of(2)
-    job = launch(for_ever_with_torch if backend == "torch" else for_ever, backend=backend)
-    trains(job)
-    found_supervisor_of(job).kill()
-    assert job.wait(120).state is State.LOST
-    assert job.view().reason_code == "supervisor-killed"
-    assert types(job).count("resume") == 1
     nothing_left(hosts)
 
 

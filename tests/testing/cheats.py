@@ -7,10 +7,8 @@ import contextlib
 import dataclasses
 import os
 import signal
-import threading
-import time
 
-from distdl_jupyter.clusters.base import Run, Stream
+from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DataUnavailable
 
@@ -74,42 +72,6 @@ class Mixed(Cheat):
             self.shown = tuple(dataclasses.replace(one, rank=1 - one.rank) for one in inner.streams)
 
 
-class Early(Cheat):
-    """Tells the end of a rank before its last words can be read."""
-
-    name = "early"
-
-    class Changed(Around):
-        def __init__(self, inner):
-            super().__init__(inner)
-            self.told, self.kept = False, []
-            self.shown = tuple(self.late(one) for one in inner.streams)
-
-        def late(self, stream):
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            self.kept.append((stream.fd, write, bytearray()))
-            return Stream(read, stream.rank, stream.name)
-
-        def poll(self):
-            exits = self.inner.poll()
-            for fd, write, held in self.kept:
-                with contextlib.suppress(BlockingIOError):
-                    while data := os.read(fd, 65_536):
-                        held.extend(data)
-                if self.told:
-                    sent = os.write(write, held[:32_768])
-                    del held[:sent]
-            self.told = self.told or bool(exits)
-            return exits
-
-        def close(self):
-            for (_, write, _), stream in zip(self.kept, self.shown, strict=True):
-                os.close(write)
-                os.close(stream.fd)
-            super().close()
-
-
 class Careless(Cheat):
     """Ends ranks and leaves what they had started."""
 
@@ -124,28 +86,6 @@ class Careless(Cheat):
         def alive(self):
             started = {start.pid for start in self.inner.started()}
             return [pid for pid in self.inner.alive() if pid in started]
-
-
-class Messy(Cheat):
-    """Leaves ranks running when the last word of the start is not wanted any more."""
-
-    name = "messy"
-
-    def start(self, spec, placement, plan, context):
-        run = super().start(spec, placement, plan, context)
-        try:
-            context.report("start", "all ranks")
-        except BaseException:
-            threading.Thread(target=self.bury, args=(run, spec.process_count)).start()
-            raise
-        return run
-
-    def bury(self, run, count):
-        """Wait for what was left behind, so that this process has no children that nobody waits for."""
-        while count:
-            count -= len(run.poll())
-            time.sleep(0.02)
-        run.close()
 
 
 class Blind(Cheat):
@@ -170,4 +110,4 @@ class Heedless(Cheat):
             return super().place(spec, ports, options, context)
 
 
-POINTS = {"clusters": {kind.name: kind.__name__ for kind in (Twice, Mixed, Early, Careless, Messy, Blind, Heedless)}}
+POINTS = {"clusters": {kind.name: kind.__name__ for kind in (Twice, Mixed, Careless, Blind, Heedless)}}

@@ -32,9 +32,7 @@ def installed_cheats(tmp_path, monkeypatch, distdl_home):
     [
         ("twice", "ranks_run_and_their_codes_output_and_reports_are_told", "was reported twice"),
         ("mixed", "ranks_run_and_their_codes_output_and_reports_are_told", "rank 0"),
-        ("early", "what_was_said_before_an_end_can_be_read_when_the_end_is_told", ""),
         ("careless", "a_signal_ends_every_process_and_is_named", ""),
-        ("messy", "a_wait_that_is_canceled_leaves_nothing", "were left behind"),
         ("blind", "a_job_is_swept_by_its_handle", ""),
     ],
 )
@@ -45,17 +43,10 @@ def test_a_cheat_is_noticed(cheat, test, words):
     assert words in str(noticed.value)
 
 
-@pytest.mark.parametrize(
-    ("cheat", "test", "words"),
-    [
-        ("heedless", "without_its_data_no_rank_runs", "ranks started without their data"),
-    ],
-)
-def test_a_cheat_with_data_is_noticed(cheat, test, words):
-    contract = type("Checked", (DataContract,), {"name": cheat, "timeout": 3.0})()
-    with pytest.raises((AssertionError, DistDLError)) as noticed:
-        getattr(contract, f"test_{test}")()
-    assert words in str(noticed.value)
+def test_a_cheat_with_data_is_noticed():
+    contract = type("Checked", (DataContract,), {"name": "heedless", "timeout": 3.0})()
+    with pytest.raises((AssertionError, DistDLError), match="ranks started without their data"):
+        contract.test_without_its_data_no_rank_runs()
 
 
 def test_a_label_that_does_not_exist_is_named():

@@ -96,23 +96,6 @@ seen
         assert [step for step, _ in ended.metric("loss")] == [1, 2, 3, 4, 5, 6]
 
 
-@here("keras")
-def test_the_user_s_own_log_wins_over_keras(folder):
-    ended = run(folder, KERAS + """
-from distdl_jupyter import log, progress
-class Mine(keras.callbacks.Callback):
-    step = 0
-    def on_train_batch_end(self, batch, logs=None):
-        self.step += 10
-        log(step=self.step, loss=1.5)
-        progress(self.step, 60, "samples")
-model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Mine()]);
-""")  # fmt: skip
-    assert ended.metric("loss") == [(step, 1.5) for step in range(10, 70, 10)]
-    assert [step for step, _ in ended.metric("accuracy")] == [1, 2, 3, 4, 5, 6]
-    assert [r["done"] for r in ended.of("progress") if r["unit"] == "steps"] in ([], [1])
-
-
 @pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
 def test_lightning_reports_the_loss_of_every_batch_and_all_it_logs(folder, package):
     if importlib.util.find_spec(package) is None:

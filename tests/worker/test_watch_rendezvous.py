@@ -152,15 +152,6 @@ def horovod_environment():
         server.wait(timeout=60)
 
 
-@pytest.mark.full
-def test_a_failing_horovod_rank_lets_the_other_end(folder, horovod_environment):
-    folder.cell(HOROVOD + "if hvd.rank() == 1:\n    {}['label']\nhvd.allreduce(total)")
-    first, second = run_all(folder, horovod_environment)
-    assert (second.code, second.error["type"]) == (1, "KeyError")
-    assert first.code == 1
-    assert first.error["type"] == "HorovodInternalError"
-
-
 def test_horovod_under_keras_3_is_refused_in_one_sentence(folder):
     ended = ranks.run(folder.cell("import horovod.keras as hvd"))
     assert ended.error["type"] == "ImportError"
