@@ -1,7 +1,6 @@
 """Lists of jobs: complete, true, and without reading what has ended."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -120,14 +119,6 @@ def test_a_look_at_a_second_directory_shows_its_jobs(tmp_path, monkeypatch):
     assert listing.all() == []
 
 
-def test_rows_of_another_process_are_seen_without_reading_the_jobs(read):
-    listing = Listing()
-    assert listing.all() == []
-    job()
-    assert len(listing.all()) == 1
-    assert read == []
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -200,11 +191,6 @@ def test_processes_that_list_at_once_leave_whole_lines():
     known.refresh()
     assert len(known.rows) == 30
     assert {json.loads(line)[0] for line in lines()} == {ended_cache.VERSION}
-
-
-def test_the_file_is_its_owners_alone():
-    job()
-    assert os.stat(JobStore().ended).st_mode & 0o777 == 0o600
 
 
 # handles ---------------------------------------------------------------------------------------

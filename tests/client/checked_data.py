@@ -97,6 +97,13 @@ def noisy(rank, _size):
     return Noisy()
 
 
+def noisy_by_rank(rank, size):
+    import torch
+
+    torch.manual_seed(rank)
+    return noisy(rank, size)
+
+
 def accumulates(mistake, steps=12):
     """Train with two micro-batches a step."""
     import torch

@@ -122,6 +122,11 @@ def test_data_that_is_read_wrongly_is_found_with_the_line_of_its_loader(distdl_h
     assert names_workers == (workers == 2 and data is not checked_data.noisy)
 
 
+@pytest.mark.full
+def test_ranks_with_seeds_of_their_own_are_right(distdl_home):
+    assert important(check(checked_data.trains, (checked_data.noisy_by_rank,))) == []
+
+
 @pytest.mark.parametrize(
     ("mistake", "code", "comment"),
     [("wrong", "no-sync-on-last-backward", "# the backward pass"), *(
