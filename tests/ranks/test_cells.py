@@ -86,16 +86,6 @@ def test_a_value_beyond_the_limit_stays_there(shared):
     assert value.why.startswith("The value is bytes of more than 256 MB")
 
 
-def test_a_large_value_comes_whole(shared):
-    value = shared.run("bytes(100 * 1024 * 1024)", on=[0]).values[0]
-    assert len(value) == 100 * 1024 * 1024
-
-
-def test_a_class_that_only_the_ranks_have_travels(shared):
-    answer = shared.run("class Point:\n    def __init__(self, x): self.x = x\nPoint(rank + 7)")
-    assert [answer.values[rank].x for rank in (0, 1)] == [7, 8]
-
-
 def test_a_value_that_cannot_be_opened_here_says_so(shared):
     code = "class Bad:\n    def __reduce__(self): return (int, ('x',))\n    def __repr__(self): return 'bad'\nBad()"
     value = shared.run(code, on=[0]).values[0]
@@ -121,11 +111,6 @@ def test_output_comes_before_the_end_in_order_and_by_stream(shared, told):
         assert told.text(rank, "err") == "ü 日本\n"
         last = next(n for n, event in enumerate(told) if isinstance(event, ranks.Done) and event.rank == rank)
         assert not [event for event in told[last:] if isinstance(event, ranks.Output) and event.rank == rank]
-
-
-def test_what_c_code_prints_is_part_of_the_cell(shared, told):
-    shared.run("import ctypes\nctypes.CDLL(None).printf(b'from C\\n')", on=[0], on_event=told)
-    assert told.text(0) == "from C\n"
 
 
 def test_a_descriptor_that_code_has_moved_hides_no_end(shared, told):
