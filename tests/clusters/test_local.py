@@ -26,11 +26,6 @@ class TestLocal(ClusterContract):
     node_count = 2
 
 
-@pytest.mark.full
-class TestLocalOnOneNode(ClusterContract):
-    name = "local"
-
-
 def test_without_a_free_port_it_says_so(monkeypatch):
     monkeypatch.setattr(ports.random, "sample", lambda _range, _count: [])
     cluster = registry.get("clusters", "local")

@@ -76,13 +76,6 @@ def test_ids_sort_by_time_within_a_second():
     assert ids == sorted(ids)
 
 
-def test_removing_takes_the_folder_away(store):
-    folder, _ = make(store)
-    store.remove(folder)
-    assert store.ids() == []
-    assert not folder.path.exists()
-
-
 def hidden(store, name, age=3600.0):
     folder = JobFolder(store.jobs / name)
     folder.path.mkdir(parents=True)
