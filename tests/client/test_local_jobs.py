@@ -98,6 +98,25 @@ def test_a_killed_rank_on_an_emulated_mpi_node_ends_the_ranks_of_all_nodes():
     assert view.ended - view.failure.when < 5.0
 
 
+@pytest.mark.full
+def test_a_horovod_rank_that_is_done_early_leaves_the_other_at_work():
+    def one_is_late():
+        import time
+
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)
+        if hvd.rank() == 0:
+            time.sleep(1)
+        return hvd.rank(), hvd.size(), total.item()
+
+    job = submit(one_is_late, process_count_per_node=2, distributed_backend="horovod-gloo")
+    assert job.results(120) == [(0, 2, 3.0), (1, 2, 3.0)]
+    assert [line.text for line in job.logs() if line.stream == "err"] == []
+
+
 def test_two_jobs_at_once_do_not_meet_each_other():
     first = submit(with_horovod, process_count_per_node=2, distributed_backend="horovod-gloo")
     second = submit(with_torch, process_count_per_node=2)

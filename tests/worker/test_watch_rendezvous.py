@@ -1,12 +1,7 @@
 """When real ranks meet, what they tell of it, and how they part."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from distdl_jupyter.backends import rendezvous
 from distdl_jupyter.worker.watch import rendezvous as watched
 from distdl_jupyter.worker.watch.hooks import PostImport
 from tests.processes import free_port
@@ -17,11 +12,6 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
-"""
-HOROVOD = """
-import torch, horovod.torch as hvd
-hvd.init()
-total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)
 """
 
 
@@ -124,34 +114,6 @@ def test_ranks_that_cannot_meet_tell_that_they_tried(folder):
     assert "watch/rendezvous.py" not in ended.err, "our own frame is no part of the printed traceback"
 
 
-@pytest.fixture
-def horovod_environment():
-    """Horovod's rendezvous server for two ranks; yields each rank's variables."""
-    port = free_port()
-    argv = [sys.executable, "-P", "-m", rendezvous.__name__, "127.0.0.1", str(port), "1", "2"]
-    knows = {**os.environ, "DISTDL_NONCE": ranks.NONCE}
-    with subprocess.Popen(argv, env=knows, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        said = server.stdout.readline()
-        while rendezvous.READY not in said:
-            assert said, "the rendezvous server ended"
-            said = server.stdout.readline()
-        shared = {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-            "HOROVOD_GLOO_IFACE": "lo",
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_HOSTNAME": rendezvous.host_name(0),
-            "HOROVOD_SIZE": "2",
-            "HOROVOD_LOCAL_SIZE": "2",
-            "HOROVOD_CROSS_RANK": "0",
-            "HOROVOD_CROSS_SIZE": "1",
-        }
-        yield [shared | {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)} for rank in range(2)]
-        server.stdin.close()
-        server.wait(timeout=60)
-
-
 def test_horovod_under_keras_3_is_refused_in_one_sentence(folder):
     ended = ranks.run(folder.cell("import horovod.keras as hvd"))
     assert ended.error["type"] == "ImportError"
@@ -169,12 +131,3 @@ def test_both_of_horovod_s_keras_modules_are_refused(module):
     with pytest.raises(ImportError, match=f"^{module} of Horovod"):
         finder.find_spec(module)
     assert finder.find_spec("horovod.torch") is None
-
-
-@pytest.mark.full
-def test_a_horovod_rank_that_is_done_early_leaves_the_other_at_work(folder, horovod_environment):
-    folder.cell(HOROVOD + "import time\nif hvd.rank() == 0:\n    time.sleep(1)\n(hvd.rank(), hvd.size(), total.item())")
-    for rank, ended in enumerate(run_all(folder, horovod_environment)):
-        assert ended.code == 0, ended.err
-        assert folder.value(rank) == (rank, 2, 3.0)
-        assert ended.err == ""
