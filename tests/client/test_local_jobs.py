@@ -114,6 +114,8 @@ def test_a_horovod_rank_that_is_done_early_leaves_the_other_at_work():
 
     job = submit(one_is_late, process_count_per_node=2, distributed_backend="horovod-gloo")
     assert job.results(120) == [(0, 2, 3.0), (1, 2, 3.0)]
+    begun = [phase.phase for phase in job.view().phases]
+    assert begun.index("rendezvous") < begun.index("train"), "both told that they have met"
     assert [line.text for line in job.logs() if line.stream == "err"] == []
 
 
