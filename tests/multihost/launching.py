@@ -2,7 +2,6 @@
 
 from distdl_jupyter import submit
 from tests.multihost.training import with_horovod, with_torch
-from tests.written import all_written
 
 BACKENDS = ("horovod-gloo", "horovod-mpi", "torch")
 
@@ -18,7 +17,3 @@ def trainer(backend):
 
 def said(job, rank=None, stream="out"):
     return [line.text for line in job.logs(rank) if line.stream == stream]
-
-
-def types(job):
-    return [event["type"] for event in all_written(job.folder)]

@@ -89,14 +89,3 @@ def machine():
     import socket
 
     return socket.gethostname()
-
-
-def waits():
-    import time
-
-    print("begins", flush=True)
-    try:
-        time.sleep(600)
-    except KeyboardInterrupt:
-        print("saved", flush=True)
-        raise
