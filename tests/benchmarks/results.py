@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from tests.benchmarks.report import Row, listed, machine, measured
+from tests.benchmarks.report import machine
 
 HERE = Path(__file__).parent
 PAGE = HERE / "RESULTS.md"
@@ -74,43 +71,17 @@ def main() -> None:
 def _run(name: str, turns: int | None, *, write: bool) -> bool:
     print(f"\n=== {name}", flush=True)
     begun = time.monotonic()
-    with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as file:
-        command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--json", file.name]
+    with tempfile.NamedTemporaryFile("r", suffix=".md") as file:
+        command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--into", file.name]
         command += [f"--turns={turns}"] if turns else []
         done = subprocess.run(command, cwd=HERE.parents[1], stdin=subprocess.DEVNULL)
-        records = [json.loads(line) for line in file]
+        tables = file.read()
     print(f"({time.monotonic() - begun:.0f} s)", flush=True)
-    if write and records:
-        write_section(name, section(name, records))
+    if write and tables:
+        day = dt.datetime.now(dt.UTC).date()
+        write_section(name, f"## {name}\n\n{machine()}; {day}.\n{tables}")
         README.write_text(with_claims(README.read_text(), PAGE.read_text()))
     return done.returncode == 0
-
-
-def section(name: str, records: Iterable[dict[str, Any]]) -> str:
-    """Return the section of one benchmark as Markdown."""
-    day = dt.datetime.now(dt.UTC).date()
-    parts = [f"## {name}", f"{machine()}; {day}."]
-    for title, rows in groupby(records, key=lambda record: record["title"]):
-        parts.append(table(title, list(rows)))
-    return "\n\n".join(parts) + "\n"
-
-
-def table(title: str, records: list[dict[str, Any]]) -> str:
-    """Return one table as Markdown."""
-    told = listed(records[0]["versions"])
-    lines = [f"**{title}**" + (f" ({told})" if told else ""), ""]
-    lines += ["|  | ours | peer | peer's | ratio | spread | n | goal, note |", "|---|---:|---|---:|---:|---:|---:|---|"]
-    for record in records:
-        row = Row(**{name: value for name, value in record.items() if name not in {"title", "versions"}})
-        met = {None: "", True: ", met", False: ", **not met**"}[row.met]
-        cells = [
-            row.name,
-            *measured(row),
-            str(row.turns or ""),
-            "; ".join(filter(None, (f"{row.goal}{met}", row.note))),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def write_section(name: str, text: str, page: Path = PAGE) -> None:

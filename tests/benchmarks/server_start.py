@@ -4,20 +4,25 @@
 with and without ours. Measured from the start of Python until the server answers.
 """
 
+from __future__ import annotations
+
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 from tests.benchmarks import report
 from tests.benchmarks.report import Report
+from tests.processes import free_port
+from tests.server.running import TOKEN
 
 #: What the project allows itself, in milliseconds.
 GOAL_MS = 150
@@ -29,39 +34,34 @@ ServerApp.launch_instance()
 """
 
 
-def start(folder, *, ours):
-    """Return the seconds until a server answers, its seconds of processor, and those of its first answer of ours."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+@contextmanager
+def serving(folder: Path, *, ours: bool = True) -> Iterator[tuple[psutil.Process, str]]:
+    """Start a server with this extension alone or with none; yield its process and its address when it answers."""
     kinds = {f"JUPYTER_{kind}_DIR": str(folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     options = {
-        "ServerApp.port": port,
+        "ServerApp.port": free_port(),
+        "ServerApp.port_retries": 0,
         "ServerApp.open_browser": False,
         "ServerApp.allow_root": True,
         "ServerApp.root_dir": str(folder),
         "ServerApp.log_level": "ERROR",
-        "IdentityProvider.token": "t",
+        "IdentityProvider.token": TOKEN,
     }
     given = {"distdl_jupyter": True} if ours else {}
     code = START.replace("launch_instance()", f"launch_instance(jpserver_extensions={given})")
     command = [sys.executable, "-c", code, *(f"--{name}={value}" for name, value in options.items())]
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, env={**os.environ, **kinds, "DISTDL_HOME": str(folder / "home")},
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    environment = {**os.environ, **kinds, "DISTDL_HOME": str(folder / "home")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        address = f"http://127.0.0.1:{port}/" + ("distdl/api/jobs?token=t" if ours else "api/status?token=t")
-        _until_it_answers(f"http://127.0.0.1:{port}/api", process)
-        taken, used = time.perf_counter() - begin, sum(psutil.Process(process.pid).cpu_times()[:2])
-        begin = time.perf_counter()
-        urllib.request.urlopen(address, timeout=60).read()
-        return taken, used, time.perf_counter() - begin
+        url = f"http://127.0.0.1:{options['ServerApp.port']}"
+        _until_it_answers(f"{url}/api", process)
+        yield psutil.Process(process.pid), url
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _until_it_answers(address, process):
+def _until_it_answers(address: str, process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
         try:
             urllib.request.urlopen(address, timeout=60).read()
@@ -72,9 +72,22 @@ def _until_it_answers(address, process):
     raise SystemExit("The server ended before it answered.")
 
 
-def measure(turns):
+def start(folder: Path, *, ours: bool) -> tuple[float, float, float]:
+    """Return the seconds until a server answers, its seconds of processor, and those of its first answer of ours."""
+    begin = time.perf_counter()
+    with serving(folder, ours=ours) as (process, url):
+        taken, used = time.perf_counter() - begin, sum(process.cpu_times()[:2])
+        begin = time.perf_counter()
+        address = f"{url}/distdl/api/jobs" if ours else f"{url}/api/status"
+        urllib.request.urlopen(f"{address}?token={TOKEN}", timeout=60).read()
+        return taken, used, time.perf_counter() - begin
+
+
+def measure(turns: int) -> Iterator[Report]:
     """Yield one table."""
-    taken, used, first = {True: [], False: []}, {True: [], False: []}, []
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    used: dict[bool, list[float]] = {True: [], False: []}
+    first: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(turns + 1):
             for ours in (number % 2 == 0, number % 2 != 0):

@@ -10,11 +10,6 @@ import os
 import time
 
 
-def place(rank: int, size: int, port: int) -> None:
-    """Tell torch where this process stands, for launchers that do not."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-
-
 def train(backend: str, told: str) -> float:
     """Meet the other ranks, take one step, tell when; return the time that rank 0 told (or would have)."""
     import torch
