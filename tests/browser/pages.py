@@ -94,6 +94,51 @@ def misheard(page: Page, selector: str) -> list[str]:
     return found
 
 
+# ---- what can be read ----
+
+
+def too_faint(page: Page, selector: str = ".dd-card .dd *") -> list[str]:
+    """Return texts whose contrast to the background below them is under 4.5:1 (disabled controls do not count)."""
+    found: list[str] = page.evaluate(_CONTRASTS, selector)
+    return found
+
+
+_CONTRASTS = """(selector) => {
+    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const rgba = (color) => {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = color;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+        return [r, g, b, a / 255];
+    };
+    const over = (top, below) => top.slice(0, 3).map((v, i) => v * top[3] + below[i] * (1 - top[3]));
+    const backdrop = (e) => {
+        const layers = [];
+        for (; e; e = e.parentElement) {
+            const color = rgba(getComputedStyle(e).backgroundColor);
+            layers.push(color);
+            if (color[3] === 1) break;
+        }
+        return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+    };
+    const linear = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const ratio = (a, b) => {
+        const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+        return (x + 0.05) / (y + 0.05);
+    };
+    const found = [];
+    for (const e of document.querySelectorAll(selector)) {
+        const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+        if (!own || !e.offsetParent || e.closest(':disabled, .js-plotly-plot, [hidden], .dd-sr')) continue;
+        const below = backdrop(e);
+        const worst = ratio(over(rgba(getComputedStyle(e).color), below), below);
+        if (worst < 4.5) found.push(`${e.className} "${e.textContent.slice(0, 30)}" ${worst.toFixed(2)}`);
+    }
+    return found;
+}"""
+
 # ---- the sidebar ----
 
 

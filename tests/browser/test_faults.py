@@ -145,17 +145,6 @@ def points(where: Locator) -> set[int]:
     )
 
 
-def kill_kernel(story: Story) -> None:
-    (kernel,) = story.kernels()
-    kernel.kill()
-    wait_for(lambda: story.kernels() and story.kernels() != [kernel], what="the server's new kernel")
-
-
-def kill_server(story: Story) -> None:
-    story.lab.kill()
-    story.lab.start()
-
-
 def reload(story: Story) -> None:
     story.book.page.reload()
     story.book.page.wait_for_selector(".jp-Notebook .jp-Cell")
@@ -171,25 +160,15 @@ def all_at_once(story: Story) -> None:
     story.book.open_desk(story.book.name, reset=False)
 
 
-def the_server_and_then_all_at_once(story: Story) -> None:
-    """First under the eyes of a page that stays, then with everything that looks."""
-    kill_server(story)
-    story.moves()
-    all_at_once(story)
-
-
 @pytest.mark.full
 @pytest.mark.fault("viewers", PROMISE)
-@pytest.mark.parametrize(
-    "happens",
-    [pytest.param(kill_kernel, marks=pytest.mark.full), pytest.param(reload, marks=pytest.mark.full),
-     the_server_and_then_all_at_once],
-)  # fmt: skip
-def test_what_happens_to_those_who_look_does_not_happen_to_the_job(
-    desk: Callable[..., Book], lab: Lab, happens: Callable[[Story], None]
-) -> None:
-    story = Story(desk, lab, f"watched-{happens.__name__}")
-    happens(story)
+def test_what_happens_to_those_who_look_does_not_happen_to_the_job(desk: Callable[..., Book], lab: Lab) -> None:
+    """First the server under the eyes of a page that stays, then kernel, server and page at once."""
+    story = Story(desk, lab, "watched")
+    story.lab.kill()
+    story.lab.start()
+    story.moves()
+    all_at_once(story)
     story.moves()
     story.finish()
 

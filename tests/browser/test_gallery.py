@@ -13,11 +13,47 @@ from playwright.sync_api import Browser, Locator, expect
 
 from tests.browser import gallery, pages
 from tests.browser.conftest import Book, Lab, new_book
-from tests.browser.test_four_ranks import PREPARE, TRAIN
 from tests.docs.blocks import ROOT
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(900)]
 
+PREPARE = """%load_ext distdl_jupyter
+import numpy as np
+from sklearn.datasets import load_digits
+from torch import nn
+digits = load_digits()
+images, labels = (digits.images / 16).astype(np.float32)[:, None], digits.target
+class DigitsCNN(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 10))
+def batches(rank, size, epochs, batch=32):
+    import torch
+    x, y = torch.from_numpy(images[rank::size]), torch.from_numpy(labels[rank::size])
+    for epoch in range(epochs):
+        for part in torch.randperm(len(x))[: 14 * batch].split(batch):
+            yield epoch, x[part], y[part]
+"""
+
+TRAIN = """%%distributed -N 2 -p 2 -b horovod-gloo --name digits -o job
+import torch, torch.nn.functional as F, horovod.torch as hvd
+from distdl_jupyter import log, progress
+from tqdm import tqdm
+
+hvd.init()
+model = DigitsCNN()
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02 * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+print(f"train {len(images):,} images, batch 32 x {hvd.size()} = {32 * hvd.size()}")
+bar = tqdm(total=60 * 14, disable=hvd.rank() > 0)
+for step, (epoch, x, y) in enumerate(batches(hvd.rank(), hvd.size(), epochs=60)):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward(); optimizer.step(); bar.update()
+    log(step=step, loss=loss, lr=0.02 * hvd.size()); progress(step + 1, 60 * 14)
+    if step % 14 == 13 and hvd.rank() == 0:
+        print(f"epoch {epoch + 1:3d}  loss {loss.item():.4f}")
+"""
 SMALL = TRAIN.replace("-N 2 -p 2", "-p {ranks}").replace("digits -o job", "{name} --wait").replace("60", "{epochs}")
 #: A batch whose labels have another name on one rank.
 WRONG = """%%distributed -N 2 -p 2 -b horovod-gloo --name digits -o job
@@ -104,6 +140,7 @@ def test_a_cell_that_trains(opened: Callable[..., Book], dark: bool) -> None:
     book.choose(1)
     book.page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell'); }")
     gallery.film("moving", book.page, clip, completed, dark=dark)
+    expect(cell.get_by_text("node-1").first).to_be_visible()
     assert kept
 
 

@@ -131,8 +131,10 @@ def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
     assert not bob.errors
 
 
-def stop_and_start_the_server(story: Story) -> None:
+@pytest.mark.full
+def test_a_server_that_is_stopped_and_started_loses_nothing(desk: Callable[..., Book], lab: HubLab) -> None:
     """The page that stays says why it shows nothing new, and what to do: its login ends with the server."""
+    story = Story(desk, lab, "watched")
     banner = story.book.sidebar().banner
     story.lab.stop()
     there = sum(1 for _ in story.job.logs(0))
@@ -141,14 +143,5 @@ def stop_and_start_the_server(story: Story) -> None:
     story.lab.start()
     expect(banner).to_contain_text("Reload the page to log in again")
     reload(story)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("happens", [reload, stop_and_start_the_server])
-def test_in_the_middle_of_a_job_nothing_is_lost_or_shown_twice(
-    desk: Callable[..., Book], lab: HubLab, happens: Callable[[Story], None]
-) -> None:
-    story = Story(desk, lab, f"watched-{happens.__name__}")
-    happens(story)
     story.moves()
     story.finish()

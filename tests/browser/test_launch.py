@@ -40,6 +40,8 @@ def train():
     return DigitsCNN, digits.shape, batch_size, lr
 """
 PICTURE = "launcher(train, vm_size='NC96ads_A100_v4', node_count=2, process_count_per_node='auto', name='digits')"
+#: A page asks once where the documentation is.
+FORGET_DOCS = "delete globalThis[Symbol.for('distdl-jupyter.docs')]"
 SMALL = "form = launcher(train, process_count_per_node=2, name='digits')\nform"
 
 
@@ -84,6 +86,10 @@ def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(sta
     for dark in (False, True):
         book.theme(dark=dark)
         book.picture(f"launch-form-{'dark' if dark else 'light'}", form)
+    form.get_by_role("button", name="Copy as magic").click()
+    copied = book.page.evaluate("() => navigator.clipboard.readText()")
+    assert copied.startswith("%%distributed -N 2 -p 4 ")
+    assert copied.endswith(" --name digits -o job\ntrain()")
     assert book.errors == []
 
 
@@ -131,7 +137,7 @@ def test_a_retired_size_can_only_be_replaced(static_page: Open) -> None:
 
 
 def test_the_list_of_sizes_is_filtered(static_page: Open) -> None:
-    _, form = opened(static_page)
+    book, form = opened(static_page)
     rows = form.locator(".dd-vm tbody tr")
     expect(form.get_by_role("button", name="VM series")).to_have_attribute("aria-expanded", "false")
     expect(form).to_contain_text("not needed: this job runs here")
@@ -148,6 +154,35 @@ def test_the_list_of_sizes_is_filtered(static_page: Open) -> None:
     expect(form).to_contain_text(".md@")
     form.get_by_role("button", name="Clear choice").click()
     expect(form.locator("tr.dd-chosen")).to_have_count(0)
+    form.get_by_role("searchbox").fill("")
+    form.get_by_text("InfiniBand only").click()
+    model, memory = form.get_by_label("GPU model"), form.get_by_label("Memory of each GPU")
+    model.select_option("T4")
+    expect(rows).to_have_count(4)
+    memory.select_option("80")
+    expect(form).to_contain_text("No size matches.")
+    memory.select_option("")
+    form.get_by_role("radio", name="NC4as_T4_v3").focus()
+    book.page.keyboard.press("ArrowDown")
+    chosen = form.locator("tr.dd-chosen")
+    expect(chosen).to_have_count(1)
+    expect(chosen).not_to_contain_text("NC4as_T4_v3")
+    expect(chosen.get_by_role("radio")).to_be_focused()
+
+
+def test_what_a_node_costs_is_typed_and_summed(static_page: Open) -> None:
+    _, form = opened(static_page, "launcher(train, price_per_hour='3.5', process_count_per_node=2)")
+    expect(form.locator(".dd-cost-sum")).to_have_text("about 3.50 USD/h for 1 node")
+    form.get_by_role("button", name="More nodes").click()
+    expect(form.locator(".dd-cost-sum")).to_have_text("about 7.00 USD/h for 2 nodes")
+    price = form.get_by_label("Price of a node and hour")
+    price.fill("much")
+    price.press("Enter")
+    expect(form.locator(".dd-cost [role=alert]")).to_contain_text("must be the price of one node per hour")
+    price.fill("4 EUR")
+    price.press("Enter")
+    expect(form.locator(".dd-cost-sum")).to_have_text("about 8.00 EUR/h for 2 nodes")
+    expect(form.locator("footer")).to_contain_text("--price-per-hour '4 EUR'")
 
 
 @pytest.mark.full
@@ -246,35 +281,23 @@ def test_a_variable_that_is_being_typed_outlives_the_answer_to_the_one_before(
     expect(form.locator("footer")).to_contain_text("--env DEPTH=9 --env STEPS=7")
 
 
-@pytest.mark.full
-def test_the_sizes_by_keyboard(static_page: Open) -> None:
-    book, form = opened(static_page, "launcher(train, vm_size='NC24ads_A100_v4')")
-    form.get_by_role("radio", name="NC24ads_A100_v4").focus()
-    book.page.keyboard.press("ArrowDown")
-    chosen = form.locator("tr.dd-chosen")
-    expect(chosen).not_to_contain_text("NC24ads_A100_v4")
-    expect(chosen).to_have_count(1)
-    expect(chosen.get_by_role("radio")).to_be_focused()
-
-
-def test_what_is_wrong_is_said_with_its_remedy(static_page: Open) -> None:
+def test_what_is_wrong_is_said_with_its_remedy(static_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTDL_DOCS", "https://docs.example/")
     book, form = opened(static_page)
+    book.page.evaluate(FORGET_DOCS)
     form.get_by_role("radio", name="plain").click()
     expect(form).to_contain_text("1 error")
     expect(form.get_by_role("button", name="Submit")).to_be_disabled()
     form.get_by_role("button", name="Details").click()
-    expect(form.locator(".dd-checks")).to_contain_text("The backend plain runs one process, but the job has 2.")
+    wrong = form.locator(".dd-checks li", has_text="The backend plain runs one process, but the job has 2.")
+    where = wrong.get_by_role("link", name="What to do")
+    expect(where).to_have_attribute(
+        "href", re.compile(r"^https://docs\.example/reference/troubleshooting\.html#[a-z-]+$")
+    )
     book.picture("launch-form-refused", form)
     form.get_by_role("button", name="Fewer processes").click()
     expect(form.get_by_role("button", name="Submit")).to_be_enabled()
-
-
-@pytest.mark.full
-def test_copy_as_magic(static_page: Open) -> None:
-    book, form = opened(static_page)
-    form.get_by_role("button", name="Copy as magic").click()
-    copied = book.page.evaluate("() => navigator.clipboard.readText()")
-    assert copied == "%%distributed -N 1 -p 2 -b horovod-gloo --name digits -o job\ntrain()"
+    book.page.evaluate(FORGET_DOCS)
 
 
 OVERFLOWING = """root => [...root.querySelectorAll('*')]

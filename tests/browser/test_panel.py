@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from distdl_jupyter.widgets import widget
-from tests.browser.pages import card, curves, lines, log_body, says
+from tests.browser.pages import card, curves, lines, log_body, says, too_faint
 from tests.conftest import crowded, wait_for
 from tests.selection import everything
 from tests.widgets import recorded
@@ -113,37 +113,6 @@ def test_a_panel_moves_and_cancels_while_the_kernel_is_busy(notebook):
 
 
 @pytest.mark.full
-def test_the_output_ends_with_the_last_state_and_the_panel_stays(notebook):
-    # Without the semicolon the last cell would show its value, the job, a second time.
-    book = notebook([TRAIN, START.replace("submit(train, ", "submit(train, (40,), ") + "show(job)", "job.wait();"])
-    book.run_all()
-    page = book.page
-    says(book.page, "Completed")
-    data = wait_for(
-        lambda: (found := book.page.evaluate(_OUTPUT)) and "Completed" in found.get("text/html", "") and found,
-        what="the last state in the output",
-    )
-    assert set(data) == {
-        "application/vnd.distdl.job+json", "application/vnd.jupyter.widget-view+json", "text/html", "text/plain",
-    }  # fmt: skip
-    book.kernel_idle()
-    expect(card(page)).to_have_count(1)
-    expect(card(page)).to_be_visible()
-    page.wait_for_selector(".dd-plot.dd-fitted path.js-line")
-    expect(lines(page).first).to_be_visible()
-    expect(page.locator(".dd-foot")).to_contain_text("Result of rank 0")
-    book.picture("panel-completed")
-    assert not book.errors
-
-
-_OUTPUT = """() => {
-    const cells = window.jupyterapp.shell.currentWidget.content.model.cells;
-    const outputs = cells.get(1).outputs;
-    return outputs.length ? outputs.get(0).toJSON().data : null;
-}"""
-
-
-@pytest.mark.full
 def test_a_panel_is_live_after_a_reload_and_says_when_its_kernel_has_died(notebook):
     book = notebook([TRAIN, START + "panel(job)", "show(job)"], height=1400)
     book.run_all()
@@ -172,49 +141,6 @@ def test_a_panel_is_live_after_a_reload_and_says_when_its_kernel_has_died(notebo
     output.get_by_role("button", name="Cancel").click()
     says(output, "Canceled")
     kernel_says(book, "job.wait(60)")
-
-
-def says_where(book, cell, line, words):
-    """See the failure of rank and cell, go to its line and copy the traceback."""
-    page = book.page
-    says(page, "Failed")
-    alert = page.get_by_role("alert")
-    expect(alert.locator(".dd-sentence")).to_contain_text(
-        re.compile(r"Rank \d of \d failed first, .*KeyError: 'label'")
-    )
-    expect(alert).to_contain_text(f"cell [{cell}], line {line}")
-    expect(alert.locator(".dd-line-hit").first).to_contain_text(words)
-    expect(alert.locator(".dd-line-hit").first.locator("> span").nth(1)).to_have_text(str(line))
-    expect(alert.locator(".dd-values")).to_contain_text("batch")
-    expect(alert.locator(".dd-story")).to_contain_text("raised KeyError")
-    alert.get_by_role("button", name="Open cell").click()
-    expect(page.locator(".dd-found")).to_contain_text(words)
-    alert.get_by_role("button", name="Copy traceback").click()
-    copied = wait_for(lambda: page.evaluate("() => navigator.clipboard.readText()"), what="the copied text")
-    assert "KeyError" in copied
-    assert f"line {line}" in copied
-    page.get_by_role("button", name="Show full log").click()
-    expect(page.locator(".dd-tabs")).to_be_visible()
-    expect(page.locator(".dd-plot")).to_be_visible()
-    assert not book.errors
-
-
-@pytest.mark.full
-def test_a_failure_of_a_cell_says_its_rank_and_line_in_jupyterlab(notebook):
-    cell = """%%distributed -p 2 -b torch --name digits -o job
-import time
-from distdl_jupyter import log
-batch = {"image": [1, 2], "target": 3}
-for step in range(3):
-    log(step=step, loss=1 / (step + 1))
-    print("step", step, flush=True)
-time.sleep(1)
-loss = sum(batch["image"]) + batch["label"]
-print(loss)"""
-    book = notebook(["%load_ext distdl_jupyter", cell])
-    book.run_all()
-    says_where(book, 2, 9, 'loss = sum(batch["image"]) + batch["label"]')
-    book.picture("panel-failed-log")
 
 
 # ---- jobs that are told, in a page without Jupyter ----
@@ -303,8 +229,9 @@ def test_what_a_job_prints_stays_text(static_page):
     book.picture("panel-hostile")
 
 
-def test_a_log_has_the_colours_of_the_program(static_page):
-    story = recorded.begin(9, node_count=1, process_count_per_node=1, name="colours")
+def test_a_log_has_the_colours_of_the_program_and_a_job_its_cost(static_page):
+    cost = {"price_per_hour": 3600.0, "currency": "EUR", "price_source": "set by you"}
+    story = recorded.begin(9, node_count=1, process_count_per_node=1, name="colours", **cost)
     story.set_up()
     hues = "".join(f"\x1b[{code}m{code}\x1b[0m " for code in (*range(30, 38), *range(90, 98), *range(40, 48)))
     story.line(0, hues)
@@ -317,6 +244,9 @@ def test_a_log_has_the_colours_of_the_program(static_page):
     story.event("state", state="completed", reason="")
     story.close()
     book = static_page([attached(story)])
+    spent = book.page.locator(".dd-meta span[title*='set by you']")
+    expect(spent).to_have_text(re.compile(r"about [\d.]+ EUR"))
+    expect(spent).to_have_attribute("title", re.compile("3,600.00 EUR/h for 1 node"))
     log = book.page.locator(".dd-log-sheet")
     expect(log.locator(".dd-sgr-32.dd-sgr-1")).to_have_text("epoch 1")
     expect(log.get_by_text("loss", exact=True)).to_have_css("color", "rgb(255, 135, 0)")
@@ -329,12 +259,31 @@ def test_a_log_has_the_colours_of_the_program(static_page):
 
 
 def test_a_failure_says_rank_cell_and_line(static_page, tell):
-    line = 'loss = F.cross_entropy(model(batch["image"]), batch["label"])'
-    cell = "".join(f"# line {number}\n" for number in range(1, 11)) + f"# {line}"
+    words = 'loss = F.cross_entropy(model(batch["image"]), batch["label"])'
+    cell = "".join(f"# line {number}\n" for number in range(1, 11)) + f"# {words}"
     book = static_page([*["1"] * 6, cell, attached(tell("failed"))], height=1400)
-    says(book.page, "Failed")
+    page = book.page
+    says(page, "Failed")
     book.picture("panel-failed")
-    says_where(book, 7, 11, line)
+    alert = page.get_by_role("alert")
+    expect(alert.locator(".dd-sentence")).to_contain_text(
+        re.compile(r"Rank \d of \d failed first, .*KeyError: 'label'")
+    )
+    expect(alert).to_contain_text("cell [7], line 11")
+    expect(alert.locator(".dd-line-hit").first).to_contain_text(words)
+    expect(alert.locator(".dd-line-hit").first.locator("> span").nth(1)).to_have_text("11")
+    expect(alert.locator(".dd-values")).to_contain_text("batch")
+    expect(alert.locator(".dd-story")).to_contain_text("raised KeyError")
+    alert.get_by_role("button", name="Open cell").click()
+    expect(page.locator(".dd-found")).to_contain_text(words)
+    alert.get_by_role("button", name="Copy traceback").click()
+    copied = wait_for(lambda: page.evaluate("() => navigator.clipboard.readText()"), what="the copied text")
+    assert "KeyError" in copied
+    assert "line 11" in copied
+    page.get_by_role("button", name="Show full log").click()
+    expect(page.locator(".dd-tabs")).to_be_visible()
+    expect(page.locator(".dd-plot")).to_be_visible()
+    assert not book.errors
 
 
 def test_detach_leaves_one_line_and_attach_brings_all_back(static_page, tell):
@@ -432,7 +381,7 @@ def test_each_state_fits_and_is_readable_in_both_themes(static_page, tell):
             if everything():
                 book.picture(f"state-{kind}-{'dark' if dark else 'light'}", shown)
         assert _sticks_out(page) == []
-        assert _too_faint(page) == []
+        assert too_faint(page) == []
     assert not book.errors
 
 
@@ -470,45 +419,3 @@ def _sticks_out(page):
                 .map((e) => e.className + ': ' + e.textContent.slice(0, 40));
         }"""
     )
-
-
-def _too_faint(page):
-    """Return texts whose contrast to the background below them is under 4.5:1 (disabled controls do not count)."""
-    return page.evaluate(_CONTRASTS)
-
-
-_CONTRASTS = """() => {
-    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-    const rgba = (color) => {
-        canvas.clearRect(0, 0, 1, 1);
-        canvas.fillStyle = color;
-        canvas.fillRect(0, 0, 1, 1);
-        const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
-        return [r, g, b, a / 255];
-    };
-    const over = (top, below) => top.slice(0, 3).map((v, i) => v * top[3] + below[i] * (1 - top[3]));
-    const backdrop = (e) => {
-        const layers = [];
-        for (; e; e = e.parentElement) {
-            const color = rgba(getComputedStyle(e).backgroundColor);
-            layers.push(color);
-            if (color[3] === 1) break;
-        }
-        return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
-    };
-    const linear = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
-    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
-    const ratio = (a, b) => {
-        const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
-        return (x + 0.05) / (y + 0.05);
-    };
-    const found = [];
-    for (const e of document.querySelectorAll('.dd-card .dd *')) {
-        const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-        if (!own || !e.offsetParent || e.closest(':disabled, .js-plotly-plot, [hidden], .dd-sr')) continue;
-        const below = backdrop(e);
-        const worst = ratio(over(rgba(getComputedStyle(e).color), below), below);
-        if (worst < 4.5) found.push(`${e.className} "${e.textContent.slice(0, 30)}" ${worst.toFixed(2)}`);
-    }
-    return found;
-}"""

@@ -1,4 +1,4 @@
-"""Run distributed, as a user does it: from a cell of a notebook, from the page New job, and in Japanese."""
+"""Run distributed, as a user does it: from a cell of a notebook, and from the page New job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.conftest import wait_for
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 Open = Callable[..., Book]
-LANGUAGE = "@jupyterlab/translation-extension:plugin"
 DATA = "import numpy as np\ndata = np.arange(10.0)\nlr = 0.01"
 TRAIN = """import horovod.torch as hvd
 from distdl_jupyter import log
@@ -242,23 +241,6 @@ def test_the_launch_form_of_a_cell_lets_a_cluster_go_when_no_job_runs_there(
     expect(bar.cluster("lab")).to_have_count(0)
     expect(output.first).to_contain_text("Completed")
     assert book.errors == []
-
-
-@pytest.mark.full
-def test_the_form_speaks_the_language_of_jupyterlab(notebook: Open, lab: Lab) -> None:
-    lab.settings(LANGUAGE, {"locale": "ja_JP"})
-    try:
-        book = notebook(["x = undefined_here"], height=1200, scale=1)
-        book.command("distdl:run-cell")
-        form = pages.form(book.cell(0))
-        expect(form.get_by_role("button", name="送信")).to_be_disabled()
-        expect(form).to_contain_text("2 プロセス")
-        # Messages of Python are not translated.
-        expect(form).to_contain_text("undefined_here is not defined in the cell or the notebook")
-        book.picture("run-distributed-japanese")
-        assert form.evaluate("(form) => form.scrollWidth <= form.clientWidth")
-    finally:
-        lab.settings(LANGUAGE, {})
 
 
 WARNINGS = """import torch
