@@ -165,21 +165,6 @@ def test_settings_that_change_after_the_sign_in_need_another(people):
     assert identity.status().account is None
 
 
-@pytest.mark.full
-def test_one_sign_in_serves_every_process_and_outlives_the_one_that_started_it(people):
-    command = [sys.executable, "-m", "distdl_jupyter.cli", "azure", "sign-in", "--credential", "device_code"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        process.stderr.readline()
-        wait_for(lambda: people.login.codes)
-        people.login.approve()
-        assert process.wait(60) == 0
-    assert elsewhere("print(identity.account().name)") == USER
-    here = identity.credential().get_token(BLOB).token
-    assert elsewhere(TOKEN) == here
-    assert people.login.access[here]["aud"] == "https://storage.azure.com"
-    assert len([r for r in people.server.asked("/token") if BLOB in r.form.get("scope", "")]) == 1
-
-
 def test_processes_renew_the_sign_in_at_once(people):
     people.login.lifetime = 200  # each request renews
     signed_in_by_code(people)

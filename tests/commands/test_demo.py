@@ -74,18 +74,3 @@ def test_a_failing_cell_is_shown(tmp_path: Path, distdl_home: Path) -> None:
     assert "ZeroDivisionError: division by zero" in done.stderr
     assert "The notebook stopped at this cell" in done.stderr
     assert "\x1b" not in done.stderr
-
-
-@pytest.mark.full
-def test_a_missing_notebook_is_named(tmp_path: Path, distdl_home: Path) -> None:
-    done = demo(tmp_path / "none.ipynb", distdl_home)
-    assert done.returncode == 1
-    assert done.stderr.startswith("There is no notebook ")
-
-
-@pytest.mark.full
-def test_the_quickstart_trains_with_horovod(distdl_home: Path) -> None:
-    done = demo(REPOSITORY / "notebooks" / "quickstart.ipynb", distdl_home)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert any(line.startswith("  [0] rank 0 of 2 trains on") for line in done.stdout.splitlines())
-    assert any(line.startswith("  [1] rank 1 of 2 trains on") for line in done.stdout.splitlines())

@@ -93,21 +93,6 @@ def test_azures_example_trains_horovod_on_two_nodes_of_this_machine(project, cap
     assert run.job.spec.distributed_backend == "horovod-mpi"
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("given", [{"distributed_backend": "gloo", "process_count_per_node": 2},
-                                   {"distributed_training": MpiConfiguration(process_count_per_node=2)}])  # fmt: skip
-def test_every_way_to_name_the_ranks_runs_them(project, given):
-    script = (
-        "import os\nfrom distdl_jupyter.compat.azureml import Run\n"
-        "rank = os.environ.get('RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))\n"
-        "run = Run.get_context()\nrun.log('number', int(rank))\nrun.log('number', 5)\n"
-    )
-    run = Experiment(None, "ranks").submit(PyTorch(project(script), entry_script="train.py", **given))
-    run.wait_for_completion()
-    assert run.get_metrics() == {"number": [0, 5]}
-    assert set(run.job.metrics()["number"]) == {0, 1, 5}
-
-
 def test_a_failed_run_is_raised_with_the_scripts_own_error(project):
     run = Experiment(None, "breaks").submit(PyTorch(project("1 / 0"), entry_script="train.py"))
     with pytest.raises(JobFailed, match="division by zero"):
@@ -162,24 +147,6 @@ def test_a_datastore_becomes_a_data_source_and_a_folder_of_the_command_line(data
     made = PyTorch(".", entry_script="train.py", script_params={"--data-folder": value, "--lr": 0.1})
     assert made.options["data"] == {name: address}
     assert made.script_params == {"--data-folder": f"$DISTDL_DATA_{name.upper()}", "--lr": 0.1}
-
-
-@pytest.mark.full
-def test_a_script_reads_the_folder_of_a_datastore(project, blob, tmp_path, monkeypatch):
-    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
-    container = blob.azurite.container()
-    container.put("train/numbers.json", b"[1, 2, 3]")
-    account, name = container.place("train").removeprefix("blob://").split("/")[:2]
-    store = SimpleNamespace(name="ds", datastore_type="AzureBlob", account_name=account, container_name=name)
-    script = (
-        "import json, pathlib, sys\nfrom distdl_jupyter.compat.azureml import Run\n"
-        "Run.get_context().log('sum', sum(json.loads(pathlib.Path(sys.argv[2], 'numbers.json').read_text())))"
-    )
-    reference = SimpleNamespace(datastore=store, path_on_datastore="train", mode="mount")
-    made = PyTorch(project(script), entry_script="train.py", script_params={"--data-folder": reference})
-    run = Experiment(None, "data").submit(made)
-    run.wait_for_completion()
-    assert run.get_metrics() == {"sum": 6}
 
 
 def test_a_datastore_that_is_not_a_container_is_refused_with_the_remedy():

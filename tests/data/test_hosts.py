@@ -2,19 +2,14 @@
 
 import os
 import shutil
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import distdl_jupyter
 from distdl_jupyter.core.errors import JobFailed
-from distdl_jupyter.core.state import State
 from tests.clusters.ssh.conftest import lab_of  # noqa: F401
-from tests.conftest import wait_for
 from tests.data.places import DISK, containing, reachable, seen
-from tests.data.wheels import only, wheel
 from tests.hosts import needs_hosts
 
 pytestmark = [pytest.mark.full, needs_hosts, pytest.mark.timeout(280)]
@@ -39,26 +34,6 @@ def lab(lab_of, tmp_path, monkeypatch, blob):  # noqa: F811
 
 def of_node(lab, name, *command):
     return lab.hosts.ssh(name, *command).stdout.split()
-
-
-def in_their_own_environment():
-    import oneleaf
-
-    return os.uname().nodename, sys.executable, oneleaf.VERSION
-
-
-@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi", "torch"])
-def test_each_host_makes_the_environment_of_the_jobs_packages(lab, tmp_path, backend):
-    wheels = wheel(tmp_path / "wheels", "oneleaf")
-    given = {"pip_packages": ["oneleaf"], "environment_variables": only(wheels), "distributed_backend": backend}
-    job = lab.submit(in_their_own_environment, **given).wait(200)
-    assert [(host, version) for host, _, version in job.results()] == [("node-a", "1.0"), ("node-b", "1.0")]
-    assert all(python.startswith(f"{DISK}/environments/") for _, python, _ in job.results())
-    assert [(bar.host, bar.source) for bar in job.view().staging] == [
-        ("node-a", "Python packages"), ("node-b", "Python packages"),
-    ]  # fmt: skip
-    refused = lab.submit(in_their_own_environment, **{**given, "pip_packages": ["oneleaf==9"]}).wait(200)
-    assert "No matching distribution found for oneleaf==9" in refused.view().reason
 
 
 def test_each_host_takes_its_shard_and_keeps_it_for_the_next_job(lab, blob):
@@ -113,21 +88,3 @@ def test_hosts_that_see_different_files_at_a_path_are_named(lab):
         lab.hosts.ssh(name, f"mkdir {DISK}/shared && touch {DISK}/shared/{name}")
     with pytest.raises(JobFailed, match=f"node-b: {DISK}/shared does not hold the same files as on node-a"):
         lab.submit(deep, data={"train": f"shared:{DISK}/shared"}).result(200)
-
-
-def test_cancel_on_the_way_leaves_no_process_and_no_folder(lab, blob):
-    place = containing(blob).place("cifar")
-    lab.proxy.add("part-", rate=5_000, times=999)
-    job = lab.submit(seen, data={"train": place})
-    wait_for(lambda: job.view().staging, 120, "the first progress")
-    for name in lab.hosts.names:
-        for pid in lab.of_job(name):
-            assert b"sig=" not in Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-    begin = time.monotonic()
-    job.cancel()
-    job.wait(60)
-    assert job.state is State.CANCELED
-    assert time.monotonic() - begin < 20
-    lab.until_nothing_is_left()
-    for name in lab.hosts.names:
-        assert not of_node(lab, name, f"ls {DISK}/staged")

@@ -54,18 +54,6 @@ def assert_no_secret(*folders):
                 assert b"skoid=" not in content, path
 
 
-@pytest.mark.full
-def test_every_rank_finds_the_files_on_its_disk(home, cifar):
-    job = submit(data={"train": cifar.place("cifar")})
-    [(folder, files)] = result(job)
-    assert files == {f"part-{number}.bin": 100_000 + number for number in range(6)}
-    assert not Path(folder).exists()  # what the ranks saw goes with the job
-    [bar] = job.view().staging
-    assert (bar.node, bar.source, bar.done, bar.total, bar.files, bar.of) == (0, "train", 600_015, 600_015, 6, 6)
-    assert "Data on" in "\n".join(map(str, job.logs()))
-    assert_no_secret(home)
-
-
 @pytest.mark.readme("data from Blob")
 def test_two_nodes_take_their_shards_and_the_next_job_takes_all_from_the_cache(home, cifar):
     job = submit(data=f"train={cifar.place('cifar')}?shard", node_count=2, distributed_backend="horovod-gloo")
@@ -165,12 +153,3 @@ def test_what_cannot_be_is_refused_before_anything_starts(home, tmp_path):
         with pytest.raises(InvalidSpec, match=says):
             submit(**options)
     assert not list(home.glob("home/jobs/*"))
-
-
-@pytest.mark.full
-def test_a_rerun_takes_the_same_data(home, cifar):
-    first = submit(data={"train": cifar.place("cifar")}, outputs=cifar.place("runs"))
-    second = first.rerun().wait(120)
-    assert len(result(second)[0][1]) == 6
-    assert second.spec.data == first.spec.data
-    assert second.spec.outputs == first.spec.outputs

@@ -65,22 +65,6 @@ def test_a_disk_too_full_lets_go_of_what_no_job_uses(stage, container, disk):
 
 
 @pytest.mark.full
-def test_the_limit_holds_and_what_was_not_used_for_longest_goes_first(stage, container):
-    def use(name, **more):
-        last = stage.run(source(container, name), sas=reading(container), job=name, **more).staged()
-        stage.tell({"forget": name, "base": str(stage.base)}).end()
-        return last["bytes"]
-
-    for name in "abc":
-        container.put(name, noise(3 * MB, ord(name)))
-    assert [use("a"), use("b"), use("a")] == [3 * MB, 3 * MB, 0]
-    assert use("c", limit_bytes=7 * MB) == 3 * MB
-    assert [use("a"), use("c"), use("b")] == [0, 0, 3 * MB]
-    stage.tell({"forget": "b", "base": str(stage.base), "limit_bytes": 3 * MB}).end()
-    assert len(stage.left("")) == 1
-
-
-@pytest.mark.full
 @pytest.mark.fault(
     "disk", "downloads continue while others fill the disk, as long as the cache has data that no job uses"
 )
@@ -192,25 +176,6 @@ def test_who_waits_goes_on_when_the_other_one_dies(stage, large, blob_proxy):
     last = second.staged()
     assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"large": large.data}
     assert last["bytes"] == len(large.data)
-
-
-@pytest.mark.full
-def test_programs_that_take_the_cache_from_each_other_all_have_what_they_want(stage, container):
-    stored = {f"{n}": noise(5 * MB if n % 3 == 0 else 300_000, n) for n in range(7)}
-    for name, data in stored.items():
-        container.put(name, data)
-    items = container.items()
-    for turn in range(2):
-        wanted = [[item for item in items if int(item[0]) % 4 != own] for own in range(4)]
-        runs = [
-            stage.run(source(container, items=one), sas=reading(container), job=f"job-{turn}-{own}", limit_bytes=MB)
-            for own, one in enumerate(wanted)
-        ]
-        for run, one in zip(runs, wanted, strict=True):
-            assert stage.files(run.staged()["paths"]["DISTDL_DATA_TRAIN"]) == {item[0]: stored[item[0]] for item in one}
-        for own in range(4):
-            stage.tell({"forget": f"job-{turn}-{own}", "base": str(stage.base), "limit_bytes": MB}).end()
-        assert sum(path.stat().st_size for path in stage.left("")) <= MB
 
 
 def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_path, monkeypatch):

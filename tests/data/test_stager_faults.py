@@ -54,23 +54,6 @@ def test_it_ends_at_once_when_it_is_told_or_nobody_listens(stage, large, blob_pr
     assert run.code == (3 if end is None else -end)
 
 
-@pytest.mark.full
-def test_a_signature_that_is_refused_in_the_middle_is_renewed(stage, large, blob_proxy):
-    blob_proxy.add("/large", status=403, code="AuthenticationFailed", after=1)
-    run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large), workers=1)
-    assert only(stage, run.staged()) == large.data
-    assert run.asked == 2
-    assert blob_proxy.sent() == len(large.data)
-
-
-@pytest.mark.full
-def test_a_signature_that_has_ended_is_renewed(stage, large):
-    given = iter([large.sas(seconds=-60, begin=-3600), large.sas()])
-    run = stage.run(source(large), sas=lambda _: {"sas": next(given)})
-    assert only(stage, run.staged()) == large.data
-    assert run.asked == 2
-
-
 def test_a_right_that_is_missing_is_said_with_the_role_that_gives_it(stage, large, blob_proxy):
     blob_proxy.add("/large", status=403, code="AuthorizationPermissionMismatch", times=1000)
     run = stage.run(source(large, address=blob_proxy.endpoint), sas=reading(large))
@@ -107,14 +90,6 @@ def test_what_cannot_be_tried_again_fails_at_once_by_its_name(stage, container, 
     blob_proxy.add("/x", status=status, code=code)
     assert stage.run(source(container, address=blob_proxy.endpoint), sas=reading(container)).failed()["text"] == text
     assert len(blob_proxy.gets()) == 1
-
-
-def test_a_blob_that_was_deleted_since_it_was_listed_fails_by_its_name(stage, container):
-    container.put("gone", b"1")
-    told = source(container)
-    container.client.delete_blob("gone")
-    last = stage.run(told, sas=reading(container)).failed()
-    assert last["text"] == "'gone' of train changed or was deleted during the download."
 
 
 def test_damage_on_the_way_is_seen_and_the_file_is_fetched_again(stage, container, blob_proxy):

@@ -44,12 +44,6 @@ def test_flags_mean_options(line, expected):
     assert options(line) == expected
 
 
-def test_help_is_asked_for_in_the_notebooks_way():
-    with pytest.raises(InvalidSpec, match=r"Show the help with %%distributed\?"):
-        options("--help")
-    assert "--help" not in cell_parser().format_help()
-
-
 @pytest.mark.parametrize("line", ["-e A=1", "-n 2", "--max-restart", "--max-duration 3"])
 def test_at_most_five_flags_answer_an_unknown_one(line):
     with pytest.raises(InvalidSpec) as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form import choices as menu
 from distdl_jupyter.form.schema import BackendChoice
-from distdl_jupyter.views.wire import to_json
 
 
 def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
@@ -59,10 +57,6 @@ def test_a_row_says_what_is_known_and_no_more() -> None:
     assert rows["NC4as_T4_v3"].network == "not stated"
     assert rows["ND96isr_H100_v5"].network == "InfiniBand"
     assert rows["NC24lds_xl_RTXPRO6000BSE_v6"].memory == "not stated"
-
-
-def test_the_choices_are_plain_json() -> None:
-    assert json.loads(json.dumps(to_json(menu.choices()), allow_nan=False))
 
 
 def test_backends_are_offered_once_with_their_options() -> None:
@@ -125,11 +119,6 @@ def test_the_cluster_line_says_which_machine() -> None:
     assert local.name == "local"
     assert "core" in local.detail
     assert local.reason == ""
-
-
-def test_durations_begin_without_a_limit() -> None:
-    assert menu.STOP_AFTER[0] == 0
-    assert 10_800 in menu.STOP_AFTER
 
 
 OFFERED = [

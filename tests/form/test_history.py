@@ -35,10 +35,6 @@ def store(tmp_path: Path) -> JobStore:
     return JobStore(tmp_path)
 
 
-def test_no_jobs(store: JobStore) -> None:
-    assert past_jobs(store) == []
-
-
 def test_a_finished_job_and_its_time(store: JobStore) -> None:
     write(store, 1, "running", "completed", lines=3000)
     (job,) = past_jobs(store)

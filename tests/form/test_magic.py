@@ -16,10 +16,6 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_plain_line() -> None:
-    assert line(OPTIONS) == "%%distributed -N 2 -p 4 -b horovod-mpi --name digits -o job"
-
-
 def test_everything_that_was_chosen_stands_in_it() -> None:
     more = {
         "compute_target": "gpu-a100", "vm_size": "NC96ads_A100_v4", "use_gpu": False,
@@ -69,17 +65,3 @@ def test_the_cell_calls_the_function_as_the_form_does() -> None:
     assert cell(line(OPTIONS), "train").splitlines() == [line(OPTIONS), "train()"]
     text = cell(line(OPTIONS), "train", (3, "x"), {"lr": 0.1, "data": list(range(1000))})
     assert text.splitlines()[1] == "train(3, 'x', lr=0.1, data=data)"
-
-
-def test_the_real_magic_understands_the_line_as_the_form_meant_it() -> None:
-    from distdl_jupyter.form.arguments import cell_parser, job_options
-
-    options = {
-        **OPTIONS, "vm_size": "NC96ads_A100_v4", "use_gpu": False, "max_run_duration_seconds": 5400.0,
-        "name": "two words", "environment_variables": {"OMP_NUM_THREADS": "2", "NOTE": "a = b"},
-        "plugin_options": {"cycle_time_ms": 2.5},
-    }  # fmt: skip
-    chosen = cell_parser().parse(line(options).removeprefix("%%distributed"))
-    meant = {name: value for name, value in options.items() if name not in ("plugin_options", "compute_target")}
-    assert job_options(chosen, {}).items() >= {**meant, "cycle_time_ms": 2.5}.items()
-    assert chosen.out == "job"

@@ -207,19 +207,6 @@ def test_what_cannot_travel_is_named_and_found_again_when_mended() -> None:
     assert "held" in [item["name"] for item in form.captured["items"]]
 
 
-def test_captured_names_are_listed_with_sizes() -> None:
-    table = list(range(1000))
-
-    def train() -> int:
-        return len(table)
-
-    form = Page(train)
-    (item,) = [item for item in form.captured["items"] if item["name"] == "table"]
-    assert item["size"].endswith("kB")
-    assert form.captured["known"]
-    assert form.captured["size"].endswith("kB")
-
-
 def test_the_advice_of_the_picture_and_its_one_click() -> None:
     form = Page(horovod_train, vm_size="NC96ads_A100_v4", node_count=2, process_count_per_node="auto")
     assert codes(form) == ["no-infiniband", "learning-rate", "more-processes-than-cores"]
@@ -236,13 +223,6 @@ def test_a_learning_rate_that_is_an_argument_can_be_scaled_with_one_click() -> N
     assert form.advice[0]["action"] == "Use lr = 0.02"
     form.apply("learning-rate")
     assert form.cell.endswith("horovod_train(lr=0.02)")
-
-
-def test_advice_that_is_not_there_changes_nothing() -> None:
-    form = Page(alone)
-    before = shown(form)
-    form.apply("no-infiniband")
-    assert shown(form) == before
 
 
 def test_secrets_stay_in_the_kernel() -> None:

@@ -278,15 +278,6 @@ def test_defaults_of_this_kernel(kernel):
     assert "No defaults are set" in kernel.ok("%dist_config").text
 
 
-def test_help_is_real(kernel):
-    text = kernel.ok("%%distributed?").pager
-    for words in ("usage: %%distributed [flags]", "--process-count-per-node N", "job.result()"):
-        assert words in text
-    assert "usage: %dist_logs [flags] [ID]" in kernel.ok("%dist_logs?").pager
-    for line in ("%%distributed --help\n1", "%%sweep lr=1,2 -h\n1", "%dist_logs --help", "%dist_ranks -h"):
-        assert f"usage: {line.split()[0]} " in kernel.ok(line).text
-
-
 @pytest.mark.parametrize(
     ("cell", "error"),
     [

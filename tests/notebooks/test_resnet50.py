@@ -1,14 +1,13 @@
 """The notebook about ResNet-50, as a user runs it, and its script unchanged on Slurm and Azure ML."""
 
 import re
-import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from distdl_jupyter import add_cluster, jobs, submit
+from distdl_jupyter import jobs
 from distdl_jupyter.core.state import State
 from tests.azurite.fixtures import azurite  # noqa: F401 - fixture
 from tests.clusters.azureml.conftest import ml  # noqa: F401 - fixture
@@ -47,28 +46,3 @@ def shown(notebook, text):
 def printed(notebook, text):
     (cell,) = [cell for cell in notebook.cells if cell.cell_type == "code" and text in cell.source]
     return "".join(output.text for output in cell.outputs if output.get("name") == "stdout").strip()
-
-
-def run_script(tmp_path, **options):
-    """Run a copy of the script on a cluster with a name, and return what rank 0 says of its rate."""
-    (tmp_path / "code").mkdir()
-    shutil.copy(SCRIPT, tmp_path / "code")
-    job = submit(entry_script="resnet50.py", source_directory=str(tmp_path / "code"), script_params={"--steps": 4},
-                 node_count=2, compute_target="there", **options)  # fmt: skip
-    job.wait(600)
-    assert job.state is State.COMPLETED, job.view().reason
-    (line,) = [line.text for line in job.logs(0) if RATE.match(line.text)]
-    return line
-
-
-@needs_slurm
-def test_the_script_runs_unchanged_on_a_real_slurm(slurm, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
-    add_cluster("there", "slurm", **slurm.options())
-    assert run_script(tmp_path, distributed_backend="torch")
-
-
-def test_the_script_runs_unchanged_on_a_stand_in_for_azure_ml(ml, tmp_path):  # noqa: F811
-    add_cluster("there", "azureml", **ml.options)
-    assert run_script(tmp_path, distributed_backend="horovod-mpi")
-    assert {job.properties["distribution"]["distributionType"] for job in ml.jobs.values()} == {"Mpi"}

@@ -42,17 +42,6 @@ def test_one_that_falls_silent_is_shown_as_it_was_known_also_after_looks_at_othe
     assert [one.title for one in asyncio.run(story())] == ["lab is up", "rack is up"] * 2 + ["lab is up"]
 
 
-def test_one_that_has_never_answered_says_so_and_is_silent_after_a_while(silent):
-    silent.add("lab")
-
-    async def story():
-        return [await ClusterStatusCache(60).now(LAB), await ClusterStatusCache(0.01).now(LAB)]
-
-    first, later = asyncio.run(story())
-    assert (first.looked, first.problem) == (False, "")
-    assert later.problem
-
-
 def test_what_nobody_asked_for_in_ten_minutes_is_forgotten(silent, monkeypatch):
     async def story():
         looks = ClusterStatusCache(60)

@@ -103,15 +103,6 @@ def test_what_is_wrong_with_a_new_cluster_names_its_field(server, rack, body, fi
     assert server.post("/clusters", body, status=400)["field"] == field
 
 
-def test_a_silent_cluster_hides_no_other_and_is_shown_as_such(root, rack):
-    with serve(root, traits={"cluster_seconds": 0.5}) as server:
-        server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"silent_seconds": 4}})
-        listed = {one["name"]: one for one in server.get("/clusters")["clusters"]}
-        assert listed["local"]["problem"] == ""
-        assert listed["slow"]["problem"] == "No response for 0.5 s."
-        assert listed["slow"]["nodes"] == []
-
-
 def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monkeypatch):
     plugin.install(tmp_path, monkeypatch, plugin.CLUMSY, {"clusters": {"clumsy": "Clumsy"}})
     plugin.install(tmp_path, monkeypatch, plugin.BROKEN, {"clusters": {"broken": "Clumsy"}})

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.core import logline, logwindow
+from distdl_jupyter.core import logwindow
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live import job as live
@@ -18,7 +18,6 @@ from tests.conftest import wait_for
 from tests.server.listening import Page, apply, connect, listening, subscribe, told
 from tests.server.running import QUICK, serve
 from tests.widgets import recorded
-from tests.written import all_written
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -174,19 +173,6 @@ def test_another_subscription_takes_the_place_of_the_last_and_goes_on_where_it_w
     wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
 
 
-def test_a_page_without_news_hears_that_the_server_lives(quick):
-    with listening(quick.url) as page:
-        first, second = page.until_told("alive", many=2)[:2]
-        assert 0.3 < second["now"] - first["now"] < 20
-
-
-def test_a_page_that_goes_away_frees_its_place_at_once(quick, story):
-    with listening(quick.url, job=everything(story.id)) as page:
-        page.until_told("log")
-        assert len(quick.extension.sources.pages) == 1
-    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
-
-
 def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
     connection = connect(quick.url)
     subscribe(connection, jobs=True)
@@ -285,43 +271,6 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
     wait_for(lambda: not quick.extension.sources.pages, what="all places are free")
 
 
-@pytest.mark.full
-def test_a_long_log_is_shown_from_its_end_and_the_rest_can_be_asked_for(quick, monkeypatch):
-    monkeypatch.setattr(logwindow, "LONG", 64 * 1024)
-    monkeypatch.setattr(logwindow, "_NEAR", 128 * 1024)
-    long = recorded.begin(60)
-    long.set_up()
-    for number in range(300):
-        for rank in range(2):
-            long.line(rank, "\n".join(f"{rank} line {number * 100 + k}" for k in range(100)), after=0.01)
-    long.complete()
-    long.close()
-    with listening(quick.url, job=everything(long.id)) as page:
-        page.until_told("log")
-        (whole,) = page.of("log")
-        assert whole["whole"]
-        assert len(whole["rows"]) == live.FIRST
-        assert whole["first"] > 50_000, "all of it was not read"
-        assert whole["total"] == len(long_lines(long))
-        assert page.of("job")[0]["card"]["state"] == "completed", "the state comes before the log"
-        held = dict(page.rows)
-    while older := quick.get(f"/jobs/{long.id}/log", before=min(held), limit=3_000)["rows"]:
-        assert len(older) <= 3_000
-        assert max(row[0] for row in older) < min(held)
-        held |= {row[0]: row for row in older}
-    for rank in range(4):
-        read = sorted((row[6][str(rank)], row[4]) for row in held.values() if str(rank) in row[6])
-        assert [text for _, text in read] == [line for by, line in long_lines(long) if by == rank]
-    of_rank = quick.get(f"/jobs/{long.id}/log", rank=1, limit=50)["rows"]
-    assert of_rank == [held[n] for n in sorted(held) if "1" in held[n][6]][-50:]
-
-
-def long_lines(job):
-    """Rank and text of each line, in the order of the file."""
-    found = all_written(job.folder)
-    return [(line.rank, line.text) for line in logline.lines_of(found)]
-
-
 def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monkeypatch):
     """A reader that falls behind skips lines, never states or metrics; what it skipped can be asked for."""
     monkeypatch.setattr(logwindow, "BEHIND", 32 * 1024)
@@ -342,6 +291,8 @@ def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monk
         held |= {row[0]: row for row in older}
     texts = [held[n][4] for n in sorted(held) if held[n][4].startswith("line ")]
     assert texts == [f"line {number}" for number in range(60_000)]
+    of_rank = quick.get(f"/jobs/{flood.id}/log", rank=0, limit=50)["rows"]
+    assert of_rank == [held[n] for n in sorted(held) if "0" in held[n][6]][-50:]
     flood.complete()
     flood.close()
 

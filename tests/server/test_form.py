@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import wait_for
 from tests.server.running import API, serve
+from tests.server.test_jobs import kernelspec
 
 CELL = (
     "%%distributed -p 2 -b horovod-gloo --name digits --timeout 90 --env A=1 --env MY_TOKEN -o run --no-panel\n"
@@ -48,15 +49,6 @@ def test_a_cell_without_a_line_is_guessed_from_its_code(server):
     asked = {"code": "import horovod.torch as hvd", "notebook": "quickstart.ipynb"}
     chosen = server.post("/form", asked, 200)["chosen"]
     assert (chosen["distributed_backend"], chosen["name"]) == ("horovod-gloo", "quickstart")
-
-
-def test_what_was_chosen_goes_before_the_line(server):
-    begun = server.post("/form", {"code": CELL}, 200)["chosen"]
-    chosen = {**begun, "node_count": 2, "process_count_per_node": 3, "distributed_backend": "torch", "name": "other"}
-    form = server.post("/form", {"code": CELL, "chosen": chosen, "environment": []}, 200)
-    assert form["magic"].startswith(
-        "%%distributed -N 2 -p 3 -b torch --name other --max-run-duration-seconds 90 --no-panel"
-    )
 
 
 @pytest.mark.parametrize(
@@ -99,41 +91,13 @@ def test_a_script_brings_its_folder_along(server, root):
     assert server.post("/form", {"code": "1", "notebook": "../train.py", "own": True}, 400)["field"] == "notebook"
 
 
-def test_an_advice_can_be_followed(server):
-    code = "import time\ntime.sleep(1)"
-    chosen = {"node_count": 2, "process_count_per_node": 2, "distributed_backend": "torch"}
-    form = server.post("/form", {"code": code, "chosen": chosen}, 200)
-    found = [one for one in form["advice"] if one["action"] and not one["snippet"]]
-    assert found, form["advice"]
-    after = server.post("/form", {"code": code, "chosen": form["chosen"], "apply": found[0]["code"]}, 200)
-    assert after["chosen"] != form["chosen"]
-
-
 def test_another_kernels_python_answers_for_its_own_environment(server, tmp_path):
-    """A kernel with its own environment variables is asked in a process of its own; one without the package says so."""
-    kernels = tmp_path / "jupyter-data" / "kernels"
-    for name, argv, env in (
-        ("other", [sys.executable], {"CUDA_VISIBLE_DEVICES": ""}),
-        ("bare", [str(bare_python(tmp_path))], {}),
-    ):
-        (kernels / name).mkdir(parents=True)
-        spec = {"argv": [*argv, "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": name,
-                "language": "python", "env": env}  # fmt: skip
-        (kernels / name / "kernel.json").write_text(json.dumps(spec))
+    """A kernel with its own environment variables is asked in a process of its own."""
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernelspec(tmp_path, "other", argv, env={"CUDA_VISIBLE_DEVICES": ""})
     own = server.post("/form", {"code": CELL}, 200)
     assert server.post("/form", {"code": CELL, "kernel_name": "other"}, 200) == own
-    refused = server.post("/form", {"code": CELL, "kernel_name": "bare"}, 424)
-    assert "does not have this version" in refused["message"]
-    assert "pip install" in refused["hint"]
     assert server.post("/form", {"code": CELL, "kernel_name": "none"}, 400)["field"] == "kernel_name"
-
-
-def bare_python(folder):
-    """Return a Python of an empty environment."""
-    import venv
-
-    venv.create(folder / "bare", with_pip=False, symlinks=True)
-    return folder / "bare" / "bin" / "python"
 
 
 def test_a_wrong_question_is_refused(server):
@@ -141,20 +105,6 @@ def test_a_wrong_question_is_refused(server):
     assert (refused["field"], refused["message"]) == ("node_count", "node_count must be a number from 1 to 10,000.")
     assert server.post("/form", {"code": "1", "chosen": {"distributed_backend": "nope"}}, 200)["problems"]
     assert server.post("/form", {"code": "1", "environment": [1]}, 400)["field"] == "environment"
-
-
-DEEP = {
-    "terms": "x = " + "+".join(["1"] * 3000),
-    "attributes": "x = a" + ".b" * 3000,
-    "signs": "x = " + "-" * 3000 + "1",
-    "calls": "f" + "()" * 3000,
-}
-
-
-@pytest.mark.parametrize("code", DEEP.values(), ids=DEEP)
-@pytest.mark.parametrize("line", ["", "%%distributed -p 2 -b torch\n"])
-def test_deeply_nested_code_gets_its_form(server, code, line):
-    assert server.post("/form", {"code": line + code}, 200)["code"] == code
 
 
 def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):

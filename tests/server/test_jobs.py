@@ -85,15 +85,6 @@ def test_a_job_is_cancelled_then_deleted_and_nothing_is_left(server):
     assert not (JobStore().jobs / id_).exists()
 
 
-@pytest.mark.full
-def test_a_job_runs_again_with_its_own_code(server):
-    first = server.submit("import os\nint(os.environ['RANK']) + 7", name="again", options={"np": 1})
-    server.until_ended(first)
-    second = server.post(f"/jobs/{first}/rerun")
-    assert (second["name"], second["id"] != first) == ("again", True)
-    assert server.until_ended(second["id"])["values"] == ["7"]
-
-
 def test_a_job_works_in_its_notebooks_folder_and_takes_the_modules_beside_it(server, root):
     (root / "deep").mkdir()
     (root / "deep" / "shards.py").write_text("COUNT = 12\n")
@@ -174,42 +165,6 @@ def test_jobs_run_on_when_the_server_stops(root, tmp_path):
     (tmp_path / "go").touch()
     with serve(root) as server:
         assert server.until_ended(id_)["values"] == ["'done'"]
-
-
-@pytest.fixture
-def many(distdl_home):
-    """Three hundred jobs that have ended, and the newest of them."""
-    story = recorded.tell("failed", JobStore())
-    story.close()
-    for number in range(299):
-        copy = JobStore().jobs / f"20250101-{number // 60:02}{number % 60:02}00-k{number:04}"
-        copy.mkdir()
-        spec = json.loads(story.folder.spec_file.read_text()) | {"id": copy.name}
-        (copy / "spec.json").write_text(json.dumps(spec))
-        for file in (story.folder.log, story.folder.events):
-            os.link(file, copy / file.name)
-    return story
-
-
-@pytest.mark.full
-def test_many_ended_jobs_are_listed_again_without_reading_them_again(server, many, monkeypatch):
-    assert server.get("/jobs", limit=1000)["total"] == 300
-
-    def read_again(*_, **__):
-        raise AssertionError("an ended job was read twice")
-
-    monkeypatch.setattr("distdl_jupyter.core.events.read", read_again)
-    assert len(server.get("/jobs", limit=1000)["jobs"]) == 300
-
-
-@pytest.mark.full
-def test_the_newest_of_many_jobs_are_known_before_all_are_read(server, many):
-    listing = server.extension.listing
-    for count in (1, 2, 3):
-        found = listing.known(seconds=0)
-        assert len(found) == count
-        assert found[0].row.id == many.id
-    assert server.get("/jobs", limit=1)["total"] == 300
 
 
 def test_time_of_steps_is_there_for_a_job_that_trains_and_says_why_not_for_another(server):

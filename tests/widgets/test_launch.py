@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import ipywidgets
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
@@ -27,13 +25,6 @@ def page(form: Any, **message: Any) -> None:
 
 def opened(**defaults: Any) -> Launcher:
     return launcher(alone, **{"process_count_per_node": 1, "distributed_backend": "plain", **defaults})
-
-
-def test_it_is_a_widget_with_the_form_alone() -> None:
-    shown = opened()
-    assert isinstance(shown, ipywidgets.VBox)
-    assert shown.children == (shown.form,)
-    assert shown.job is None
 
 
 def answered(form: Any, monkeypatch: pytest.MonkeyPatch, ask: str, **given: Any) -> Any:
@@ -70,23 +61,6 @@ def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: 
     page(form, type="nonsense")
 
 
-def test_a_question_about_clusters_is_answered_to_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    form = opened().form
-    assert answered(form, monkeypatch, "clusters.add", name="mine", kind="local", options={}) is None
-    refused = answered(form, monkeypatch, "clusters.remove", name="other")
-    assert refused["type"] == "ClusterNotFound"
-
-
-def test_rows_of_data_from_the_page_keep_no_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = opened().form
-    chosen = {"data": [{"name": "x", "place": "blob://acct/cont?sig=SECRET"}], "outputs": "blob://acct/out"}
-    found = answered(form, monkeypatch, "form.state", request={"chosen": chosen})
-    assert "shared access signature" in found["problems"]["data"]
-    assert "SECRET" not in repr(found)
-    assert "--outputs blob://acct/out" in found["magic"]
-
-
 def test_submit_shows_the_panel_of_the_newest_job_below(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = opened()
     chosen = answered(shown.form, monkeypatch, "form.state", request={})["chosen"]
@@ -119,13 +93,6 @@ def test_submit_starts_a_sweep_and_its_code_the_same_one(monkeypatch: pytest.Mon
     assert same.study.plan == found.study.plan
     assert [one.job.spec.parameters.keys() for one in same.study.trials] == [{"lr", "width"}]
     assert not shown.jobs
-
-
-def test_a_refused_submit_says_why() -> None:
-    shown = opened(process_count_per_node=2)
-    with pytest.raises(InvalidSpec, match="plain"):
-        shown.submit()
-    assert shown.children == (shown.form,)
 
 
 def test_what_is_no_function_is_refused_in_one_sentence() -> None:

@@ -50,13 +50,6 @@ def test_a_short_cell_is_sent_once():
     assert "hello" in bundle["text/html"]
 
 
-def test_a_cell_that_says_nothing_leaves_nothing():
-    sent = Sent()
-    output = CellOutput(range(2), "k3f9", publish=sent)
-    output.finish()
-    assert sent == []
-
-
 def test_a_long_cell_is_drawn_while_it_runs_as_one_display():
     sent = Sent()
     output = CellOutput(range(2), "k3f9", publish=sent)

@@ -39,15 +39,6 @@ HOROVOD = """
     {"rank": hvd.rank(), "size": hvd.size(), "weights": model.weight.flatten().tolist(),
      "mpi": "OMPI_COMM_WORLD_RANK" in os.environ, "controller": os.environ["HOROVOD_CONTROLLER"]}
 """
-TORCH = """
-    import os
-    import torch
-    import torch.distributed as dist
-    dist.init_process_group("gloo")
-    total = torch.ones(1) * (dist.get_rank() + 1)
-    dist.all_reduce(total)
-    {"rank": dist.get_rank(), "size": dist.get_world_size(), "total": total.item()}
-"""
 COUNT = """
     import time
     for number in range(120):
@@ -106,26 +97,11 @@ def test_horovod_trains_under_azures_own_mpirun_and_everything_comes_back(ml, ba
 
 
 @pytest.mark.full
-def test_torch_trains_as_azures_pytorch_distribution(ml):
-    job = submit(ml, TORCH).wait(240)
-    assert [one["total"] for one in job.results()] == [3.0, 3.0]
-    assert next(iter(ml.jobs.values())).properties["distribution"]["distributionType"] == "PyTorch"
-
-
-@pytest.mark.full
 def test_tensorflow_trains_as_workers_of_azure(ml):
     results = submit(ml, TENSORFLOW, backend="tensorflow").wait(240).results()
     asked = next(iter(ml.jobs.values())).properties["distribution"]
     assert asked == {"distributionType": "TensorFlow", "parameterServerCount": 0, "workerCount": 2}
     assert [(result["rank"], result["total"]) for result in results] == [(0, 3.0), (1, 3.0)]
-
-
-@pytest.mark.full
-def test_a_job_is_not_submitted_if_the_generated_image_lacks_its_framework(ml):
-    job = submit(ml, TENSORFLOW, backend="tensorflow", options={"environment": "generated"}).wait(60)
-    assert job.state is State.FAILED
-    assert "tensorflow is not in the generated image" in job.view().reason
-    assert ml.jobs == {}
 
 
 @pytest.mark.full

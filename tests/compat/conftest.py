@@ -1,1 +1,0 @@
-from tests.data.conftest import azurite, blob  # noqa: F401 - fixtures
