@@ -28,3 +28,22 @@ def evaluate(code):
     done = subprocess.run([node_program(), "--input-type=module", "-e", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+class Program:
+    """A Node.js program that answers each line of JSON on its input with one on its output."""
+
+    def __init__(self, *command):
+        # Node.js 20 has no WebSocket by itself.
+        command = [node_program(), "--experimental-websocket", *command]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, question):
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._process.stdout.close()

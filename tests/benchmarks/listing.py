@@ -58,21 +58,6 @@ PAINTED = """
   void window.jupyterapp.commands.execute(command, given);
 })
 """
-#: Scrolls an element from its top to its end in 60 frames and resolves with the longest frame, in milliseconds.
-SCROLLED = """
-(selector) => new Promise((resolve) => {
-  const box = document.querySelector(selector);
-  let [count, last, longest] = [0, performance.now(), 0];
-  const step = (now) => {
-    longest = count > 1 ? Math.max(longest, now - last) : 0;
-    last = now;
-    box.scrollTop = (box.scrollHeight * (count += 1)) / 60;
-    if (count > 60) resolve(longest);
-    else requestAnimationFrame(step);
-  };
-  requestAnimationFrame(step);
-})
-"""
 
 
 def measure(turns: int) -> Iterator[Report]:
@@ -133,13 +118,6 @@ def in_lab(homes: dict[int, Path], scratch: Path, turns: int) -> Iterator[Report
     yield table
     table = Report("The sidebar shows finished jobs", "ms", versions)
     _rows(table, homes, painted, ("first rows",), "the file browser's")
-    for many in homes:
-        table.compare(
-            f"{many:,}, longest frame of scrolling",
-            painted[many, "scroll"],
-            "file browser's",
-            painted[many, "scroll, peer"],
-        )
     yield table
 
 
@@ -187,19 +165,15 @@ def _asked(lab: Lab, path: str) -> float:
 
 
 def _pages(stack: ExitStack, lab: Lab) -> dict[str, float]:
-    """Return what a page takes to paint the first rows, and its longest frame of scrolling, ours and its own."""
+    """Return what a page takes to paint the first rows, ours and its own."""
     page = stack.enter_context(open_chromium()).new_page(viewport={"width": 1440, "height": 980})
     page.set_default_timeout(TIMEOUT * 1000)
     page.goto(f"{lab.url}lab?token={lab.token}&reset")
     page.wait_for_function("() => window.jupyterapp?.restored")
     page.wait_for_function("() => document.activeElement.closest('.jp-Launcher')")
     files = _painted(page, "filebrowser:open-path", {"path": "many"}, ".jp-DirListing-item[title*='digits-0000']")
-    scrolled = page.evaluate(SCROLLED, ".jp-DirListing-content") / 1000
     jobs = _painted(page, "distdl:focus-sidebar", {}, "#distdl-sidebar .dd-job:not(.dd-job-waiting)")
-    return {
-        "first rows": jobs, "first rows, peer": files,
-        "scroll": page.evaluate(SCROLLED, "#distdl-sidebar .dd-jobs") / 1000, "scroll, peer": scrolled,
-    }  # fmt: skip
+    return {"first rows": jobs, "first rows, peer": files}
 
 
 def _painted(page: Page, command: str, given: dict[str, str], row: str) -> float:

@@ -60,13 +60,3 @@ def test_a_jobs_code_is_checked_from_its_page(desk: Callable[..., Book]) -> None
     book.page.set_viewport_size({"width": 900, "height": 900})
     book.picture("check-narrow", page)
     assert not book.errors
-
-
-def test_a_cell_that_is_checked_shows_what_was_found(notebook: Callable[..., Book]) -> None:
-    book = notebook([LOAD, f"%%distributed -p 2 -b torch --check\n{TRAIN}"])
-    book.run_all()
-    expect(book.output(1)).to_contain_text(FINDING)
-    for dark in (False, True):
-        book.theme(dark=dark)
-        book.picture(f"check-cell-{'dark' if dark else 'light'}")
-    assert not book.errors

@@ -78,19 +78,3 @@ def test_rows_of_data_are_checked_and_read_by_the_job(notebook: Callable[..., Bo
     book.save()
     assert "SECRET" not in (lab.root / book.name).read_text()
     assert book.errors == []
-
-
-def test_a_cells_line_and_its_rows_of_data_are_one(notebook: Callable[..., Book], lab: Lab) -> None:
-    folder = lab.root / "digits"
-    folder.mkdir()
-    (folder / "a.txt").write_text("nine")
-    line = "%%distributed -p 1 -b plain --name cellular --data digits=./digits --data bad=blob://A/b"
-    book = notebook([f"{line}\nfrom distdl_jupyter import data_path\n(data_path('digits') / 'a.txt').read_text()"])
-    book.page.locator("jp-button, button").filter(has_text="Run distributed").first.click()
-    form = pages.form(book.page)
-    expect(form).to_contain_text("'A' is not a valid storage account name.")
-    typed(row(form, 1), "more", "shared:/etc/hostname")
-    submit(form).click()
-    expect(book.cell(0)).to_contain_text("--data digits=./digits --data more=shared:/etc/hostname")
-    expect(pages.card(book.page)).to_contain_text("Completed")
-    assert book.errors == []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.jobs import client
 from distdl_jupyter.widgets.launch import LaunchForm
 from tests.browser import pages
 from tests.browser.pages import card, says, total
@@ -18,7 +17,6 @@ from tests.browser.pages import card, says, total
 if TYPE_CHECKING:
     from tests.browser.conftest import Book
     from tests.browser.static_page import StaticPage
-    from tests.widgets.recorded import Recording
 
 pytest_plugins = ("tests.browser.static_page",)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -50,23 +48,6 @@ def opened(static_page: Open, show: str = SMALL, **how: object) -> tuple[StaticP
     form = pages.form(book.page)
     expect(form).to_be_visible()
     return book, form
-
-
-@pytest.fixture
-def begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recording], list[Any]]:
-    """Return a function that lets a submit begin a recorded job, and returns the options of each as they come."""
-
-    def begins_(story: Recording) -> list[Any]:
-        asked: list[Any] = []
-
-        def submit(*_: Any, **options: Any) -> client.Job:
-            asked.append(options)
-            return client.Job(story.folder)
-
-        monkeypatch.setattr(client, "submit", submit)
-        return asked
-
-    return begins_
 
 
 def test_the_form_shows_where_how_many_what_travels_and_what_could_be_better(static_page: Open) -> None:
@@ -183,71 +164,6 @@ def test_what_a_node_costs_is_typed_and_summed(static_page: Open) -> None:
     price.press("Enter")
     expect(form.locator(".dd-cost-sum")).to_have_text("about 8.00 EUR/h for 2 nodes")
     expect(form.locator("footer")).to_contain_text("--price-per-hour '4 EUR'")
-
-
-@pytest.mark.full
-def test_everything_by_keyboard(
-    static_page: Open, begins: Callable[[Recording], list[Any]], tell: Callable[..., Recording]
-) -> None:
-    submitted = begins(tell("completed"))
-    book, form = opened(static_page)
-    page = book.page
-    nodes = form.get_by_role("spinbutton", name="Nodes")
-    nodes.focus()
-    page.keyboard.press("ArrowUp")
-    expect(total(form)).to_have_text("4 processes")
-    page.keyboard.press("Tab")
-    expect(form.get_by_role("spinbutton", name="Processes per node")).to_be_focused()
-    page.keyboard.type("3")
-    page.keyboard.press("Tab")
-    expect(total(form)).to_have_text("6 processes")
-    expect(form.locator(".dd-auto")).to_be_focused()
-    page.keyboard.press("Tab")
-    expect(form.get_by_role("radio", name="horovod-gloo")).to_be_focused()
-    for label in ("horovod-mpi", "torch", "deepspeed", "tensorflow", "ray", "plain"):
-        page.keyboard.press("ArrowRight")
-        expect(form.get_by_role("radio", name=label)).to_be_checked()
-    expect(form).to_contain_text("1 error")
-    expect(form.get_by_role("button", name="Submit")).to_be_disabled()
-    for _ in range(6):
-        page.keyboard.press("ArrowLeft")
-    expect(form.get_by_role("radio", name="horovod-gloo")).to_be_checked()
-    nodes.focus()
-    page.keyboard.press("ArrowDown")
-    expect(form.get_by_role("button", name="Submit")).to_be_enabled()
-    page.keyboard.press("Control+Enter")
-    expect(form).to_contain_text("Submitted digits")
-    says(card(page), "Completed")
-    (asked,) = submitted
-    assert (asked["node_count"], asked["process_count_per_node"], asked["distributed_backend"]) == (
-        1,
-        3,
-        "horovod-gloo",
-    )
-    book.picture("launch-form-submitted")
-
-
-@pytest.mark.full
-def test_an_answer_of_the_kernel_leaves_alone_what_is_being_typed(static_page: Open) -> None:
-    book, form = opened(static_page)
-    field = form.get_by_role("spinbutton", name="Processes per node")
-    field.focus()
-    book.page.keyboard.type("3")
-    form.locator(".dd-auto").evaluate("element => element.click()")  # the focus stays in the field
-    expect(form.locator(".dd-auto")).to_have_attribute("aria-pressed", "true")
-    expect(total(form)).to_have_text("1 process")
-    expect(field).to_have_value("3")
-    book.page.keyboard.press("Tab")
-    expect(total(form)).to_have_text("3 processes")
-    field.focus()
-    book.page.keyboard.type("no number")
-    book.page.keyboard.press("Tab")
-    expect(field).to_have_value("3")
-    field.focus()
-    book.page.keyboard.type("0")
-    book.page.keyboard.press("Tab")
-    expect(field).to_have_value("1")
-    expect(total(form)).to_have_text("1 process")
 
 
 def test_a_variable_that_is_being_typed_outlives_the_answer_to_the_one_before(
@@ -403,11 +319,15 @@ def test_a_form_serves_while_a_cell_runs_and_its_job_runs_horovod(notebook: Call
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
     expect(clusters).to_have_value("local")
-    form.get_by_role("button", name="More nodes").click()
+    nodes = form.get_by_role("spinbutton", name="Nodes")
+    nodes.press("ArrowUp")
     expect(total(form)).to_have_text("4 processes")
     expect(form.locator("footer")).to_contain_text("-N 2 -p 2")
-    form.get_by_role("button", name="Fewer nodes").click()
-    form.get_by_role("button", name="Submit").click()
+    page.keyboard.press("Tab")
+    expect(form.get_by_role("spinbutton", name="Processes per node")).to_be_focused()
+    nodes.press("ArrowDown")
+    expect(total(form)).to_have_text("2 processes")
+    page.keyboard.press("Control+Enter")
     expect(form).to_contain_text("Submitted digits")
     says(book.cell(2), "Completed")
     book.command("notebook:insert-cell-below")

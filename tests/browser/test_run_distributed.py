@@ -188,61 +188,6 @@ def test_a_new_job_runs_a_script_with_the_modules_beside_it(shared_page: Book, l
     expect(page.locator(".dd-newjob .cm-content")).to_contain_text("net.NAME")
 
 
-@pytest.mark.full
-def test_the_launch_form_of_a_cell_lets_a_cluster_go_when_no_job_runs_there(
-    desk: Callable[..., Book], tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    cell = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.2)\n'seen'"
-    book = desk(["%load_ext distdl_jupyter", cell])
-    page, bar = book.page, book.sidebar()
-    book.run(0)
-    form = page.get_by_role("region", name="Run distributed")
-
-    def opened() -> Locator:
-        book.choose(1)
-        book.command("distdl:run-cell")
-        expect(form).to_be_visible()
-        return form.get_by_role("combobox", name="Cluster", exact=True)
-
-    clusters = opened()
-    expect(clusters).to_have_value("local")
-    form.get_by_role("button", name="Add cluster").click()
-    adding = form.get_by_role("form", name="Add cluster")
-    adding.get_by_role("textbox", name="Name").fill("lab")
-    adding.get_by_role("combobox", name="Kind").select_option("local")
-    book.picture("clusters-form-add", form)
-    adding.get_by_role("button", name="Add", exact=True).click()
-    expect(clusters).to_have_value("lab")
-    expect(bar.cluster("lab")).to_be_visible()
-    expect(form.locator("footer")).to_contain_text("--compute-target lab")
-    form.get_by_role("button", name="Submit").click()
-    output = book.cell(1).locator(".jp-OutputArea-output")
-    expect(output.first).to_contain_text("Running", timeout=180_000)
-    expect(form).to_have_count(0)
-
-    opened()
-    expect(clusters).to_have_value("lab")
-    form.get_by_role("button", name="Remove lab").click()
-    question = form.get_by_role("group", name="Remove lab from your clusters?")
-    book.picture("clusters-form-remove", form)
-    question.get_by_role("button", name="Remove").click()
-    refusal = form.get_by_role("alert").filter(has_text="1 job of lab has not ended. Cancel")
-    expect(refusal).to_be_visible()
-    expect(clusters).to_have_value("lab")
-    book.picture("clusters-form-remove-refused", form)
-    gate.touch()
-    expect(output.first).to_contain_text("Completed", timeout=180_000)
-    form.get_by_role("button", name="Remove lab").click()
-    question.get_by_role("button", name="Remove").click()
-    expect(clusters).to_have_value("local")
-    expect(clusters.get_by_role("option", name="lab")).to_have_count(0)
-    expect(form.locator("footer")).not_to_contain_text("--compute-target")
-    expect(bar.cluster("lab")).to_have_count(0)
-    expect(output.first).to_contain_text("Completed")
-    assert book.errors == []
-
-
 WARNINGS = """import torch
 for step in range(10):
     torch.save({"step": step}, "model.pt")

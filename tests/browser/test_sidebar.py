@@ -17,7 +17,6 @@ from distdl_jupyter.node import processes
 from tests.browser.conftest import Book, Lab, new_book
 from tests.browser.pages import Sidebar, misheard
 from tests.conftest import until_gone, wait_for
-from tests.selection import few_or_all
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -101,37 +100,6 @@ def test_before_the_first_job_it_says_how_to_begin(bar: Sidebar, shared_page: Bo
     expect(bar.page.locator(".jp-Notebook .jp-Cell").first).to_be_visible()
     expect(bar.page.locator(".jp-Notebook")).to_contain_text("%%distributed")
     assert bar.page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
-
-
-@pytest.mark.full
-def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(bar: Sidebar, write: Callable[..., EventWriter]) -> None:
-    many = few_or_all(200, 1000)
-    for number in range(many):
-        write(f"job-{number}", ended=True)
-    count(bar, many)
-    assert bar.jobs.count() < 60
-    first = bar.jobs.first.get_attribute("data-id")
-    page = bar.page
-    bar.page.get_by_role("grid", name="Jobs").focus()
-    page.keyboard.press("End")
-    expect(active(bar)).to_have_attribute("aria-rowindex", str(many))
-    expect(active(bar)).to_be_in_viewport()
-    assert bar.jobs.count() < 60
-    page.keyboard.press("Home")
-    expect(active(bar)).to_have_attribute("data-id", str(first))
-    page.keyboard.press("Space")
-    expect(active(bar)).to_have_attribute("aria-selected", "true")
-    page.keyboard.press("Space")
-    expect(active(bar)).to_have_attribute("aria-selected", "false")
-    page.keyboard.press("/")
-    page.keyboard.type("job-17")
-    found = sum(f"job-{number}".startswith("job-17") for number in range(many))
-    expect(bar.root.get_by_role("grid")).to_have_attribute("aria-rowcount", str(found))
-    page.keyboard.press("Escape")
-    expect(bar.root.get_by_role("grid")).to_have_attribute("aria-rowcount", str(many))
-    page.keyboard.type("nothing of the kind")
-    expect(bar.root.get_by_text("No jobs match")).to_be_visible()
-    page.keyboard.press("Escape")
 
 
 @pytest.mark.fault("log", "in a real browser no script of a log runs and its text is shown")
@@ -265,38 +233,6 @@ def test_the_menu_of_a_row_puts_a_cell_into_the_notebook(
     expect(cells).to_have_count(2)
     (folder,) = JobStore(shared_page.lab.home / "distdl").folders()
     expect(cells.last).to_contain_text(f'job = attach("{folder.id}")')
-
-
-@pytest.mark.full
-def test_narrow_sidebars_keep_what_is_most_worth_knowing(
-    bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
-) -> None:
-    write("digits", ended=True)
-    writer = write("resnet50-synth")
-    writer.write("progress", rank=0, done=62, total=100, unit="epoch")
-    for step in range(30):
-        writer.write("metric", rank=0, step=step, values={"loss": 2 / (step + 1)})
-    row = bar.jobs.filter(has_text="resnet50-synth")
-    expect(row).to_contain_text("62 %")
-    line = row.locator(".dd-job-line")
-    for width, curve, value in ((380, True, True), (300, False, True), (250, False, False)):
-        bar.widen(width)
-        for dark in (True, False):
-            shared_page.theme(dark=dark)
-            expect(row.locator(".dd-spark")).to_be_visible(visible=curve)
-            expect(row.locator(".dd-job-value")).to_be_visible(visible=value)
-            shown, strong, place = (
-                part.bounding_box() for part in (line, line.locator(".dd-job-strong"), line.locator(".dd-job-place"))
-            )
-            assert shown is not None
-            assert strong is not None
-            assert place is not None
-            assert strong["y"] < shown["y"] + shown["height"]
-            # The place stands before it as a whole, or not at all.
-            is_beside = place["y"] < shown["y"] + shown["height"] - 1
-            assert not is_beside or place["x"] + place["width"] <= strong["x"] + 1
-            assert bar.cut_off() <= 0
-            shared_page.picture(f"sidebar-{width}-{'dark' if dark else 'light'}", bar.root)
 
 
 def test_what_runs_is_listed_with_what_else_runs_and_canceled_there(lab: Lab, chromium: Browser) -> None:

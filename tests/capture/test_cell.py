@@ -139,13 +139,6 @@ def test_a_draft_can_be_written_twice_and_keeps_large_values_on_disk(notebook, w
     assert first.payload.read_bytes()[-1000:] == second.payload.read_bytes()[-1000:]
 
 
-def test_the_sizes_add_up_to_the_payload(notebook, written):
-    notebook.run("import numpy as np, math\na = np.ones(1000)\ndef f(): return a\nclass C: pass\nc = C()")
-    draft = notebook.capture("(f(), c, math.pi)")
-    references = len(written(draft).payload.read_bytes()) - draft.size
-    assert 0 < references < 100, "only the name of the module math is not listed"
-
-
 def test_cuda_streams_generators_and_files_are_named_all_at_once(notebook):
     notebook.run("g = (i for i in [1])\nimport threading, io\nlock = threading.Lock()\ndef use(): return lock")
     with pytest.raises(InvalidSpec) as caught:
@@ -171,14 +164,6 @@ def test_the_place_inside_a_value_is_named(notebook):
     assert "it is a TextIOWrapper" in str(caught.value)
     assert "Open the file inside the cell." in str(caught.value)
     notebook["model"].body[0].stream.close()
-
-
-def test_names_that_nobody_defines_and_names_only_deleted(notebook):
-    notebook.run("here = 1\nold = 2")
-    draft = notebook.capture("here\nif here:\n    perhaps\nbatches()\ndel old\nprint(__name__, display)")
-    undefined = {(one.name, one.place, one.certain) for one in draft.undefined}
-    assert undefined == {("perhaps", "line 4", False), ("batches", "line 5", True)}
-    assert draft.deleted == {"old": 6}
 
 
 def test_no_value_of_a_secret_is_told(notebook, written):
@@ -231,11 +216,6 @@ def test_a_rank_needs_nothing_of_this_room(notebook, rank):
         notebook.capture("(cached(), [m for m in sys.modules if m.startswith('distdl_jupyter.capture')])")
     ).value
     assert value == (1, [])
-
-
-def test_cached_functions_may_call_themselves(notebook, rank):
-    notebook.run("import functools\n@functools.lru_cache(None)\ndef fib(n): return n if n < 2 else fib(n-1) + fib(n-2)")
-    assert rank(notebook.capture("(fib(80), fib.cache_info().misses)")).value == (23416728348467685, 81)
 
 
 def test_what_pickle_would_only_name_is_refused(notebook):

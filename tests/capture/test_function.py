@@ -1,7 +1,6 @@
 """Function calls captured from a real shell and run in a real rank."""
 
 import functools
-import pickle
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,6 @@ def test_a_function_travels_with_what_it_uses(notebook, rank, written):
     assert (draft.source.first_line, draft.numbers) == (2, {"epochs": 100, "lr": 0.5, "seed": 3})
     assert payload_of(written(draft))["names"] == ["function", "args", "kwargs"]
     assert rank(draft).value == ((1797, 64), 100)
-
-
-def test_each_name_has_its_own_size(notebook):
-    notebook.run("import numpy as np\nbig = np.zeros(100_000)\ndef first(): return big\ndef train(x): return first()")
-    sizes = {one.name: one.size for one in capture_function(notebook["train"], (list(range(1000)),)).captured}
-    assert 800_000 < sizes["big"] < 801_000
-    assert sizes["first"] < 1500
-    assert 2000 < sizes["x"] < 4000
 
 
 def test_lambdas_closures_methods_partials_and_callable_objects(notebook, rank):
@@ -75,13 +66,6 @@ def test_a_function_of_a_module_beside_the_notebook(notebook, rank, written):
     assert set(listed(draft)) == {"n", "training.py", "more.py"}
     assert b"RATE" not in written(draft).payload.read_bytes(), "it travels by name, its file beside it"
     assert rank(draft).value == 12
-
-
-def test_a_function_changes_its_own_globals(notebook, rank):
-    notebook.run(
-        "count = 0\ndef bump():\n    global count\n    count += 1\ndef train():\n    bump(); bump()\n    return count"
-    )
-    assert rank(capture_function(notebook["train"])).value == 2
 
 
 def test_arguments_that_do_not_fit_are_refused(notebook):
@@ -136,12 +120,3 @@ def test_without_a_notebook(rank, monkeypatch, tmp_path):
     draft = capture_function(functools.partial(pow, 2), (5,))
     assert (draft.name, listed(draft), draft.source.notebook) == ("pow", {"exp": "int = 5"}, "")
     assert rank(draft).value == 32
-
-
-def test_the_payload_is_read_by_one_unpickler(notebook, written):
-    notebook.run("shared = [1]\ndef f(x): return shared is x")
-    draft = capture_function(notebook["f"], (notebook["shared"],))
-    with written(draft).payload.open("rb") as file:
-        unpickler = pickle.Unpickler(file)
-        function, args, kwargs = (unpickler.load() for _ in range(3))
-    assert function(*args, **kwargs) is True

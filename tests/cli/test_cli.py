@@ -173,14 +173,6 @@ def test_findings_are_told_and_an_interrupt_says_that_the_job_goes_on(tmp_path):
     job.wait(60)
 
 
-def test_a_failing_script_is_a_failing_command(tmp_path):
-    path = tmp_path / "broken.py"
-    path.write_text("raise ValueError('no good')\n")
-    done = distdl("run", path, code=1)
-    assert "ValueError: no good" in done.stdout
-    assert "failed" in done.stderr
-
-
 @pytest.mark.full
 def test_follow_prints_while_the_job_runs_and_stop_ends_it(tmp_path):
     path = tmp_path / "slow.py"

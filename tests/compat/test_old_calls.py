@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter.compat import horovod, pyspark
 from distdl_jupyter.compat.horovod import spark as horovod_spark
-from distdl_jupyter.core.errors import DistDLError, JobFailed
+from distdl_jupyter.core.errors import DistDLError
 from tests.hosts import needs_hosts
 from tests.processes import executable
 
@@ -50,20 +50,6 @@ def test_torch_distributor_runs_a_file_with_its_arguments(tmp_path):
     script.write_text("import os, sys, pathlib\npathlib.Path(sys.argv[1], os.environ['RANK']).write_text(sys.argv[2])")
     assert pyspark.TorchDistributor(2, use_gpu=False).run(str(script), str(tmp_path), "--epochs=3") is None
     assert [(tmp_path / str(rank)).read_text() for rank in (0, 1)] == ["--epochs=3"] * 2
-
-
-@pytest.mark.full
-def test_a_failure_is_raised_with_the_ranks_own_exception():
-    """PySpark's own hides it: its RuntimeError tells of a command that returned a non-zero exit status."""
-
-    def breaks():
-        import os
-
-        if os.environ["RANK"] == "1":
-            raise ValueError("a bad batch")
-
-    with pytest.raises(JobFailed, match="a bad batch"):
-        pyspark.TorchDistributor(2, use_gpu=False).run(breaks)
 
 
 @pytest.mark.full

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.azure import prices, settings
+from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters.cluster_configs import add
 from distdl_jupyter.core import registry
 from distdl_jupyter.form import cluster as cost
-from distdl_jupyter.form.choices import vm_sizes as sizes
 from distdl_jupyter.form.cluster import Rented, rented
 from tests.form.page import Page
-from tests.standin.prices import Prices
 
 A100 = "NC24ads_A100_v4"
 WORKSPACE = {"resource_group": "g", "workspace": "ws"}
@@ -39,25 +37,6 @@ def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() ->
     assert form.options()["price_per_hour"] == "3.675 EUR"
 
 
-def test_a_price_that_is_none_is_said_beside_the_field() -> None:
-    form = Page(train, price_per_hour="3.5")
-    assert form.price_per_hour == "3.5"
-    form.price_per_hour = "much"
-    assert form.cost["wrong"]
-    assert form.cost["problem"].startswith("price_per_hour is 'much', but must be the price of one node per hour.")
-    assert form.cost["per_hour"] == ""
-
-
-def test_rented_nodes_have_the_price_of_their_region(azure) -> None:
-    Prices(azure.server)
-    settings.change(region="westeurope")
-    told = cost.cost_of(Rented(bills=True, size=A100), "", 2)
-    assert told is not None
-    assert (told.per_hour, told.problem) == ("7.00 USD", "")
-    assert told.source.startswith("Retail Prices API, westeurope, 20")
-    assert told.words == "about 7.00 USD/h for 2 nodes"
-
-
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [
@@ -81,16 +60,6 @@ def test_what_is_rented_is_read_from_the_clusters_options(azure) -> None:
     assert rented("ml", "") == Rented(bills=True, size="Standard_" + A100, interruptible=True)
     add("gpu", "azureml", {**WORKSPACE, "compute": "gpu-cluster"})
     assert rented("gpu", A100) == Rented(bills=True, size=A100)
-
-
-def test_rows_have_cached_prices(azure) -> None:
-    Prices(azure.server)
-    settings.change(region="westeurope")
-    assert not any(row.price for row in sizes())
-    prices.fetch()
-    rows = {row.name: row for row in sizes()}
-    assert rows[A100].price.startswith("3.50 USD/h (Retail Prices API, westeurope, 20")
-    assert (rows[A100].gpu, rows[A100].memory_gib) == ("A100", 80)
 
 
 def test_the_advice_on_a_limit_sets_the_form_s_own_field(azure) -> None:

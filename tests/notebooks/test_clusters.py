@@ -1,21 +1,19 @@
 """The notebooks of other machines: the quickstart's own training cell, run on real hosts, Slurm, and a stand-in."""
 
 import os
-from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from distdl_jupyter import jobs
 from distdl_jupyter.core.state import State
 from tests.azurite.fixtures import azurite  # noqa: F401 - fixture
 from tests.clusters.azureml.conftest import ml  # noqa: F401 - fixture
 from tests.hosts import needs_hosts
+from tests.notebooks import book
+from tests.notebooks.book import cell_with, read, shown
 from tests.selection import few_or_all
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 #: How long the training takes; less than 30 reach a lower accuracy.
 EPOCHS = few_or_all(4, 30)
 TARGETS = {"ssh": "lab", "slurm": "farm", "azureml": "cloud"}
@@ -28,17 +26,8 @@ def jupyter_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter-config"))
 
 
-def read(name):
-    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
-
-
 def code(notebook):
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def cell_with(notebook, text):
-    (found,) = [cell for cell in notebook.cells if cell.cell_type == "code" and text in cell.source]
-    return found
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -54,18 +43,8 @@ def test_only_compute_target_differs_from_the_quickstart(name):
 
 def executed(name, written, options, epochs=30):
     """Run the notebook with the options of these machines in place of the ones that stand there."""
-    notebook = read(name)
-    training = cell_with(notebook, "--name digits")
-    training.source = training.source.replace("epochs, batch_size = 30, 32", f"epochs, batch_size = {epochs}, 32")
-    cell = cell_with(notebook, "add_cluster(")
-    assert cell.source.count(written) == 1
-    cell.source = cell.source.replace(written, f"**{options!r}")
-    NotebookClient(notebook, timeout=400, kernel_name="python3").execute(cwd=str(NOTEBOOKS))
-    return notebook
-
-
-def shown(notebook, text):
-    return "\n".join(output.data["text/plain"] for output in cell_with(notebook, text).outputs if "data" in output)
+    training = "epochs, batch_size = 30, 32"
+    return book.executed(name, {training: training.replace("30", str(epochs)), written: f"**{options!r}"})
 
 
 def trained(notebook, names, epochs=30):

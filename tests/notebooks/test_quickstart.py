@@ -1,15 +1,12 @@
 """The quickstart as a user runs it: in a real kernel, cell by cell, with the real Horovod."""
 
-from pathlib import Path
-
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from distdl_jupyter import jobs
 from distdl_jupyter.core.state import State
+from tests.notebooks import book
+from tests.notebooks.book import cell_with, shown
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 EPOCHS, STEPS, RANKS = 30, 22, 2
 
 pytestmark = [pytest.mark.timeout(900)]
@@ -18,19 +15,9 @@ pytestmark = [pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTDL_HOME", str(home))
-        NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(NOTEBOOK.parent))
-    return notebook, home
-
-
-def cell_with(notebook, text):
-    return next(cell for cell in notebook.cells if cell.cell_type == "code" and text in cell.source)
-
-
-def bundle_of(cell):
-    return next(output.data for output in cell.outputs if "application/vnd.distdl.job+json" in output.get("data", {}))
+        return book.executed("quickstart"), home
 
 
 def test_the_job_reached_the_accuracy_and_reported_every_step(executed, monkeypatch):
@@ -46,21 +33,15 @@ def test_the_job_reached_the_accuracy_and_reported_every_step(executed, monkeypa
     assert metrics["test_accuracy"].dropna().min() >= 0.95
 
 
-def test_the_result_stands_in_the_notebook(executed):
+def test_the_result_and_the_saved_cell_read_well_where_nothing_runs(executed):
     notebook, _ = executed
-    (output,) = cell_with(notebook, "job.result()").outputs
-    assert "test_accuracy" in output.data["text/plain"]
-
-
-def test_the_saved_cell_reads_well_where_nothing_runs(executed):
-    notebook, _home = executed
-    bundle = bundle_of(cell_with(notebook, "%%distributed"))
+    assert "test_accuracy" in shown(notebook, "job.result()")
+    outputs = cell_with(notebook, "%%distributed").outputs
+    bundle = next(output.data for output in outputs if "application/vnd.distdl.job+json" in output.get("data", {}))
     html, text = bundle["text/html"], bundle["text/plain"]
     assert len(html) < 60_000
-    assert "Completed" in html
-    assert "data:image/svg+xml" in html
-    assert "test_accuracy" in html
+    for part in ("Completed", "data:image/svg+xml", "test_accuracy", "%dist_attach"):
+        assert part in html
     assert "<script" not in html
-    assert "%dist_attach" in html
     assert "Completed" in text
     assert bundle["application/vnd.distdl.job+json"]["id"] in text

@@ -16,11 +16,6 @@ def rent(vm_size=None, **more: object) -> Request:
     return Request(compute_target="cloud", vm_size=vm_size or find(A100), **more)
 
 
-def test_nothing_of_rent_is_said_of_this_machine() -> None:
-    assert advise(Request(code="train()"), catalogue()) == []
-    assert advise(Request(process_count_per_node=2, cores=2), catalogue()) == []
-
-
 def test_nodes_that_may_be_taken_away_need_checkpoints() -> None:
     advice = said(rent(interruptible=True, code="loss.backward()"))["no-checkpoints"]
     assert "torch.save" in advice.snippet

@@ -99,10 +99,6 @@ def test_no_advice_on_small_jobs(history: tuple[PastJob, ...]) -> None:
     assert "small-job" not in said(asked(name="digits", code="c0de"), *history)
 
 
-def test_one_process_needs_no_advice_on_small_jobs() -> None:
-    assert "small-job" not in said(asked(1, name="digits"), past(1))
-
-
 def search(count: int = 4, values: tuple[str, ...] = ("a", "b", "c")) -> tuple[PastJob, ...]:
     return tuple(past(i, count=count, arguments=(value,)) for i, value in enumerate(values))
 
@@ -140,14 +136,6 @@ def test_the_costliest_comes_first() -> None:
     ]  # fmt: skip
     levels = [advice.level for advice in advise(request, catalogue(), [past(1)])]
     assert levels == sorted(levels, key=["error", "warning", "info"].index)
-
-
-def test_every_advice_is_a_sentence_with_its_action() -> None:
-    request = asked(name="digits", code="c0de", batch_size=32, learning_rate=0.01)
-    for advice in advise(request, catalogue(), [*search(), past(8)]):
-        assert advice.reason.endswith(".")
-        assert "!" not in advice.reason
-        assert bool(advice.action) is bool(advice.change or advice.snippet)
 
 
 @pytest.mark.parametrize(

@@ -366,16 +366,6 @@ def test_a_report_counts_and_orders():
     }  # fmt: skip
 
 
-def test_findings_are_whole_sentences():
-    code = "import torch\ndel gone\nmissing\nloss = 1\nloss.backward()\ntorch.save(1, 'x')\n"
-    code += "torch.utils.data.DataLoader([1])"
-    findings = found(code, "torch").values()
-    assert len(findings) == 6
-    for finding in findings:
-        assert finding.text.endswith(".")
-        assert finding.remedy.endswith(".")
-
-
 def test_elastic_code_runs_as_an_ordinary_job():
     assert found(ELASTIC)["not-elastic-job"].level == "info"
     assert "not-elastic-job" not in found(GOOD_HOROVOD)

@@ -1,11 +1,10 @@
 """The page's own live client, run by Node against a real server: ``page("code")`` evaluates JavaScript in it."""
 
 import json
-import subprocess
 from pathlib import Path
 
 from tests.conftest import wait_for
-from tests.front_end import bundle, node_program
+from tests.front_end import Program, bundle
 
 DRIVER = """
 import { createInterface } from 'node:readline';
@@ -68,34 +67,20 @@ process.exit(0);
 QUICK = {"silence": 6, "retry": [0.1, 0.5]}
 
 
-class NodePage:
+class NodePage(Program):
     """A page without a browser."""
 
-    def __init__(self, folder, url, token, timeouts=None):
+    def __init__(self, folder, url, token):
         for name in ("api/stream", "api/api", "job/logstore"):
             bundle(name, folder / f"{Path(name).name}.mjs")
         (folder / "driver.mjs").write_text(DRIVER)
-        settings = json.dumps([url, token, timeouts or QUICK])
-        command = [
-            node_program(),
-            "--experimental-websocket",
-            folder / "driver.mjs",
-            settings,
-        ]  # Node 20 has none by itself
-        self._process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
+        super().__init__(folder / "driver.mjs", json.dumps([url, token, QUICK]))
 
     def __call__(self, code, given=None):
         """Return what a function body returns; it may ``await``."""
-        self._process.stdin.write(json.dumps([code, given]) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
+        answer = self.ask([code, given])
         assert "error" not in answer, answer["error"]
         return answer["value"]
 
     def until(self, code, timeout=60):
         return wait_for(lambda: self(f"return {code};"), timeout, code)
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._process.stdout.close()

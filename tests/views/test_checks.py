@@ -83,8 +83,3 @@ def test_one_host_is_named_and_a_shared_error_counts_once():
     assert clusters.check_summary(each("Network", "error", "none")) == "1 error."
     assert clusters.check_summary(each("Network", "ok", "one")) == "No problems found."
     assert clusters.check_table([]) == "Nothing was checked."
-
-
-def test_red_is_an_error_and_no_warning():
-    assert clusters.has_errors(FOUND)
-    assert not clusters.has_errors([row for row in FOUND if row.level != "error"])

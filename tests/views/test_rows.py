@@ -2,14 +2,13 @@
 
 import math
 
-from distdl_jupyter.azure import identity
 from distdl_jupyter.cluster_handles.status import ClusterStatus
-from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.base import NodeInfo
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views import azure, clusters, curve
+from distdl_jupyter.views import clusters, curve
 from distdl_jupyter.views.job_table import default_metric, sparkline
 from distdl_jupyter.views.wire import finite, to_json
 
@@ -71,25 +70,4 @@ def test_clusters_have_a_column_of_costs_when_one_costs_something():
         ("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem"),
         ("lab", "ssh", "1 of 2 up", "2", "", "b: no answer"),
         ("ml", "azureml", "1 of 1 up", "0", "1 node costs money: 1.05 USD/h", ""),
-    ]
-
-
-def test_what_is_only_for_information_stands_without_its_remedy():
-    shown = clusters.check_table([Check("", "GPUs", "info", "jobs ask for none", "Set gpus_per_node to 4.")], 80)
-    assert shown.splitlines() == ["·   GPUs  jobs ask for none", "", "No problems found."]
-
-
-def test_what_a_page_asks_of_the_sign_in_is_done(monkeypatch):
-    done = []
-    for verb in ("status", "cancel", "sign_out", "sign_in"):
-        monkeypatch.setattr(identity, verb, lambda *given, verb=verb, **more: done.append((verb, given, more)))
-    monkeypatch.setattr(azure, "sign_in_view", lambda now=None, note="": now)
-    for action in ("status", "cancel", "sign_out"):
-        azure.CALLS[f"azure.{action}"]()
-    azure.CALLS["azure.sign_in"](credential="browser", tenant_id="t")
-    assert done == [
-        ("status", (), {}),
-        ("cancel", (), {}),
-        ("sign_out", (), {}),
-        ("sign_in", ("browser",), {"tenant_id": "t"}),
     ]

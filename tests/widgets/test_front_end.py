@@ -1,8 +1,6 @@
 """The parts of the front end that need no page, run by Node: words, and the log's rows."""
 
-import json
 import math
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,10 +13,10 @@ from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.views.job_page import log_row as _row
-from tests.front_end import bundle, node_program
+from tests.front_end import Program, bundle
 
 
-class Node:
+class Node(Program):
     """A Node process that evaluates JavaScript with `words`, `log`, `LogSearch` and `looksSecret` of the page."""
 
     def __init__(self, folder):
@@ -33,17 +31,10 @@ class Node:
             "  const f = new Function('words', 'log', 'LogSearch', 'looksSecret', 'given', code);\n"
             "  process.stdout.write(JSON.stringify(await f(words, log, LogSearch, looksSecret, given)) + '\\n');\n}\n"
         )
-        self._process = subprocess.Popen([node_program(), folder / "loop.mjs"], stdin=-1, stdout=-1, text=True)
+        super().__init__(folder / "loop.mjs")
 
     def __call__(self, code, given=None):
-        self._process.stdin.write(json.dumps([f"return {code};", given]) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._process.stdout.close()
+        return self.ask([f"return {code};", given])
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from jupyter_client.manager import KernelManager
 
-from distdl_jupyter import attach
+from distdl_jupyter import jobs
 from tests.conftest import until_gone, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -26,59 +25,12 @@ for step in range(10_000):
 """
 
 
-class Kernel:
-    """A real kernel that is spoken to as a notebook does."""
-
-    def __init__(self):
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel()
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-
-    def run(self, code, timeout=120):
-        """Execute a cell; return its printed text and the last error's traceback ("" without one)."""
-        said, failed = [], []
-
-        def hear(message):
-            content = message["content"]
-            if message["msg_type"] == "stream":
-                said.append(content["text"])
-            elif message["msg_type"] == "execute_result":
-                said.append(content["data"]["text/plain"])
-            elif message["msg_type"] == "error":
-                failed.append("\n".join(content["traceback"]))
-
-        self.client.execute_interactive(code, timeout=timeout, output_hook=hear)
-        return "".join(said), "".join(failed)
-
-    def pid(self):
-        return int(self.run("import os; print(os.getpid())")[0])
-
-    def close(self):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-
-
-@pytest.fixture
-def kernel():
-    one = Kernel()
-    assert one.run("%load_ext distdl_jupyter") == ("", "")
-    yield one
-    one.close()
-
-
-def job_of(kernel):
-    said, failed = kernel.run("print(job.id)")
-    assert not failed
-    return attach(said.strip())
-
-
 def test_a_job_outlives_its_kernels_process_group_and_another_process_reads_and_cancels_it(kernel):
-    kernel.run(TRAIN)
-    job = job_of(kernel)
+    kernel.ok(TRAIN)
+    (job,) = jobs()
     wait_for(lambda: len(job.metrics()) > 10, what="the first metrics")
-    os.killpg(os.getpgid(kernel.pid()), signal.SIGKILL)
+    pid = int(kernel.ok("import os\nos.getpid()").value["text/plain"])
+    os.killpg(os.getpgid(pid), signal.SIGKILL)
     before = len(job.metrics())
     wait_for(lambda: len(job.metrics()) > before + 20, what="more metrics after the kernel's death")
     code = (
