@@ -11,14 +11,17 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, cast
 
 from tests.benchmarks.peers import Environment
+from tests.browser.conftest import Lab
 from tests.processes import free_port
 
 SUBJECTS = Path(__file__).parent / "subjects"
@@ -162,3 +165,10 @@ def as_in_a_cell(file: str, name: str) -> Callable[..., Any]:
     function: Callable[..., Any] = namespace[name]
     function.__module__ = "__main__"
     return function
+
+
+def lab_of_this_environment(home: Path, **variables: str) -> Lab:
+    """Return a JupyterLab of this environment, which is not started, with settings and notebooks in ``home``."""
+    home.mkdir()
+    installed = SimpleNamespace(python=sys.executable, environment=lambda **more: {**os.environ, **more, **variables})
+    return Lab(cast("Any", installed), home)

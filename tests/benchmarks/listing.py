@@ -18,14 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import nbformat
 from playwright.sync_api import Page
 
 from tests.benchmarks import finished, report
-from tests.benchmarks.launchers import workplace
+from tests.benchmarks.launchers import lab_of_this_environment, workplace
 from tests.benchmarks.report import Report, interleaved
 from tests.browser.conftest import TIMEOUT, Lab, open_chromium
 
@@ -133,12 +131,7 @@ def _rows(
 
 def _lab(stack: ExitStack, home: Path, data: Path, many: int) -> Lab:
     """Return a JupyterLab of this environment with the jobs, and with a folder of as many notebooks."""
-    home.mkdir()
-    installed = SimpleNamespace(
-        python=sys.executable, environment=lambda **more: {**os.environ, **more, "DISTDL_HOME": str(data)}
-    )
-    lab = Lab(cast("Any", installed), home)
-    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
+    lab = lab_of_this_environment(home, DISTDL_HOME=str(data))
     (lab.root / "many").mkdir()
     for number in range(many):
         nbformat.write(nbformat.v4.new_notebook(), lab.root / "many" / f"digits-{number:04}.ipynb")

@@ -12,13 +12,10 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 from playwright.sync_api import TimeoutError as TookTooLong
 
@@ -26,9 +23,9 @@ import distdl_jupyter
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.node import processes
 from tests.benchmarks import report
-from tests.benchmarks.launchers import SUBJECTS, as_in_a_cell, workplace
+from tests.benchmarks.launchers import SUBJECTS, as_in_a_cell, lab_of_this_environment, workplace
 from tests.benchmarks.report import Report
-from tests.browser.conftest import TIMEOUT, Book, Lab, open_chromium
+from tests.browser.conftest import TIMEOUT, Book, open_chromium
 
 RANKS, PACE, SECONDS, SKIPPED = 2, 500.0, 12.0, 2.0
 #: Watches an element and keeps for each rank which line was the newest, and when. The newest lines stand at the end.
@@ -83,11 +80,8 @@ def measure(turns: int) -> Iterator[Report]:
 @contextmanager
 def notebook(scratch: Path) -> Iterator[Book]:
     """Yield JupyterLab of this environment with an empty notebook, in a browser."""
-    installed = SimpleNamespace(python=sys.executable, environment=lambda **more: {**os.environ, **more})
     home = scratch / "lab"
-    home.mkdir()
-    lab = Lab(cast("Any", installed), home)
-    lab.settings("@jupyterlab/apputils-extension:notification", {"fetchNews": "false", "checkForUpdates": False})
+    lab = lab_of_this_environment(home)
     lab.write("bench.ipynb", ["1", "2"])
     with ExitStack() as stack:
         os.environ["DISTDL_HOME"] = str(home / "distdl")

@@ -26,7 +26,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.node import processes
 from tests.browser.pages import Sidebar
 from tests.conftest import wait_for
@@ -128,9 +128,18 @@ class Lab:
         """Run the command line as the user of this server; return what it printed."""
         return self.installed.run("distdl", *arguments, **self.variables)
 
+    @property
+    def store(self) -> JobStore:
+        return JobStore(self.home / "distdl")
+
+    def newest(self) -> JobFolder:
+        """Wait for a job, and return the one that was submitted last."""
+        folder: JobFolder = wait_for(lambda: next(iter(self.store.folders()), None), what="a job")
+        return folder
+
     def forget_jobs(self) -> None:
         """End and remove all jobs."""
-        for folder in JobStore(self.home / "distdl").folders():
+        for folder in self.store.folders():
             processes.kill_job(folder.id)
             wait_for(lambda path=folder.path: _removed(path), what=f"{folder.id} removed")
 
@@ -485,7 +494,7 @@ def _shut_kernel(book: Book) -> None:
 @pytest.fixture
 def told(lab: Lab) -> Iterator[Callable[[str], recorded.Recording]]:
     """Return a function that writes a job of a kind, with the real writer, for the server to show."""
-    with recorded.telling(JobStore(lab.home / "distdl")) as write:
+    with recorded.telling(lab.store) as write:
         yield write
 
 

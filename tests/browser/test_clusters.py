@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.core.store import JobStore
 from tests.browser.conftest import Book, Lab
 from tests.browser.pages import Sidebar
 from tests.hosts import Hosts, needs_hosts
@@ -130,7 +129,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         gate.touch()
         output = book.cell(1).locator(".jp-OutputArea-output")
         expect(output.first).to_contain_text("Completed", timeout=180_000)
-        (folder,) = JobStore(book.lab.home / "distdl").folders()
+        (folder,) = book.lab.store.folders()
         logs = folder.log.read_text()
         assert "on node-a rank 0" in logs
         assert "on node-b rank 1" in logs

@@ -9,7 +9,6 @@ import psutil
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
 from tests.browser import pages
@@ -35,7 +34,7 @@ PROMISE = "the job continues; log, cell, page and command line are complete agai
 
 @pytest.fixture(autouse=True)
 def nothing_left(lab: Lab) -> Iterator[None]:
-    store = JobStore(lab.home / "distdl")
+    store = lab.store
     before = set(store.ids())
     yield
     lab.start_again()
@@ -53,7 +52,7 @@ class Story:
         self.book = desk(["%load_ext distdl_jupyter", cell.format(name=name, end=str(self.end))])
         self.book.run_all()
         self.says("Running")
-        store = JobStore(lab.home / "distdl")
+        store = lab.store
         self.folder = wait_for(lambda: next((one for one in store.folders() if one.spec().name == name), None))
         self.moves()
         self.book.save()

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.conftest import wait_for
@@ -28,7 +27,7 @@ def begin(lab: Lab) -> Iterator[Callable[[], Recording]]:
     begun: list[Recording] = []
 
     def begin_() -> Recording:
-        begun.append(recorded.begin(60, JobStore(lab.home / "distdl"), node_count=1))
+        begun.append(recorded.begin(60, lab.store, node_count=1))
         begun[-1].set_up()
         return begun[-1]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
@@ -98,7 +97,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     both_groups(widget)
     book.picture("stacks-widget")
 
-    (id_,) = [one.id for one in JobStore(lab.home / "distdl").folders() if one.spec().name == "stuck"]
+    (id_,) = [one.id for one in lab.store.folders() if one.spec().name == "stuck"]
     page = book.open_job(id_)
     expect(page.locator("tr.dd-oddrow")).to_contain_text("differs from the others")
     page.get_by_role("button", name="Show stacks").click()
@@ -109,7 +108,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     expect(calls).to_have_count(2)
     assert (calls.first.bounding_box() or {"height": 0})["height"] > 15
     book.picture("stacks-page")
-    client.Job(JobStore(lab.home / "distdl").folder(id_)).cancel()
+    client.Job(lab.store.folder(id_)).cancel()
     pages.says(page, "Canceled")
     # What was taken is still to be read.
     expect(page.locator(".dd-stackcol")).to_have_count(2)
@@ -123,11 +122,9 @@ def test_a_failed_job_goes_on_from_its_checkpoint_with_a_button(desk: Callable[.
     book.run_all()
     cell = book.output(1)
     expect(cell.get_by_role("alert")).to_contain_text("RuntimeError")
-    first = next(iter(JobStore(lab.home / "distdl").folders())).id
+    first = next(iter(lab.store.folders())).id
     cell.get_by_role("button", name="Resume").click()
-    fresh = wait_for(
-        lambda: next((one for one in JobStore(lab.home / "distdl").folders() if one.id > first), None), what="a job"
-    )
+    fresh = wait_for(lambda: next((one for one in lab.store.folders() if one.id > first), None), what="a job")
     page = book.page.locator(f"#distdl-job-{fresh.id}")
     pages.says(page, "Completed")
     expect(page.locator(".dd-log")).to_contain_text("begins at step 12")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from distdl_jupyter.core.store import JobFolder, JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, new_book
 from tests.browser.hub import Hub, HubLab
@@ -59,11 +58,6 @@ def bob(hub: Hub, chromium: Browser) -> Iterator[Book]:
     book.page.context.close()
 
 
-def newest(lab: HubLab) -> JobFolder:
-    """Wait for the job that was submitted last."""
-    return wait_for(lambda: next(JobStore(lab.home / "distdl").folders(), None), what="a job")
-
-
 def ours(urls: list[str], lab: HubLab) -> list[str]:
     """Return the addresses of our own API among those of WebSockets."""
     return [url for url in urls if url.startswith(f"{lab.url}distdl/".replace("http", "ws", 1))]
@@ -105,7 +99,7 @@ def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
         pages.says(shown, "Running")
         expect(pages.curves(shown).first).to_be_attached()
         expect(pages.lines(shown).filter(has_text="of rank").first).to_be_visible()
-    id_ = newest(lab).id
+    id_ = lab.newest().id
     # The page has connected by now; to connect is warned of once.
     warnings, connections = hub.log.read_text().count(WARNING), len(ours(sockets, lab))
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.node import processes
 from tests.browser.conftest import TIMEOUT, Book, Lab
 from tests.conftest import until_gone, wait_for
@@ -29,7 +28,7 @@ CELLS = [
 
 @pytest.fixture(autouse=True)
 def nothing_left(lab: Lab) -> Iterator[None]:
-    store = JobStore(lab.home / "distdl")
+    store = lab.store
     before = set(store.ids())
     yield
     for job_id in set(store.ids()) - before:
@@ -99,7 +98,7 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.run(6)
     expect(output(book, 6).locator(".dd-rankvalues")).to_have_text(re.compile(r"1\s*10\s*2\s*20"))
 
-    folder = next(iter(JobStore(book.lab.home / "distdl").folders()))
+    folder = next(iter(book.lab.store.folders()))
     book.page.evaluate("() => window.jupyterapp.commands.execute('distdl:focus-sidebar')")
     row = book.page.locator("#distdl-sidebar").locator(f"#dd-job-{folder.id}")
     expect(row).to_have_attribute("data-state", "running")

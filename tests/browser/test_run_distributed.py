@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.conftest import wait_for
@@ -36,10 +34,6 @@ def source(book: Book, number: int) -> str:
     )
 
 
-def newest(lab: Lab) -> JobSpec:
-    return next(iter(JobStore(lab.home / "distdl").folders())).spec()
-
-
 def test_the_button_opens_the_form_and_submit_runs_the_cell_on_two_processes(notebook: Open, lab: Lab) -> None:
     book = notebook([DATA, TRAIN, "job.results()"], height=1200, scale=1)
     page = book.page
@@ -60,7 +54,7 @@ def test_the_button_opens_the_form_and_submit_runs_the_cell_on_two_processes(not
     expect(book.output(1)).to_contain_text("Completed")
     book.run(2)
     expect(book.cell(2)).to_contain_text("[(45.0, 0, 2), (45.0, 1, 2)]")
-    spec = newest(lab)
+    spec = lab.newest().spec()
     assert (spec.name, spec.process_count, spec.distributed_backend) == ("arange", 2, "horovod-gloo")
     assert spec.source.first_line == 2
     assert book.errors == []
@@ -110,7 +104,7 @@ def test_the_cells_own_line_is_read_and_written_and_what_is_wrong_stands_beside_
         "%%distributed -N 1 -p 1 -b plain --name 'xx dd aa' --env MY_TOKEN --max-log-bytes 5000"
     )
     expect(book.output(0)).to_contain_text("Completed")
-    spec = newest(lab)
+    spec = lab.newest().spec()
     assert (spec.name, spec.secret_variables, spec.max_log_bytes) == ("xx dd aa", ("MY_TOKEN",), 5000)
     assert "s3cret" not in page.evaluate(
         "() => JSON.stringify(window.jupyterapp.shell.currentWidget.context.model.toJSON())"
@@ -177,7 +171,7 @@ def test_a_new_job_runs_a_script_with_the_modules_beside_it(shared_page: Book, l
     expect(pages.total(view)).to_have_text("1 process")
     view.get_by_role("button", name="Submit").click()
     expect(page.locator(".lm-TabBar-tab.jp-mod-current")).to_contain_text("train")
-    spec = newest(lab)
+    spec = lab.newest().spec()
     assert spec.name == "train"
     assert spec.working_directory == str(folder)
     assert (spec.distributed_backend, spec.process_count) == ("plain", 1)

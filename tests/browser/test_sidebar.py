@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from distdl_jupyter.core.events import EventWriter, JobLock
-from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 from tests.browser.conftest import Book, Lab, new_book
 from tests.browser.pages import Sidebar, misheard
 from tests.conftest import until_gone, wait_for
+from tests.widgets import recorded
+from tests.widgets.recorded import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -32,36 +31,18 @@ def no_jobs(lab: Lab) -> Iterator[None]:
 
 
 @pytest.fixture
-def write(lab: Lab) -> Iterator[Callable[..., EventWriter]]:
+def write(lab: Lab) -> Iterator[Callable[..., Recording]]:
     """Return a function that makes a job whose events the test writes itself, with the real writer."""
-    held: list[tuple[EventWriter, JobLock]] = []
-    made: list[JobFolder] = []
-    jobs = JobStore(lab.home / "distdl")
+    with ExitStack() as stories:
 
-    def make(name: str, *, ended: bool = False) -> EventWriter:
-        folder = jobs.prepare(new_id())
-        spec = JobSpec(id=folder.id.removeprefix(".new-"), name=name, process_count_per_node=2, created=time.time())
-        folder.spec_file.write_text(spec.dumps())
-        lock = JobLock.acquire(folder.lock)
-        assert lock is not None
-        writer = EventWriter(folder.events)
-        writer.write("state", state="running", reason="")
-        if ended:
-            writer.write("state", state="completed", reason="")
-        made.append(jobs.publish(folder))
-        if ended:
-            writer.close()
-            lock.release()
-        else:
-            held.append((writer, lock))
-        return writer
+        def make(name: str, *, ended: bool = False) -> Recording:
+            story = stories.enter_context(closing(recorded.begin(0.0, lab.store, name=name, node_count=1)))
+            story.event("state", state="running", reason="")
+            if ended:
+                story.event("state", state="completed", reason="")
+            return story
 
-    yield make
-    for writer, lock in held:
-        writer.close()
-        lock.release()
-    for folder in made:
-        shutil.rmtree(folder.path, ignore_errors=True)
+        yield make
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +84,9 @@ def test_before_the_first_job_it_says_how_to_begin(bar: Sidebar, shared_page: Bo
 
 
 @pytest.mark.fault("log", "in a real browser no script of a log runs and its text is shown")
-def test_a_row_is_heard_and_a_hostile_name_stays_text(bar: Sidebar, write: Callable[..., EventWriter]) -> None:
+def test_a_row_is_heard_and_a_hostile_name_stays_text(bar: Sidebar, write: Callable[..., Recording]) -> None:
     hostile = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
-    write(hostile).write("metric", rank=0, step=1, values={hostile: 0.5})
+    write(hostile).event("metric", rank=0, step=1, values={hostile: 0.5})
     write("digits")
     count(bar, 2)
     expect(bar.root).to_contain_text("<script>window.pwned = 1</script>")
@@ -127,7 +108,7 @@ def place_in(listed: Locator, row: Locator) -> float:
 
 @pytest.mark.full
 def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(
-    bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
+    bar: Sidebar, write: Callable[..., Recording], shared_page: Book
 ) -> None:
     for number in range(40):
         write(f"old-{number}", ended=True)
@@ -147,7 +128,7 @@ def test_news_take_neither_focus_nor_scroll_nor_an_open_menu(
     expect(menu.get_by_text("Copy id")).to_be_visible()
     before = place_in(listed, row)
     for step in range(30):
-        writer.write("metric", rank=0, step=step, values={"loss": 2 / (step + 1)})
+        writer.event("metric", rank=0, step=step, values={"loss": 2 / (step + 1)})
     write("newer")
     count(bar, 42)
     expect(menu.get_by_text("Copy id")).to_be_visible()
@@ -177,8 +158,7 @@ def submitted(lab: Lab, page: Page) -> JobFolder:
         }""",
         SLEEP,
     )
-    jobs = JobStore(lab.home / "distdl")
-    folder: JobFolder = wait_for(lambda: next(iter(jobs.folders()), None), what="the job")
+    folder = lab.newest()
     wait_for(lambda: processes.of_job({processes.MARK: folder.id}), what="a process of the job")
     return folder
 
@@ -216,7 +196,7 @@ def test_a_job_is_handled_with_the_keys_alone(bar: Sidebar, shared_page: Book) -
 
 
 def test_the_menu_of_a_row_puts_a_cell_into_the_notebook(
-    bar: Sidebar, write: Callable[..., EventWriter], shared_page: Book
+    bar: Sidebar, write: Callable[..., Recording], shared_page: Book
 ) -> None:
     write("digits", ended=True)
     count(bar, 1)
@@ -231,7 +211,7 @@ def test_the_menu_of_a_row_puts_a_cell_into_the_notebook(
     expect(menu.get_by_text("Cancel", exact=True)).to_be_hidden()
     menu.get_by_text("Insert code").click()
     expect(cells).to_have_count(2)
-    (folder,) = JobStore(shared_page.lab.home / "distdl").folders()
+    (folder,) = shared_page.lab.store.folders()
     expect(cells.last).to_contain_text(f'job = attach("{folder.id}")')
 
 

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import expect
 
 from distdl_jupyter.core.events import read_all
-from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.core.store import JobFolder
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.browser.pages import Sidebar
@@ -36,15 +36,6 @@ while not os.path.exists({end!r}):
     step += 1
     time.sleep(0.1)
 """
-
-
-def store(lab: Lab) -> JobStore:
-    return JobStore(lab.home / "distdl")
-
-
-def newest(lab: Lab) -> JobFolder:
-    """Wait for the job that was submitted last."""
-    return wait_for(lambda: next(iter(store(lab).folders()), None), what="a job")
 
 
 def steps(lab: Lab, name: str) -> str:
@@ -94,7 +85,7 @@ def test_1_the_quickstart_moves_soon_after_its_first_log(desk: Callable[..., Boo
     expect(shown.get_by_text(re.compile(r"^epoch +3 ")).first).to_be_visible()
     pages.says(shown, "Completed")
     expect(shown.get_by_text("test_accuracy").first).to_be_visible()
-    first = next(event["t"] for event in read_all(newest(book.lab).events)[0] if event["type"] == "metric")
+    first = next(event["t"] for event in read_all(book.lab.newest().events)[0] if event["type"] == "metric")
     seen = book.page.evaluate("() => window.seen")
     delays = {name: round(moment - first, 2) for name, moment in seen.items()}
     (book.artifacts / "story-1-seconds.json").write_text(json.dumps(delays))
@@ -129,7 +120,7 @@ def test_3_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Ca
     points = book.page.evaluate(
         "() => document.querySelector('.js-plotly-plot').data.find((t) => t.name.startsWith('mean')).x.length"
     )
-    assert points >= 0.8 * steps_of(newest(lab))
+    assert points >= 0.8 * steps_of(lab.newest())
     pages.to_the_top(shown)
     expect(pages.lines(shown).filter(has_text="step 0 of rank").first).to_be_visible()
     assert not book.errors
@@ -141,7 +132,7 @@ def test_4_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Calla
     book = desk([TRAIN, steps(lab, "alone")])
     book.run_all()
     pages.says(book.output(1), "Running")
-    folder = newest(lab)
+    folder = lab.newest()
     book.save()
     lab.stop()
     ends(lab, "alone")

@@ -3,8 +3,7 @@
 import pytest
 
 from distdl_jupyter.capture import capture_cell
-from distdl_jupyter.clusters.local import LocalCluster
-from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
+from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.data.staging import JobStaging
@@ -34,17 +33,6 @@ def test_a_default_of_the_kernel_counts_until_a_flag_is_given():
     given = {"data": {"train": "shared:/a"}}
     assert [one.url for one in spec_of("", **given).data] == ["shared:/a"]
     assert [one.url for one in spec_of("--data test=shared:/b", **given).data] == ["shared:/b"]
-
-
-def test_a_cluster_that_brings_no_data_refuses_it(monkeypatch):
-    monkeypatch.setattr(LocalCluster, "stages", False)
-    with pytest.raises(InvalidSpec, match=r"Local cannot copy data to its nodes\. Remove data"):
-        spec_of("--data shared:/a")
-
-
-def test_the_same_name_twice_is_refused():
-    with pytest.raises(InvalidSpec, match="Two data sources have the name train"):
-        spec_of("--data train=shared:/a --data TRAIN=shared:/b")
 
 
 @pytest.mark.parametrize(

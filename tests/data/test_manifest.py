@@ -48,11 +48,6 @@ def test_a_source_without_files_is_refused(blob, prefix):
         listed(container.place(prefix))
 
 
-def test_a_container_that_is_not_there(blob):
-    with pytest.raises(DataUnavailable, match=r"The container does not exist \(ContainerNotFound\)\. Check the names"):
-        listed("blob://devstoreaccount1/not-there/x")
-
-
 def items(*sizes):
     return tuple(Item(f"{number:04}", size, "e", "") for number, size in enumerate(sizes))
 

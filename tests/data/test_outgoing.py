@@ -1,7 +1,6 @@
 """What a job wrote, back in Blob."""
 
 import contextlib
-import dataclasses
 import hashlib
 import tracemalloc
 
@@ -101,10 +100,3 @@ def test_a_refused_delivery_names_the_role(job, blob, blob_proxy):
 def test_it_ends_when_somebody_wants_it_to(job):
     with pytest.raises(outputs.Stopped):
         outputs.deliver(*job, with_log=False, stopped=lambda: True)
-
-
-def test_a_container_that_is_not_there(job):
-    folder, spec = job
-    spec = dataclasses.replace(spec, outputs="blob://devstoreaccount1/not-there")
-    with pytest.raises(DataUnavailable, match="The container does not exist"):
-        outputs.deliver(folder, spec, with_log=True)

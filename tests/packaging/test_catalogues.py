@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -13,34 +12,10 @@ LANGUAGES = ["ja_JP", "zh_TW"]
 LOCALE = ROOT / "distdl_jupyter" / "locale"
 
 
-def problems(folder=LOCALE):
-    """What ``npm run catalogues -- --check`` says."""
-    command = ["node", str(ROOT / "labextension" / "catalogues.mjs"), "--check", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode == 0) == (done.stdout == ""), done.stderr
-    return done.stdout.splitlines()
-
-
 def test_every_text_of_the_source_is_in_the_catalogues_and_translated():
-    assert problems() == []
-
-
-def edit(folder, pattern, replacement):
-    file = folder / "ja_JP" / "LC_MESSAGES" / "distdl_jupyter.po"
-    changed, count = re.subn(pattern, replacement, file.read_text("utf-8"), count=1)
-    assert count == 1
-    file.write_text(changed, "utf-8")
-
-
-def test_lost_placeholders_texts_without_entry_and_entries_without_text_are_found(tmp_path):
-    copied = shutil.copytree(LOCALE, tmp_path / "locale")
-    edit(copied, r'(msgid "%1 job"\nmsgid_plural "%1 jobs"\nmsgstr\[0\] )".*"', r'\1"ジョブ"')
-    edit(copied, r'#: .*\n(#: .*\n)*msgid "Clusters"\nmsgstr ".*"\n', "")
-    edit(copied, r"\Z", '\nmsgid "Long gone"\nmsgstr ""\n')
-    found = problems(copied)
-    assert 'ja_JP: "%1 job" has the placeholders "%1", its translation "".' in found
-    assert """ja_JP: "Clusters" is not in the catalogue: run 'npm run catalogues' and translate it.""" in found
-    assert any(line.startswith('ja_JP: "Long gone" is no longer in the source') for line in found)
+    command = ["node", str(ROOT / "labextension" / "catalogues.mjs"), "--check", str(LOCALE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,7 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from distdl_jupyter import __version__
-from tests.installation import ROOT, front_end, plain_environment, sources
+from tests.installation import ROOT, sources
 
 LAB = r"distdl_jupyter-[^/]+\.data/data/share/jupyter/labextensions/distdl-jupyter/"
 TEXT = (".js", ".css", ".json", ".orig", ".py", ".html", ".po")
@@ -105,52 +104,6 @@ def test_the_source_distribution_makes_a_wheel(tmp_path, names, monkeypatch):
         made = set(again.namelist())
     assert {str(file.relative_to(source)) for file in source.glob("distdl_jupyter/**/*.py")} - made == set()
     assert {name for name in names if not name.endswith(".py")} - made == set()
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """A checkout with a built front end and an environment of its own, in which the package is not installed yet."""
-    copied = tmp_path / "checkout"
-    for name in {*(str(file.relative_to(ROOT)) for file in sources()), *front_end(), ".ci/develop"}:
-        (copied / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copied / name)
-    subprocess.run([sys.executable, "-m", "venv", copied / ".venv"], check=True)
-    pip(copied, "install", "hatchling", "hatch-jupyter-builder", "editables")
-    return copied
-
-
-HERE = ("--no-deps", "--no-build-isolation")
-
-
-def pip(checkout, *arguments):
-    command = [".venv/bin/python", "-m", "pip", "--disable-pip-version-check", *arguments]
-    environment = {**plain_environment(), "HATCH_JUPYTER_BUILDER_SKIP_NPM": "1"}
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-def test_pip_builds_and_installs_a_checkout_that_was_installed_as_editable(checkout, tmp_path, names):
-    """``make demo`` and ``make test`` install it so, and show JupyterLab the checkout's own files by a link."""
-    extension = checkout / "distdl_jupyter" / "labextension"
-    built = {str(file.relative_to(extension)) for file in extension.rglob("*") if file.is_file()} - {"install.json"}
-    for _ in range(2):
-        pip(checkout, "install", "-e", ".", *HERE)
-        subprocess.run([".ci/develop", ".venv"], cwd=checkout, check=True)
-    (extension / "install.json").touch()
-    pip(checkout, "wheel", "--wheel-dir", str(tmp_path), ".", *HERE)
-    with ZipFile(next(tmp_path.glob("*.whl"))) as archive:
-        assert sorted(archive.namelist()) == sorted(names)
-    for _ in range(2):
-        pip(checkout, "install", "--force-reinstall", ".", *HERE)
-        found = checkout / ".venv/share/jupyter/labextensions/distdl-jupyter"
-        assert {str(file.relative_to(found)) for file in found.rglob("*") if file.is_file()} >= {*built, "install.json"}
-    here = subprocess.run(
-        [".venv/bin/python", "-P", "-c", "import distdl_jupyter; print(distdl_jupyter.__file__)"],
-        cwd=checkout, env=plain_environment(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert str(checkout / ".venv") in here.stdout
 
 
 def build(project, target, folder):

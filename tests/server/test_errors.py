@@ -60,12 +60,8 @@ def test_status_of_web_errors():
     [
         (b"{", "The request body is not valid JSON."),
         (b"[1]", "The request body must be a JSON object."),
-        (b'{"code": NaN}', "The request body is not valid JSON."),
         (b'{"code": "\\ud800"}', "The request body is not valid JSON."),
         (b'{"options": ' * 100_000, "The request body is not valid JSON."),
-        (b'{"code": 3}', "code must be a string."),
-        (b"{}", "code is missing."),
-        (b'{"code": "1", "options": [1]}', "options must be an object."),
         (b'{"code": "1", "cod": 2}', "Unknown request field 'cod'. Did you mean code?"),
         (b'{"code": "  "}', "There is no code to run."),
         (b'{"code": "1 +"}', "Line 1 is not valid Python: invalid syntax."),
@@ -89,8 +85,6 @@ def test_a_wrong_request_is_answered_with_one_sentence(server, body, message):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"limit": "many"}, "limit must be an integer."),
-        ({"limit": "0"}, "limit must be a number from 1 to 1,000."),
         ({"limit": "1001"}, "limit must be a number from 1 to 1,000."),
         ({"offset": "-1"}, "offset must be a number from 0 to 1,000,000."),
         ({"limit": "9" * 5000}, "limit must be a smaller number."),

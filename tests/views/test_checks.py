@@ -54,12 +54,6 @@ def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
     ]
 
 
-def test_a_long_command_is_never_broken():
-    command = "ssh -F lab.conf node-c /opt/python/bin/python -m pip install " + "torch==2.13.0 " * 10
-    lines = clusters.check_table([Check("node-c", "torch", "error", "x", command)], 40).splitlines()
-    assert lines[1].strip() == f"→ {command}".strip()
-
-
 def test_many_hosts_take_few_lines_as_long_as_all_is_well():
     hosts = [f"gpu{at:03}" for at in range(100)]
     found = [
