@@ -38,10 +38,6 @@ def test_the_rule(old: str, new: str) -> None:
     assert successor_of(find(old)).size == find(new)
 
 
-def test_a_size_that_is_not_retired_has_none() -> None:
-    assert all(successor_of(size) is None for size in catalogue() if not size.retired)
-
-
 def test_the_reason_has_the_numbers_and_says_what_is_lost() -> None:
     found = successor_of(find("NC24rs_v3"))
     assert found is not None

@@ -89,11 +89,6 @@ def test_horovod_run_returns_the_values_of_all_ranks_as_horovods_own():
     assert f"VALUES {[list(one) for one in ours]!s}" in theirs.stdout, theirs.stderr[-2000:]
 
 
-@pytest.mark.full
-def test_horovod_run_fills_the_slots_of_localhost_on_this_machine():
-    assert horovod.run(averages, (3.0,), np=2, hosts="localhost:2") == [(0, 3.0), (1, 3.0)]
-
-
 @needs_hosts
 @pytest.mark.full
 @pytest.mark.parametrize(("np", "hosts", "on"), [(2, "node-a:1,node-b:1", ["node-a", "node-b"]),

@@ -227,12 +227,11 @@ def test_hostile_text_stays_text(text, state):
 
 
 #: Letters that take much room in a page, in bytes, escaped or coloured.
-LETTERS = ['"', "𝕏", "\x1b[1m;", *(pytest.param(one, marks=pytest.mark.full) for one in ("&", "<", "あ", "\t", "x"))]  # noqa: RUF001
+LETTERS = ['"', "𝕏", "\x1b[1m;", "あ"]
 
 
-@pytest.mark.parametrize("state", ["failed", pytest.param("completed", marks=pytest.mark.full)])
 @pytest.mark.parametrize("letter", LETTERS)
-def test_a_page_is_always_small(letter, state):
+def test_a_page_is_always_small(letter):
     long = letter * 5_000
     spec = spec_of(name=letter * 120, compute_target=long, node_count=40, process_count_per_node=8)
     many = (
@@ -240,7 +239,7 @@ def test_a_page_is_always_small(letter, state):
         for rank in range(4)
         for step in range(few_or_all(30, 100))
     )
-    view, book, log = fold(spec, [*many, *hostile_events(long), *hostile_end(long, state)])
+    view, book, log = fold(spec, [*many, *hostile_events(long), *hostile_end(long, "failed")])
     page = saved.html(view, book, log, spec, long)
     check(page)
     assert len(saved.text(view, book, log, spec, long)) < 12_000

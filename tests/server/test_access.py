@@ -48,11 +48,6 @@ def test_nothing_answers_without_a_login(server):
                     assert set(answer.json()) >= {"message", "type", "hint"}, answer.text
 
 
-def test_a_wrong_token_is_none(server):
-    with httpx.Client(base_url=server.url, headers={"Authorization": "token guessed"}, timeout=60) as stranger:
-        assert stranger.get(f"{API}/jobs").status_code == 403
-
-
 class DenyAll(Authorizer):
     asked: list = []  # noqa: RUF012
 

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = {
     "torch", "plotly", "azure", "pandas", "numpy", "ray", "pyspark", "tensorflow", "horovod", "ipywidgets", "IPython",
     "cloudpickle", "pydantic", "matplotlib", "obstore",
@@ -44,13 +42,3 @@ with serve(root) as server:
     server.get("/vm-sizes")
 """
     assert loaded_by(code) & HEAVY == set()
-
-
-@pytest.mark.full
-def test_until_the_first_request_not_even_the_handlers_are_loaded():
-    code = "import jupyter_server.serverapp\nimport distdl_jupyter\ndistdl_jupyter._jupyter_server_extension_points()"
-    names = loaded_by(code, whole=True)
-    assert {name for name in names if name.startswith("distdl_jupyter.")} == {
-        "distdl_jupyter._version", "distdl_jupyter.api", "distdl_jupyter.server", "distdl_jupyter.server.app",
-        "distdl_jupyter.server.routes",
-    }  # fmt: skip

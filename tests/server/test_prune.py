@@ -27,9 +27,3 @@ def test_a_setting_that_is_wrong_deletes_nothing_and_is_told(root, caplog):
         server.extension.log.addHandler(caplog.handler)
         wait_for(lambda: "Old jobs were not deleted: older must be an age" in caplog.text, what="the warning")
         assert server.get("/jobs")["total"] == 1
-
-
-def test_without_the_setting_nothing_is_deleted(server):
-    assert server.extension.prune_older == ""
-    assert server.extension.prune_keep is None
-    assert server.extension._pruning is None

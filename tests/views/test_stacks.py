@@ -80,14 +80,6 @@ def test_only_an_ended_job_with_checkpoints_can_be_resumed(state, kept, expected
     assert job_row(found, spec, 1.0, has_checkpoints=kept).can_resume is expected
 
 
-def test_nobody_asks_ranks_that_have_not_begun_or_have_ended():
-    _, found = view()
-    found.ranks = [RankView(0), RankView(1)]
-    assert not card(found, 1.0).can_ask_stacks
-    _, found = view(state=State.CANCELED)
-    assert not card(found, 1.0).can_ask_stacks
-
-
 def test_restarts_are_told_with_the_failure_before_each():
     spec, found = view({"type": "restart", "t": 5.0, "reason": "Rank 1 failed: KeyError: 'x'.", "rank": 1},
                        max_restarts=3, resumed_from="20261120-024912-aaaaa")  # fmt: skip

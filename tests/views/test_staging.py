@@ -41,11 +41,6 @@ def test_an_empty_source_is_whole():
     assert staging_text(bar) == "0 B of 0 B"
 
 
-def test_of_one_file_only_the_bytes_are_told():
-    [bar] = staging_bars(view_of(event(0, files=0, of=1, cached=0)))
-    assert staging_text(bar) == "1.2 MB of 4.8 MB"
-
-
 @pytest.mark.parametrize("broken", [{"node": "x"}, {"source": None}])
 def test_an_event_that_says_nothing_is_left_out(broken):
     assert not staging_bars(view_of({**event(0), **broken}))

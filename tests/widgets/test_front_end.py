@@ -222,23 +222,6 @@ def test_the_lines_on_stderr_are_kept_while_rows_come_and_go_at_both_ends(node):
     assert cut == [n for n in of_rank if n >= 30]
 
 
-CHANGED = """(async () => {
-    const row = (n, rank, text) => [n, n, rank, 'out', text, 0, { [rank]: n + 1 }];
-    const older = async () => { throw new Error('offline'); };
-    const rest = { open: [row(7, 0, 'bar 0'), row(8, 1, 'bar 1')], first: 0, next: 6, total: 10, errors: {}, older };
-    const store = new log.LogStore();
-    store.apply({ ...rest, rows: [row(5, 0, 'before')] }, true);
-    const texts = (rank) => store.rows(rank).map((one) => one.text);
-    const seen = [store.earlier, texts(0)];
-    store.apply({ ...rest, rows: [row(5, 0, 'after')] });
-    return [...seen, store.earlier, texts(0), store.open(1).map((one) => one[4]), await store.load()];
-})()"""
-
-
-def test_a_row_that_changes_counts_once_and_rows_that_cannot_be_fetched_are_no_news(node):
-    assert node(CHANGED) == [9, ["before", "bar 0"], 9, ["after", "bar 0"], ["bar 1"], False]
-
-
 FLOOD = """(async () => {
     const row = (n, line) => [n, n, 0, 'out', `line ${line}`, 0, { 0: n + 1 }];
     // 1,000 lines of which 700 to 899 were left out when the other side went on at a number far ahead of its own.

@@ -46,6 +46,8 @@ def test_the_output_holds_the_end_when_wait_returns():
     assert "0.25" in output.data["text/html"]
     assert "Completed" in output.data["text/plain"]
     assert output.data["application/vnd.distdl.job+json"]["version"] == 1
+    assert "widgets" not in book.metadata, "none was drawn"
+    assert len(nbformat.writes(book)) < 100_000
 
 
 def test_a_cell_that_waits_later_writes_the_end_into_the_first_ones_output():
@@ -60,16 +62,6 @@ def test_a_cell_that_waits_later_writes_the_end_into_the_first_ones_output():
     assert book.cells[2].outputs[0].data["text/plain"] == "0.25"
 
 
-def test_a_failed_job_leaves_its_reason():
-    book = run(
-        TRAIN + 'job = submit(train, (True,), name="digits", distributed_backend="plain")\nshow(job)\njob.wait()\nNone'
-    )
-    (output,) = book.cells[0].outputs
-    assert "ValueError" in output.data["text/html"]
-    assert "no such thing" in output.data["text/plain"]
-    assert "<script" not in output.data["text/html"]
-
-
 def test_a_front_end_that_can_draw_no_widget_of_ours_gets_the_static_page(monkeypatch):
     monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
     monkeypatch.setitem(sys.modules, "anywidget", None)  # it cannot be imported
@@ -82,12 +74,6 @@ def test_a_front_end_that_can_draw_no_widget_of_ours_gets_the_static_page(monkey
     assert "distdl-jupyter[anywidget]" in refused.value.hint
     shown = output.Shown(job, with_widget=True)
     assert set(shown._bundle(shown._read(60))) == {"application/vnd.distdl.job+json", "text/html", "text/plain"}
-
-
-def test_no_widget_is_stored_where_none_was_drawn():
-    book = run(TRAIN + 'job = submit(train, name="digits", distributed_backend="plain")\nshow(job)\njob.wait()\nNone')
-    assert "widgets" not in book.metadata
-    assert len(nbformat.writes(book)) < 100_000
 
 
 @pytest.mark.parametrize("kind", ["silent", "running", "starting"])

@@ -52,14 +52,6 @@ def test_the_page_is_told_of_stacks_and_of_why_there_are_none():
         story.close()
 
 
-def test_an_ended_job_is_not_asked():
-    story = recorded.tell("completed")
-    story.close()
-    shown = JobPanel(Job(story.folder))
-    assert "no stack traces to capture" in answer(shown.calls, {"ask": "take_stacks"})["error"]["message"]
-    shown.close()
-
-
 def test_a_saved_notebook_keeps_the_stall():
     story = recorded.tell("running")
     story.event("stall", since=story.t - 60, ranks=[2], text=f"No progress for 1 min: rank 2 is in {HOSTILE}.")
