@@ -289,12 +289,6 @@ class Book:
             "([name, args]) => window.jupyterapp.commands.execute(name, args).then(() => null)", [name, args]
         )
 
-    def open_another(self, name: str) -> None:
-        """Open one more notebook in this page and wait for its kernel."""
-        self.command("docmanager:open", path=name)
-        self.page.wait_for_function("(name) => window.jupyterapp.shell.currentWidget?.context?.path === name", arg=name)
-        self.kernel_idle()
-
     def open_job(self, id_: str) -> Locator:
         """Open the page of a job and return it."""
         self.command("distdl:open-job", id=id_)

@@ -227,7 +227,7 @@ def test_hostile_text_stays_text(text, state):
 
 
 #: Letters that take much room in a page, in bytes, escaped or coloured.
-LETTERS = ['"', "𝕏", "\x1b[1m;", "あ"]
+LETTERS = ['"', "𝕏", "\x1b[1m;", "あ"]  # noqa: RUF001
 
 
 @pytest.mark.parametrize("letter", LETTERS)
