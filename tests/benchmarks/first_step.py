@@ -107,10 +107,10 @@ def submitted(backend: str, told: Told, reasons: list[str] | None = None) -> flo
 def _script(backend: str, told: Told, scratch: Path) -> float:
     with warm("off"):
         file, began = told.ask(), time.time()
-        job = distdl_jupyter.submit(
-            entry_script=str(SCRIPT), source_directory=str(SCRIPT.parent), process_count_per_node=RANKS,
-            distributed_backend=OURS[backend], environment_variables={"BENCH_BACKEND": backend, "BENCH_TOLD": file},
-        )  # fmt: skip
+        code = {"entry_script": str(SCRIPT), "source_directory": str(SCRIPT.parent)}
+        variables = {"environment_variables": {"BENCH_BACKEND": backend, "BENCH_TOLD": file}}
+        ranks = {"process_count_per_node": RANKS, "distributed_backend": OURS[backend]}
+        job = distdl_jupyter.submit(**code, **variables, **ranks)
         job.result()
     return told.heard() - began
 

@@ -26,8 +26,8 @@ def lab(own_lab: Lab, azure: Any) -> Iterator[Lab]:
     """A JupyterLab whose user's settings name the stand-in as their cloud."""
     (own_lab.home / "config").mkdir()
     (own_lab.home / "config" / "distdl_azure.json").write_text(json.dumps({"cloud": str(azure.cloud)}))
-    listed = [{"subscriptionId": f"s-{n}", "displayName": name, "tenantId": TENANT, "state": "Enabled"}
-              for n, name in enumerate(("Lab", "Teaching"))]  # fmt: skip
+    each = {"tenantId": TENANT, "state": "Enabled"}
+    listed = [each | {"subscriptionId": f"s-{n}", "displayName": name} for n, name in enumerate(("Lab", "Teaching"))]
     azure.server.route("GET", "/subscriptions", lambda _: {"value": listed})
     own_lab.start()
     yield own_lab

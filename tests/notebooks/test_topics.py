@@ -71,8 +71,8 @@ def test_two_ranks_read_each_sample_of_a_webdataset_once(distdl_home):
 
 def test_the_rank_that_failed_first_is_shown_and_raised(distdl_home):
     notebook = executed("when_a_rank_fails")
-    said = ["".join(output.get("text", "") or output["data"]["text/plain"] for output in cell.outputs)
-            for cell in notebook.cells if cell.cell_type == "code"]  # fmt: skip
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    said = ["".join(one.get("text", "") or one["data"]["text/plain"] for one in cell.outputs) for cell in cells]
     assert "Rank 2 of 4 failed first" in said[1]
     assert "FAILED" in said[2]
     assert said[3] == "2 KeyError('label')\n"
@@ -155,8 +155,8 @@ def test_cells_on_ranks_agree_fail_and_are_interrupted_and_nothing_is_left(distd
     assert [line for line in lines if "step" in line] == ["[0-3] step 20", "[0-3] step 40", "[0-3] step 60"]
     assert sum("own loss" in line for line in lines) == 3 * 4
     assert lines[-1].startswith("[0-3] "), "the weights are the same on all ranks"
-    spoiled, healed = (cell.outputs for cell in notebook.cells if cell.source.endswith("model.weight.norm().item()")
-                       and "train(" not in cell.source)  # fmt: skip
+    norms = [cell for cell in notebook.cells if cell.source.endswith("model.weight.norm().item()")]
+    spoiled, healed = (cell.outputs for cell in norms if "train(" not in cell.source)
     assert [line[:5] for line in spoiled[0].data["text/plain"].splitlines()] == ["[0,2-", "[1]  "]
     assert healed[0].data["text/plain"].startswith("[0-3] ")
     shown, raised = cell_with(notebook, "batch = {").outputs
