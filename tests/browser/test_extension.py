@@ -25,20 +25,6 @@ def page(chromium):
 
 
 @pytest.fixture
-def settings(lab):
-    """Return a function that writes settings which the test's end takes back."""
-    written = []
-
-    def write(plugin, values):
-        written.append(plugin)
-        lab.settings(plugin, values)
-
-    yield write
-    for plugin in written:
-        lab.settings(plugin, {})
-
-
-@pytest.fixture
 def language_pack(installed):
     """Return a function that lets JupyterLab offer a language; without a real pack its own texts stay English."""
     made = []
@@ -107,9 +93,12 @@ def test_every_plugin_is_active_and_nothing_is_complained_about(page, lab):
         ("zh_TW", ["分散式訓練", "2 個作業"]),
     ],
 )
-def test_the_texts_are_in_the_language_of_jupyterlab(page, lab, settings, language_pack, language, texts):
+def test_the_texts_are_in_the_language_of_jupyterlab(page, lab, language_pack, language, texts):
     language_pack(language)
-    settings(OF_JUPYTERLAB, {"locale": language})
-    said = open_lab(page, lab)
-    assert page.evaluate(TEXTS) == texts
-    assert said == []
+    lab.settings(OF_JUPYTERLAB, {"locale": language})
+    try:
+        said = open_lab(page, lab)
+        assert page.evaluate(TEXTS) == texts
+        assert said == []
+    finally:
+        lab.settings(OF_JUPYTERLAB, {})

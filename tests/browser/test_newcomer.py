@@ -28,15 +28,6 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
         newcomer.close()
 
 
-def test_the_example_of_readme_shows_its_curve(newcomer: Newcomer) -> None:
-    for block in blocks(ROOT / "README.md"):
-        if block.kind == "python":
-            output = newcomer.run_cell(block.text)
-            newcomer.wait_until_run(output)
-    expect(pages.curves(output).first).to_be_attached()
-    pages.says(output, "Completed")
-
-
 def test_the_tutorial_keeps_its_promises_to_a_new_user(newcomer: Newcomer) -> None:
     # A block more on the page needs its promise here.
     load, data, training, result, found, terminal, function, script, submitted, command, form = blocks(FIRST_JOB)

@@ -10,7 +10,7 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.form import choices
 from tests import plugin
 from tests.conftest import wait_for
-from tests.form.page import Page, answered_apart, asked
+from tests.form.page import Page, asked
 
 FAR = (
     plugin.RACK
@@ -141,10 +141,3 @@ def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_
     cluster_configs.add("lab", "far", {})
     local, lab = choices.clusters()
     assert (local.far, lab.far, lab.name) == (False, True, "lab")
-
-
-def test_another_process_answers_and_leaves_nothing_behind():
-    cluster_configs.add("lab", "far", {"machines": 3})
-    told = answered_apart("1 + 1", chosen={"compute_target": "lab"})
-    assert len(told["place"]["nodes"]) == 3
-    assert not told["place"]["looking"]
