@@ -5,11 +5,9 @@ S3 is moto's server. No server stands in for Google's: only what is said without
 
 import contextlib
 import email.utils
-import http.server
 import re
 import subprocess
 import sys
-import threading
 import urllib.request
 
 import pytest
@@ -171,28 +169,14 @@ def test_public_s3_is_read_without_credentials(bucket, monkeypatch):
 
 
 @pytest.mark.parametrize("keys", [False, True])
-def test_s3_that_refuses_is_said_with_the_remedy(home, monkeypatch, keys):
-    class Refuses(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = b"<Error><Code>AccessDenied</Code></Error>"
-            self.send_response(403)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_address[1]}")
+def test_s3_that_refuses_is_said_with_the_remedy(home, azure_server, monkeypatch, keys):
+    azure_server.route("GET", ".*", lambda _: Answer(b"<Error><Code>AccessDenied</Code></Error>", 403))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", azure_server.address)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")  # where a role would be
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if keys else ():
         monkeypatch.setenv(name, SECRET)
     with pytest.raises(DataUnavailable) as refused:
         listed("s3://private/x")
-    server.shutdown()
-    server.server_close()
     assert refused.value.message == "No permission to read s3://private (403 AccessDenied)."
     assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in" in refused.value.hint
 

@@ -11,25 +11,10 @@ from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec, Source
 from distdl_jupyter.core.view import JobView
+from tests.widgets.recorded import key_error
 
 Event = dict[str, Any]
 BEGUN = 1795229352.0
-FRAME = {
-    "file": "rank.py",
-    "line": 46,
-    "function": "_run",
-    "kind": "worker",
-    "label": "rank.py",
-    "cell": None,
-    "source": [],
-}
-CODE = (
-    "for step, batch in enumerate(shard(hvd.rank(), hvd.size())):",
-    "    optimizer.zero_grad()",
-    '    loss = F.cross_entropy(model(batch["image"]), batch["label"])',
-    "    loss.backward(); optimizer.step()",
-    "    log(step=step, loss=loss.item()); progress(step, 1200)",
-)
 
 
 def spec_of(**changes: Any) -> JobSpec:
@@ -104,21 +89,7 @@ def failed() -> Iterator[Event]:
     yield event(30, "progress", rank=0, done=312, total=1200, unit="step")
     yield line(30, 2, "opening shards/shard-2.npz (360 images)")
     yield line(31, 2, "KeyError: 'label'", "err")
-    cell = {**FRAME, "line": 11, "kind": "cell", "label": "Cell [7] in quickstart.ipynb", "cell": 7}
-    cell["source"] = [[9 + number, text] for number, text in enumerate(CODE)]
-    library = {**FRAME, "kind": "library", "label": "torch/nn/modules/module.py", "function": "Module._call_impl"}
-    module = {**FRAME, "line": 31, "kind": "user", "label": "shards.py", "function": "Batch.__getitem__"}
-    module["source"] = [[31, "        return self.arrays[key]"]]
-    error = {
-        "type": "KeyError",
-        "message": "'label'",
-        "traceback": "Traceback ...",
-        "time": BEGUN + 31.2,
-        "hint": "The keys of `batch` are image and target.",
-        "values": [["step", "312"], ["batch", "Batch, keys image, target"]],
-        "values_at": 3,
-        "frames": [FRAME, FRAME, FRAME, cell, library, module],
-    }
+    error = key_error(BEGUN + 31.2)
     yield event(31.2, "result", rank=2, ok=False, error=error)
     lost = {"type": "HorovodInternalError", "message": "peer gone", "time": BEGUN + 31.8, "traceback": ""}
     for rank in (0, 1):
