@@ -99,24 +99,6 @@ def test_one_click_on_the_advice_changes_the_form(static_page: Open) -> None:
     expect(form).not_to_contain_text("One machine instead of 2")
 
 
-@pytest.mark.full
-def test_a_retired_size_can_only_be_replaced(static_page: Open) -> None:
-    book, form = opened(static_page)
-    form.get_by_role("button", name="Choose a VM size").click()
-    form.get_by_role("searchbox").fill("nc24rs")
-    expect(form).to_contain_text("No size matches. 2 retired sizes do:")
-    form.get_by_role("button", name="show", exact=True).click()
-    row = form.locator("tr.dd-retired", has_text="NC24rs_v3")
-    expect(row).to_contain_text("Retired 2025-09-30")
-    expect(row.get_by_role("radio")).to_be_disabled()
-    row.locator("td").nth(1).click()
-    expect(form.locator("tr.dd-chosen")).to_have_count(0)
-    book.picture("launch-form-retired", form)
-    row.get_by_role("button", name="Use NC96ads_A100_v4 instead of NC24rs_v3").click()
-    expect(form.locator("tr.dd-chosen")).to_contain_text("NC96ads_A100_v4")
-    expect(form.get_by_role("button", name="auto: one per GPU")).to_be_visible()
-
-
 def test_the_list_of_sizes_is_filtered(static_page: Open) -> None:
     book, form = opened(static_page)
     rows = form.locator(".dd-vm tbody tr")

@@ -29,16 +29,9 @@ def addresses(app):
     return found
 
 
-def test_the_walk_finds_every_address(server):
-    found = [address for address, _ in addresses(server.app)]
-    assert f"{API}/jobs/{SAMPLES['id_']}/outputs/model.pt" in found
-    assert f"{API}/events" in found
-    assert f"{API}/nothing" in found
-    assert len(found) >= 19
-
-
 def test_nothing_answers_without_a_login(server):
     """Also what a handler does not implement, and whatever is added later: the addresses are the application's."""
+    assert len(addresses(server.app)) >= 19
     with httpx.Client(base_url=server.url, timeout=60) as stranger:
         for address, _ in addresses(server.app):
             for verb in VERBS:
