@@ -181,8 +181,10 @@ def test_a_variable_that_is_being_typed_outlives_the_answer_to_the_one_before(
 
 def test_what_is_wrong_is_said_with_its_remedy(static_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTDL_DOCS", "https://docs.example/")
-    book, form = opened(static_page)
+    book = static_page([PREPARE, TRAIN])
     book.page.evaluate(FORGET_DOCS)
+    book.run(SMALL)
+    form = pages.form(book.page)
     form.get_by_role("radio", name="plain").click()
     expect(form).to_contain_text("1 error")
     expect(form.get_by_role("button", name="Submit")).to_be_disabled()
