@@ -33,7 +33,7 @@ from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
 from distdl_jupyter.server.handler import HINTS, error_body
 from distdl_jupyter.supervisor import postmortem
-from distdl_jupyter.worker.watch import hints as rules
+from distdl_jupyter.worker import hints as rules
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "distdl_jupyter"
@@ -369,7 +369,12 @@ def _message(entry: codes.Entry) -> str:
 
 def hints() -> Iterator[codes.Entry]:
     """Yield the hint of each rule for a rank's exception."""
-    for code, rule in rules.RULES.items():
+    for code, _pattern, text in rules.TEXTS:
+        yield codes.Entry(code, text, "", _RANKS, 0, explicit=True)
+    from_text = {code for code, _pattern, _text in rules.TEXTS}
+    for code, rule in rules.RULES:
+        if code in from_text:
+            continue
         tree = ast.parse(inspect.getsource(rule))
         returned = (node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
         texts = [text for text in map(codes.text_of, returned) if len(text.split()) > 3]

@@ -30,7 +30,7 @@ from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.node import files
 from distdl_jupyter.views.job_page import log_changes
 from distdl_jupyter.views.schema import LogChanges
-from distdl_jupyter.worker.watch import frameworks
+from distdl_jupyter.worker.hooks import frameworks
 
 _CHUNK = 1 << 20
 #: Files that are listed at most.

@@ -249,7 +249,7 @@ def profile(
     *,
     number: Annotated[int, Meta(ge=0, description="number of the profile; without it, the newest")] | None = None,
 ) -> JobProfile:
-    """Return a saved profile, by default the newest: the slowest operators, and shares of a step."""
+    """Return a saved profile, by default the newest: the operators that take the most time, for each rank."""
     return job_profile(saved_profile(id_, number))
 
 

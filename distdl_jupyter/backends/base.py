@@ -9,46 +9,16 @@ says itself: its ``packages``, its ``order`` among the others, and how code that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.usage import Usage
-from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.machine import installed_version
+from distdl_jupyter.backends.usage import Package, Usage, listed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankSlot
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.worker.watch import frameworks
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.findings import Check
     from distdl_jupyter.core.source import Code
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A package that jobs run with: its name for people, that of its distribution, and those that hold it as well.
-
-    ``install`` is the subcommand of ``distdl`` that installs it, "" for one that pip alone installs.
-    """
-
-    title: str
-    name: str
-    also: tuple[str, ...] = ()
-    install: str = ""
-
-    def version(self) -> str:
-        """Return the installed version, "" without one."""
-        return installed_version(self.name, *self.also)
-
-
-def listed(packages: Iterable[Package]) -> str:
-    """Return packages with their versions: ``torch 2.13.0, DeepSpeed 0.19.8``. What is not installed is left out."""
-    return ", ".join(f"{one.title} {version}" for one in packages if (version := one.version()))
-
-
-TORCH = Package("torch", "torch")
-TENSORFLOW = Package("TensorFlow", frameworks.TENSORFLOW[0], frameworks.TENSORFLOW[1:])
 
 
 class Backend(ABC):
@@ -140,14 +110,3 @@ def _visible_gpus(placement: Placement, place: RankSlot) -> str:
         return ",".join(map(str, place.gpus))
     gpus = [str(other.gpu) for other in placement.ranks if other.node == place.node]
     return ",".join(gpus) if len(set(gpus)) == len(gpus) else str(place.gpu)
-
-
-def only_single(spec: JobSpec, label: str) -> None:
-    """Raise InvalidSpec when a backend that knows one process is asked for several."""
-    if spec.process_count > 1:
-        raise InvalidSpec(
-            f"The backend {label} runs one process, but the job has {spec.process_count}.",
-            code="backend-one-process",
-            field="distributed_backend",
-            hint="Run one process, or choose a backend for several: distributed_backend=torch",
-        )

@@ -13,9 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from distdl_jupyter.backends.base import TENSORFLOW, Package
-from distdl_jupyter.backends.tensorflow import STRATEGY
-from distdl_jupyter.backends.torch import may_share_gpus
+from distdl_jupyter.backends.usage import STRATEGY, TENSORFLOW, Package, may_share_gpus
 from distdl_jupyter.core import gpus
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import plural, size

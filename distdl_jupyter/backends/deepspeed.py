@@ -13,9 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import TORCH, Package
-from distdl_jupyter.backends.torch import TRAINERS, TorchBackend, TorchOptions
-from distdl_jupyter.backends.usage import Usage
+from distdl_jupyter.backends.torch import TorchBackend, TorchOptions
+from distdl_jupyter.backends.usage import TORCH, TRAINERS, Package, Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, Plan

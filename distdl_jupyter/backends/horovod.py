@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.backends import mpirun, rendezvous
-from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment, listed
-from distdl_jupyter.backends.torch import TRAINERS
-from distdl_jupyter.backends.usage import Usage
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.usage import TENSORFLOW, TORCH, TRAINERS, Package, Usage, listed
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankSlot, Service
 

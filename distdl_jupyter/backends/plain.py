@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment, only_single
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.usage import TENSORFLOW, TORCH, Package
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ class PlainBackend(Backend):
         return (TORCH, TENSORFLOW)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
-        """One rank with the common environment."""
-        only_single(spec, "plain")
+        """One rank with the common environment. Raises InvalidSpec for several processes."""
+        if spec.process_count > 1:
+            raise InvalidSpec(
+                f"The backend plain runs one process, but the job has {spec.process_count}.",
+                code="backend-one-process",
+                field="distributed_backend",
+                hint="Run one process, or choose a backend for several: distributed_backend=torch",
+            )
         return Plan(environments=tuple(common_environment(placement, place) for place in placement.ranks))

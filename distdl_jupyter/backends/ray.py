@@ -1,6 +1,6 @@
 """Ray: the nodes of a job are one Ray cluster, and rank 0 runs the code as its driver.
 
-One rank runs on each node (``worker.watch.ray_cluster``), and ``ray.init()`` without arguments finds the cluster.
+One rank runs on each node (``worker.hooks.ray_cluster``), and ``ray.init()`` without arguments finds the cluster.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, Package, common_environment
-from distdl_jupyter.backends.torch import TRAINERS
-from distdl_jupyter.backends.usage import Usage
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.usage import TENSORFLOW, TORCH, TRAINERS, Package, Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
@@ -34,7 +33,7 @@ class RayBackend(Backend):
 
     def unavailable(self, options: Any) -> str:
         """Ray must be installed, in a release that can require a token; Ray itself is not imported."""
-        from distdl_jupyter.worker.watch import ray_cluster  # no other backend needs it
+        from distdl_jupyter.worker.hooks import ray_cluster  # no other backend needs it
 
         if find_spec("ray") is None:
             return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"

@@ -18,7 +18,7 @@ import sys
 from collections import defaultdict
 
 from distdl_jupyter.worker import import_recorder
-from distdl_jupyter.worker.watch import rendezvous_secret
+from distdl_jupyter.worker.identity import rendezvous_secret
 
 READY = "rendezvous ready"
 #: Seconds that a client may take to send its request, and the most bytes of one.
@@ -143,7 +143,7 @@ class _Connection(asyncio.Protocol):
 
 
 async def _main(address: str, port: int) -> None:
-    server = Rendezvous(address, port, rendezvous_secret.of(os.environ.get("DISTDL_NONCE", "")))
+    server = Rendezvous(address, port, rendezvous_secret(os.environ.get("DISTDL_NONCE", "")))
     serving = asyncio.create_task(server.serve())
     asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or serving.cancel())
     sys.stdout.write(READY + "\n")

@@ -11,9 +11,8 @@ import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import TENSORFLOW, Backend, Package, common_environment
-from distdl_jupyter.backends.torch import TRAINERS
-from distdl_jupyter.backends.usage import Usage
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.usage import STRATEGY, TENSORFLOW, TRAINERS, Package, Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.findings import Check
     from distdl_jupyter.core.source import Code
     from distdl_jupyter.core.spec import JobSpec
-
-
-#: Two names of one class.
-STRATEGY = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 
 
 class TensorFlowBackend(Backend):

@@ -10,19 +10,14 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.backends.base import TORCH, Backend, Package, common_environment
-from distdl_jupyter.backends.usage import Usage
+from distdl_jupyter.backends.base import Backend, common_environment
+from distdl_jupyter.backends.usage import TORCH, TRAINERS, Package, Usage, may_share_gpus
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from distdl_jupyter.core.spec import JobSpec
-
-#: Lets NCCL 2.32 run several ranks on one GPU.
-_SHARED_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +29,6 @@ class TorchOptions:
         metadata={"help": "communication library; auto: Gloo for CPU tensors, NCCL for GPU tensors",
                   "choices": ("auto", "gloo", "nccl")},
     )  # fmt: skip
-
-
-#: Libraries whose trainers let the ranks meet, average gradients and divide data.
-TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
 
 
 class TorchBackend(Backend):
@@ -118,11 +109,6 @@ def _role(placement: Placement, place: RankSlot) -> dict[str, str]:
 
 def _interface(name: str) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
-
-
-def may_share_gpus(variables: Mapping[str, str]) -> bool:
-    """Say whether these variables let NCCL run several ranks on one GPU."""
-    return variables.get(_SHARED_GPUS, "0") != "0"
 
 
 def _check_gpus(placement: Placement) -> None:

@@ -1,10 +1,13 @@
-"""What a backend says of the code that trains with it, for the checks before a start, the form and the advice."""
+"""How code that trains with a backend looks, and the packages that it uses, for the checks before a start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from distdl_jupyter.core.machine import installed_version
+from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.source import Call, Code
@@ -49,3 +52,39 @@ class Usage:
     def written(self, call: Call) -> str:
         """Return such a call as people write it."""
         return self.call if self.package else f"{call.last}()"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that jobs run with: its name for people, that of its distribution, and those that hold it as well.
+
+    ``install`` is the subcommand of ``distdl`` that installs it, "" for one that pip alone installs.
+    """
+
+    title: str
+    name: str
+    also: tuple[str, ...] = ()
+    install: str = ""
+
+    def version(self) -> str:
+        """Return the installed version, "" without one."""
+        return installed_version(self.name, *self.also)
+
+
+def listed(packages: Iterable[Package]) -> str:
+    """Return packages with their versions: ``torch 2.13.0, DeepSpeed 0.19.8``. What is not installed is left out."""
+    return ", ".join(f"{one.title} {version}" for one in packages if (version := one.version()))
+
+
+TORCH = Package("torch", "torch")
+TENSORFLOW = Package("TensorFlow", frameworks.TENSORFLOW[0], frameworks.TENSORFLOW[1:])
+
+#: Two names of TensorFlow's class for several workers.
+STRATEGY = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
+#: Libraries whose trainers let the ranks meet, average gradients and divide data.
+TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
+
+
+def may_share_gpus(variables: Mapping[str, str]) -> bool:
+    """Return whether these variables let NCCL (2.32 or later) run several ranks on one GPU."""
+    return variables.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") != "0"

@@ -20,7 +20,7 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.core.findings import LARGE
 from distdl_jupyter.core.source import CodeText
 from distdl_jupyter.core.spec import Captured, looks_secret
-from distdl_jupyter.worker.watch import tensors
+from distdl_jupyter.worker.hooks import tensors
 
 #: Items of a container whose sizes stand for all of them.
 _SAMPLE = 200

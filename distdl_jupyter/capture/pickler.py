@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Protocol
 import cloudpickle
 
 from distdl_jupyter.capture.references import imports_of, module_of_globals, path_in_module
-from distdl_jupyter.worker.watch import tensors
+from distdl_jupyter.worker.hooks import tensors
 
 #: Written by every Python from 3.8 on; a newer default would shut older workers out.
 PROTOCOL = 5

@@ -317,7 +317,7 @@ class Run(ABC):
         return "This type of cluster does not support stack traces of running ranks."
 
     def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
-        """Leave a request to record some steps for ranks, without waiting (``worker.watch.profile``)."""
+        """Leave a request to record some steps for ranks, without waiting (``worker.hooks.profile``)."""
         return
 
     def serve(self, rank: int) -> None:

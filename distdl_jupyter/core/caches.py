@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from distdl_jupyter.worker.watch import frameworks
+from distdl_jupyter.worker.hooks import frameworks
 
 
 def cache_directory() -> Path:

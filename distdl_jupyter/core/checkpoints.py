@@ -23,7 +23,7 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import count, listing
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.store import JobFolder, is_id
-from distdl_jupyter.worker.watch import frameworks
+from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.curves import Row

@@ -1,7 +1,7 @@
 """Which collective operation each rank of a job called last, compared between ranks: who did not come, and where.
 
 A rank reports for each of its process groups the oldest unfinished operation, or else the last one
-(``worker.watch.flight_recorder``). Operations of a group are numbered, and each has the same number on all ranks, so a
+(``worker.hooks.distributed``). Operations of a group are numbered, and each has the same number on all ranks, so a
 rank with a lower number has not called it yet, and two different operations with one number can never meet. Pure.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.threads import Frame
-from distdl_jupyter.worker.watch.frameworks import JOINS
+from distdl_jupyter.worker.hooks.frameworks import JOINS
 
 #: Returns where the user's code called an operation, given its frames from the newest: "In [7], line 12"; "" for none.
 Place = Callable[[Sequence[Frame]], str]

@@ -1,6 +1,6 @@
 """Compares the first training steps of several ranks with each other and with one process that had all their samples.
 
-What is compared was recorded by ``worker.check_record``: ``check/rank-<n>.json`` of a job's folder has, beside facts of
+What is compared was recorded by ``worker.hooks.check``: ``check/rank-<n>.json`` of a job's folder has, beside facts of
 loaders, layers and weights (``names``, ``shapes``), for each step::
 
     {"batches": [{"loader", "pass", "at", "size", "samples": [hash], "indices": []}], "inputs": [hash],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.collectives import UNEVEN_REMEDY
 from distdl_jupyter.core.humanize import count, seconds_taken
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
-from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
+from distdl_jupyter.worker.hooks.frameworks import says_peer_is_gone
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.collectives import Collective

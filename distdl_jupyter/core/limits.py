@@ -12,7 +12,7 @@ from typing import Literal
 
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
-from distdl_jupyter.worker.watch.frameworks import LARGE
+from distdl_jupyter.worker.hooks.frameworks import LARGE
 
 #: Ranks that one machine takes unasked: so many for each core, and so many in any case.
 RANKS_PER_CORE, RANKS_ANYWAY = 8, 64

@@ -368,14 +368,14 @@ class JobOptions:
         help_="Read metrics and progress from printed output, until the code reports its own",
         label="Printed metrics", shown=lambda wanted: "read" if wanted else "not read",
     )  # fmt: skip
-    #: Replicated weights that depart from each other are told (worker.watch.weight_check).
+    #: Replicated weights that depart from each other are told (worker.hooks.parallel).
     weight_check_steps: int = _option(
         100, _steps,
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
-    #: torch then keeps the stack of each live allocation, about 2 microseconds each (worker.watch.gpu_memory).
+    #: torch then keeps the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
     record_gpu_memory: bool = _option(
         default=False,
         check=_yes_or_no,

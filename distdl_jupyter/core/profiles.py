@@ -1,11 +1,11 @@
-"""Recorded steps of a job: read, and compared between ranks.
+"""Recorded steps of a job: the slowest operators, compared between ranks.
 
 A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json`` and for each rank ``rank-N.json.gz``, a
 Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. The first has::
 
     {"t", "steps", "ranks": [summary, ...], "missing": {"3": "why"}}
 
-``summary`` is what a rank wrote (``worker.watch.profile``).
+``summary`` is what a rank wrote (``worker.hooks.profile``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,21 +39,12 @@ _NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRank:
-    """The mean step of one rank in seconds: the whole, and its parts.
-
-    Those are as ``Job.time`` has them, but ``compute`` is what operators took, and ``rest`` all that no part explains:
-    Python itself, sleep, files.
-    """
+    """The recorded steps of one rank, and the seconds of the mean step."""
 
     rank: int
     host: str
     steps: int
     seconds: float
-    data: float
-    compute: float
-    waiting: float
-    communication: float
-    rest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +59,6 @@ class Operator:
     kind: str
     calls: float
     own: float
-    total: float
     share: float
     by_rank: dict[int, float]
     stands_out: int | None = None
@@ -95,11 +85,6 @@ class Profile:
     def seconds(self) -> float:
         """The mean step over all ranks."""
         return statistics.fmean(one.seconds for one in self.ranks) if self.ranks else 0.0
-
-    def share(self, part: str) -> float:
-        """Return which part of the mean step is data, compute, waiting, communication or rest, from 0 to 1."""
-        whole = sum(one.seconds for one in self.ranks)
-        return sum(getattr(one, part) for one in self.ranks) / whole if whole else 0.0
 
 
 def rank_numbers(text: str) -> list[int] | None:
@@ -139,93 +124,48 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
 def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     """Return the content of a ``profile.json``. Raises LookupError, TypeError, ValueError, AttributeError."""
     summaries = sorted(data["ranks"], key=lambda one: int(one["rank"]))
+    ranks = [
+        ProfiledRank(int(one["rank"]), str(one.get("host") or ""), steps, float(one["seconds"]) / steps)
+        for one in summaries
+        if (steps := max(1, int(one["steps"])))
+    ]
     traces = {int(one["rank"]): path / f"rank-{int(one['rank'])}.json.gz" for one in summaries}
     return Profile(
         number=number,
         t=float(data["t"]),
-        steps=max((len(one["steps"]) for one in summaries), default=0),
-        ranks=tuple(_ranks(summaries)),
-        operators=tuple(_operators(summaries)),
+        steps=max((int(one["steps"]) for one in summaries), default=0),
+        ranks=tuple(ranks),
+        operators=tuple(_operators(summaries, statistics.fmean(one.seconds for one in ranks) if ranks else 0.0)),
         missing={int(rank): str(why) for rank, why in (data.get("missing") or {}).items()},
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
         uses_gpu=any(one.get("gpu") for one in summaries),
     )
 
 
-# the parts of a step -------------------------------------------------------------------------------
-
-
-def _waits(summary: Mapping[str, Any]) -> dict[int, list[tuple[float, float]]]:
-    """Return by the number of a step the begins and ends of its waits for collective operations, in microseconds."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    spans = [(float(begin), float(end)) for what, begin, end in summary["waits"] if what == "wait"]
-    for at, (begin, end) in enumerate(summary["steps"]):
-        found[int(summary["first"]) + at] = [span for span in spans if begin <= span[0] and span[1] <= end]
-    return found
-
-
-def _ranks(summaries: Sequence[Mapping[str, Any]]) -> Iterator[ProfiledRank]:
-    waits = {int(one["rank"]): _waits(one) for one in summaries}
+def _operators(summaries: Sequence[Mapping[str, Any]], step: float) -> list[Operator]:
+    """Return the operators with the most time of their own; ``step`` is the mean step of all ranks in seconds."""
+    by_operator: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
     for one in summaries:
-        rank, steps = int(one["rank"]), len(one["steps"])
-        if not steps:
-            continue
-        blocked = waiting = 0.0
-        for step, spans in waits[rank].items():
-            shortest = _shortest(waits, step, len(spans))
-            for at, (begin, end) in enumerate(spans):
-                blocked += end - begin
-                waiting += max(0.0, end - begin - shortest[at])
-        begin, end = float(one["steps"][0][0]), float(one["steps"][-1][1])
-        data = sum(min(stop, end) - max(start, begin) for what, start, stop in one["waits"]
-                   if what == "data" and start < end and stop > begin)  # fmt: skip
-        per_step = 1e6 * steps
-        own = max(0.0, end - begin - blocked - data)
-        compute = min(own, max(0.0, float(one["computing"])))
-        yield ProfiledRank(rank, str(one.get("host") or ""), steps, (end - begin) / per_step, data / per_step,
-                           compute / per_step, waiting / per_step, (blocked - waiting) / per_step,
-                           (own - compute) / per_step)  # fmt: skip
-
-
-def _shortest(waits: Mapping[int, Mapping[int, Sequence[tuple[float, float]]]], step: int, count: int) -> list[float]:
-    """Return how long the last rank to come was blocked in each wait of a step: the others waited longer for it.
-
-    So all is communication where only one rank was recorded, or ranks waited a different number of times.
-    """
-    of_all = [found[step] for found in waits.values() if step in found]
-    if len(of_all) < 2 or any(len(spans) != count for spans in of_all):
-        return [math.inf] * count
-    return [min(spans[at][1] - spans[at][0] for spans in of_all) for at in range(count)]
-
-
-def _operators(summaries: Sequence[Mapping[str, Any]]) -> list[Operator]:
-    found: dict[tuple[str, str], dict[int, tuple[float, float, float]]] = {}
-    per_rank: dict[int, float] = {}
-    for one in summaries:
-        rank, steps = int(one["rank"]), len(one["steps"])
-        if not steps:
-            continue
-        per_rank[rank] = (one["steps"][-1][1] - one["steps"][0][0]) / 1e6 / steps
-        for name, kind, calls, own, total in one["operators"]:
-            numbers_ = float(calls) / steps, float(own) / 1e6 / steps, float(total) / 1e6 / steps
-            found.setdefault((str(name), str(kind)), {})[rank] = numbers_
-    step = statistics.fmean(per_rank.values()) if per_rank else 0.0
-    rows = [_operator(name, kind, of, sorted(per_rank), step) for (name, kind), of in found.items()]
+        steps = max(1, int(one["steps"]))
+        for name, kind, calls, own in one["operators"]:
+            row = float(calls) / steps, float(own) / 1e6 / steps
+            by_operator.setdefault((str(name), str(kind)), {})[int(one["rank"])] = row
+    ranks = [int(one["rank"]) for one in summaries]
+    rows = [_operator(name, kind, of, ranks, step) for (name, kind), of in by_operator.items()]
     return sorted(rows, key=lambda row: -row.own)[:_OPERATORS]
 
 
-def _operator(name: str, kind: str, of: Mapping[int, tuple[float, float, float]], ranks: Sequence[int],
-              step: float) -> Operator:  # fmt: skip
-    none = (0.0, 0.0, 0.0)
-    calls, own, total = (statistics.fmean(of.get(rank, none)[at] for rank in ranks) for at in range(3))
-    by_rank = {rank: of.get(rank, none)[1] for rank in ranks}
+def _operator(
+    name: str, kind: str, of: Mapping[int, tuple[float, float]], ranks: Sequence[int], step: float
+) -> Operator:
+    calls, own = (statistics.fmean(of.get(rank, (0.0, 0.0))[at] for rank in ranks) for at in range(2))
+    by_rank = {rank: of.get(rank, (0.0, 0.0))[1] for rank in ranks}
     most = max(ranks, key=lambda rank: by_rank[rank])
     others = statistics.fmean(by_rank[rank] for rank in ranks if rank != most) if len(ranks) > 1 else math.inf
     # In communication the ranks that wait take longest: they are not at fault.
     stands_out = kind != "communication" and by_rank[most] > _TIMES * others and by_rank[most] - others > _PART * step
     times = by_rank[most] / others if stands_out and others else 0.0
-    return Operator(name, kind, calls, own, total, own / step if step else 0.0, by_rank,
-                    most if stands_out else None, times)  # fmt: skip
+    return Operator(name, kind, calls, own, own / step if step else 0.0, by_rank, most if stands_out else None, times)
 
 
 # secrets in names ----------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class JobSpec(JobOptions):
     price_source: str = ""
     #: Names of variables whose values are secret and therefore stand nowhere in the job's folder.
     secret_variables: tuple[str, ...] = ()
-    #: Of a job in check mode: {"steps", "replay"} (see worker.check_record); nothing for any other.
+    #: Of a job in check mode: {"steps", "replay"} (see worker.hooks.check); nothing for any other.
     check: dict[str, Any] = field(default_factory=dict)
     #: The job from whose checkpoints this one goes on, "" for none.
     resumed_from: str = ""

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from distdl_jupyter.worker.watch.frameworks import COLLECTIVES
+from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
 
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')

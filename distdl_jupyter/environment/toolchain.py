@@ -24,7 +24,7 @@ from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.machine import installed_version
 from distdl_jupyter.environment.inspection import Inspection, run_program
-from distdl_jupyter.worker.watch import frameworks
+from distdl_jupyter.worker.hooks import frameworks
 
 _MPI_PROGRAM = "#include <mpi.h>\nint main() { return MPI_SUCCESS; }\n"
 

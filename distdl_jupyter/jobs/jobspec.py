@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight
-from distdl_jupyter.backends.base import Package
+from distdl_jupyter.backends.usage import Package
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import packages, redact, registry
 from distdl_jupyter.core.aliases import resolve

@@ -19,7 +19,7 @@ from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logline import last_lines
 from distdl_jupyter.core.state import State
 from distdl_jupyter.worker import owned
-from distdl_jupyter.worker.watch import frameworks
+from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,7 +27,7 @@ signal   name: INT, TERM, KILL; to: ranks, all, or      sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
-profile  ranks, recording                               (nothing) ranks find the request (``worker.watch.profile``)
+profile  ranks, recording                               (nothing) ranks find the request (``worker.hooks.profile``)
 serving  rank                                           where a persistent rank listens: socket, token
 connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
 hold     channel, held                                  (nothing) nothing is read for the channel while it is held; a

@@ -156,7 +156,7 @@ class Pipes:
 
 
 def ask_profile(folder: Path, ranks: Iterable[int], request: Mapping[str, Any]) -> None:
-    """Ask ranks to record some steps, by a file for each (``worker.watch.profile``). Raises OSError."""
+    """Ask ranks to record some steps, by a file for each (``worker.hooks.profile``). Raises OSError."""
     for rank in ranks:
         path = folder / f"rank-{rank}.profile"
         hidden = folder / f".{path.name}"

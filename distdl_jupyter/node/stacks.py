@@ -42,7 +42,7 @@ class Answer:
 
     ``state`` is the state of its process ("running", "sleeping"), "" where it does not;
     ``about`` is the first line of its file, ``collectives`` are its last collective operations
-    (``worker.watch.flight_recorder``).
+    (``worker.hooks.distributed``).
     """
 
     text: str = ""

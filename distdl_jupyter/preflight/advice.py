@@ -15,7 +15,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.findings import Level
 from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
 from distdl_jupyter.core.source import parsed
-from distdl_jupyter.worker.watch import frameworks
+from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize

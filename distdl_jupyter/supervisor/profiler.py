@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import atomic_write, profiles
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
-from distdl_jupyter.worker.watch import frameworks
+from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
     from pathlib import Path

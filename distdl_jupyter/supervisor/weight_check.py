@@ -1,6 +1,6 @@
 """Compares the checksums of weights that ranks report, and says once from which step on they differ.
 
-See ``worker.watch.weight_check`` for what is summed. Ranks on processors of another kind round otherwise, so only those
+See ``worker.hooks.parallel`` for what is summed. Ranks on processors of another kind round otherwise, so only those
 on the same kind are compared.
 """
 

@@ -18,8 +18,8 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import SHORT_WAIT
 from distdl_jupyter.views import table
 from distdl_jupyter.views.wire import finite
-from distdl_jupyter.worker.watch import frameworks
-from distdl_jupyter.worker.watch.shutdown import KEPT_ALIVE
+from distdl_jupyter.worker.hooks import frameworks
+from distdl_jupyter.worker.shutdown import KEPT_ALIVE
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec

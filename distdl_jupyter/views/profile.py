@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _MOST_OPERATORS, _MOST_RANKS = 20, 8
 #: Operators below this part of a step are left out, and characters of a name.
 _LEAST_SHARE, _LONGEST = 0.0005, 60
-_PARTS = {"compute": "compute", "communication": "communication", "waiting": "waiting for others",
-          "data": "waiting for data", "rest": "rest"}  # fmt: skip
 
 
 class ProfileShown(Profile):
@@ -77,10 +75,8 @@ def displayable(of: Profile) -> ProfileShown:
 def sentences(of: Profile) -> list[str]:
     """Return what a profile says before its table."""
     who = ranks([one.rank for one in of.ranks])
-    shares = ", ".join(f"{words} {100 * of.share(part):.0f} %" for part, words in _PARTS.items())
     return [
         f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step.",
-        f"Share of each step: {shares}.",
         *[_stands_out(one) for one in of.operators if one.stands_out is not None][:3],
         *_notes(of),
     ]
@@ -108,9 +104,8 @@ def shown(of: Profile) -> list[Operator]:
 
 def _rows(of: Profile) -> list[tuple[str, ...]]:
     columns = [one.rank for one in of.ranks][:_MOST_RANKS] if len(of.ranks) > 1 else []
-    head = ("operator", "kind", "calls per step", "own ms per step", "of the step", *("rank "
-        f"{rank}" for rank in columns),
-            "outlier")  # fmt: skip
+    ranks_of = (f"rank {rank}" for rank in columns)
+    head = ("operator", "kind", "calls per step", "own ms per step", "of the step", *ranks_of, "outlier")
     return [head, *(_row(one, columns) for one in shown(of))]
 
 
@@ -131,21 +126,25 @@ def _milliseconds(seconds: float) -> str:
 
 def job_profile(of: Profile) -> JobProfile:
     """Return a profile for a page."""
-    parts = {part: of.share(part) for part in _PARTS}
     return JobProfile(
         number=of.number,
         t=of.t,
         steps=of.steps,
         seconds=of.seconds,
         says=tuple(_notes(of)),
-        shares=parts,
-        ranks=tuple(ProfileRank(one.rank, one.host, one.seconds, one.compute, one.communication, one.waiting, one.data,
-                                one.rest)
-                    for one in of.ranks),
+        ranks=tuple(ProfileRank(one.rank, one.host, one.seconds) for one in of.ranks),
         operators=tuple(
-            ProfileOperator(one.name, one.kind, one.calls, one.own, one.share,
-                            tuple(one.by_rank.get(rank.rank, 0.0) for rank in of.ranks), one.stands_out, one.times)
+            ProfileOperator(
+                one.name,
+                one.kind,
+                one.calls,
+                one.own,
+                one.share,
+                tuple(one.by_rank.values()),
+                one.stands_out,
+                one.times,
+            )
             for one in shown(of)
         ),
         traces=tuple(of.traces),
-    )  # fmt: skip
+    )

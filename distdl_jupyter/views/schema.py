@@ -428,11 +428,6 @@ class ProfileRank:
     rank: int
     host: str
     seconds: float
-    compute: float
-    communication: float
-    waiting: float
-    data: float
-    rest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,8 +452,8 @@ class ProfileOperator:
 class JobProfile:
     """Some recorded steps of a job: the operators that take the most time of their own, most first.
 
-    ``shares`` has which part of a step is compute, communication, waiting, data and rest; ``seconds`` is the mean step.
-    ``says`` has a sentence for what is missing. ``traces`` are the ranks that have a Chrome trace.
+    ``seconds`` is the mean step. ``says`` has a sentence for what is missing. ``traces`` are the ranks that have a
+    Chrome trace.
     """
 
     number: int
@@ -466,7 +461,6 @@ class JobProfile:
     steps: int
     seconds: float
     says: tuple[str, ...]
-    shares: dict[str, float]
     ranks: tuple[ProfileRank, ...]
     operators: tuple[ProfileOperator, ...]
     traces: tuple[int, ...]

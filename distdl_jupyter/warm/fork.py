@@ -23,7 +23,8 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import children, processes
 from distdl_jupyter.node.children import Program
 from distdl_jupyter.warm import preload, process_state, template_files
-from distdl_jupyter.worker.watch import after_fork, shutdown
+from distdl_jupyter.worker import shutdown
+from distdl_jupyter.worker.hooks import tensors
 
 #: What a submitter sends with its request, in this order.
 DESCRIPTORS = ("lock", "supervisor.log")
@@ -251,7 +252,7 @@ def _forget_parent(arguments: Sequence[str]) -> None:
     sys.orig_argv[:] = list(arguments)
     sys.argv[:] = [""]
     importlib.invalidate_caches()
-    after_fork.reseed()
+    tensors.reseed()
     # Python's own ``random`` draws a new seed in every forked process.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         current = process.current_process()
@@ -296,7 +297,7 @@ def library_threads(environment: Mapping[str, str]) -> int | None:
 
     0 where no numerical library is loaded: one that is loaded later reads the environment itself.
     """
-    if not after_fork.has_threads() and not _has_blas():
+    if not tensors.has_threads() and not _has_blas():
         return 0
     count = environment.get("OMP_NUM_THREADS", "")
     if not count.isdigit() or int(count) < 1 or "MKL_NUM_THREADS" in environment:
@@ -318,7 +319,7 @@ def _has_blas() -> bool:
 def _set_library_threads(environment: Mapping[str, str]) -> None:
     count = library_threads(environment) or 1
     if count > 1:
-        after_fork.set_threads(count)
+        tensors.set_threads(count)
     if (number := _blas_threads(environment)) > 1:
         from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 

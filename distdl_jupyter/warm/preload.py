@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.core import atomic_write, registry
 from distdl_jupyter.worker import import_recorder
+from distdl_jupyter.worker.hooks.frameworks import NOT_FORKED
 from distdl_jupyter.worker.identity import LAUNCHERS
-from distdl_jupyter.worker.watch.frameworks import NOT_FORKED
 
 #: Modules that look through the whole environment while they are imported, and the prefix of what they look for.
 _KNOWN_READERS = {"tqdm.utils": "TQDM_", "networkx.utils.backends": "NETWORKX_"}
@@ -60,7 +60,6 @@ _REQUIRED = (
     "distdl_jupyter.views.ended_cache",
     "distdl_jupyter.worker.rank",
     "distdl_jupyter.worker.failure",
-    "distdl_jupyter.worker.watch.lost_peer",
     "cloudpickle",
     "multiprocessing.process",
     "runpy",

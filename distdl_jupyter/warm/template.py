@@ -33,7 +33,7 @@ from distdl_jupyter.warm import fork, preload, process_state, template_files
 from distdl_jupyter.warm.preload import Unforkable
 from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import import_recorder, installed
-from distdl_jupyter.worker.watch import frameworks, rendezvous
+from distdl_jupyter.worker.hooks import distributed, frameworks
 
 #: Seconds between two checks of what ends a template.
 _TICK = 2.0
@@ -265,7 +265,7 @@ def _has_ended(folder: JobFolder) -> bool:
 
 def _settle() -> None:
     """Exempt what was loaded from garbage collection: pages that it touches would be copied."""
-    rendezvous.look_ahead()
+    distributed.look_ahead()
     gc.collect()
     gc.freeze()
     preload.collapse_pages()

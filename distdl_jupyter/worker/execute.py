@@ -37,7 +37,7 @@ def run(folder: Path, payload: Payload, sources: Sources, runner: Runner | None 
     runner = runner or _run
     if "DISTDL_RAY" not in os.environ:
         return runner(folder, payload, sources)
-    from distdl_jupyter.worker.watch import ray_cluster
+    from distdl_jupyter.worker.hooks import ray_cluster
 
     with ray_cluster.in_cluster(os.environ["DISTDL_RAY"]) as lends:
         return None if lends else runner(folder, payload, sources)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import secret_patterns, short_repr
+from distdl_jupyter.worker import hints, secret_patterns, short_repr
 from distdl_jupyter.worker.frames import WORKER, Describer, Frame
+from distdl_jupyter.worker.hooks import gpu_memory
 from distdl_jupyter.worker.sources import Sources, show
-from distdl_jupyter.worker.watch import gpu_memory, hints
 
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 24_000
@@ -29,7 +29,7 @@ def describe(error: BaseException, sources: Sources, code: Path | None = None) -
 
     ``{"type", "module", "name" (qualified), "args" (where they are plain), "message", "traceback" (text), "time" (epoch
     seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` where that
-    is full (``watch.gpu_memory.GpuMemory``). A frame is ``{"file", "line",
+    is full (``hooks.gpu_memory.GpuMemory``). A frame is ``{"file", "line",
     "function", "kind", "label", "cell", "source"}`` with kind worker, cell, user or library. ``values`` are [name,
     short text] of what the statement of frame number ``values_at`` uses: the deepest frame of a cell, else the deepest
     of the user's code (None: there is none).

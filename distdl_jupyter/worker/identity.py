@@ -128,6 +128,29 @@ def _shared_memory(pipes: Path | None) -> dict[str, str]:
     return {f"OMPI_MCA_btl_{name}_backing_directory": str(folder) for name in ("sm", "vader")}
 
 
+#: The address and port at which Horovod's ranks connect.
+_ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+
+
+def rendezvous_secret(nonce: str) -> str:
+    """Return the secret at which Horovod's ranks of the job with this nonce connect, "" without a nonce."""
+    from hashlib import sha256  # a rank without Horovod does not need it
+
+    return sha256(f"rendezvous {nonce}".encode()).hexdigest()[:32] if nonce else ""
+
+
+def put_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
+    """Put the job's secret into the address at which Horovod's ranks connect, where there is an address without one.
+
+    Horovod requests ``http://ADDRESS:PORT/scope/key`` from its rendezvous server and has no password, but it inserts
+    the address as it is in the environment. So the address has a secret, ``10.0.0.4:29500/SECRET``, which each process
+    derives from the job's nonce; it is on no command line. The server refuses requests without it.
+    """
+    address, port = environment.get(_ADDRESS, ""), environment.get(_PORT, "")
+    if address and port and "/" not in address and (nonce := environment.get("DISTDL_NONCE")):
+        environment[_ADDRESS] = f"{address}:{port}/{rendezvous_secret(nonce)}"
+
+
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, "") if name else ""
     if not text:

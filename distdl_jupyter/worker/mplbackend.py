@@ -1,6 +1,6 @@
 """matplotlib's backend in a rank: ``plt.show()`` sends the open figures to the job and closes them, as in a notebook.
 
-matplotlib imports it by its name (``MPLBACKEND``, see ``watch.listen``) when the first figure is made.
+matplotlib imports it by its name (``MPLBACKEND``, see ``pictures.watch``) when the first figure is made.
 """
 
 from __future__ import annotations

@@ -7,13 +7,23 @@ Only PNG and JPEG are sent: a page may show them without running anything of the
 from __future__ import annotations
 
 import binascii
+import functools
 import io
+import os
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.worker import channel
+
+if TYPE_CHECKING:
+    from distdl_jupyter.worker.hooks.imports import PostImport
+
+#: Our backend of matplotlib, and the modules that offer IPython's ``display`` under their own name.
+_BACKEND = "module://distdl_jupyter.worker.mplbackend"
+_OFFERED_BY = ("IPython.display", "IPython.core.display")
 
 #: Pictures of one job, bytes and pixels of one picture: a few bytes can unfold to gigabytes in a page.
 MOST, LARGEST, MOST_PIXELS = 100, 2_000_000, 50_000_000
@@ -52,6 +62,34 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             return width, height
         at += 1 if kind == 0xFF else 2 + length
     return None
+
+
+def watch(finder: PostImport) -> None:
+    """Let ``plt.show()`` and IPython's ``display`` send pictures, and let rich print as without a terminal.
+
+    None of these libraries is imported for it. A backend of matplotlib that the user has chosen stays.
+    """
+    if not os.environ.get("MPLBACKEND"):
+        os.environ["MPLBACKEND"] = _BACKEND
+        if (matplotlib := sys.modules.get("matplotlib")) is not None:  # a template has imported it
+            matplotlib.rcParams["backend"] = _BACKEND
+    # rich would redraw a bar with each metric, which fills the log. So each bar is printed once, at its end.
+    os.environ.setdefault("TTY_INTERACTIVE", "0")
+    finder.after("IPython.core.display_functions", _replace_display)
+
+
+def _replace_display(functions: ModuleType) -> None:
+    original = functions.display
+
+    @functools.wraps(original)
+    def shown(*objects: Any, **options: Any) -> Any:
+        shells = sys.modules.get("IPython.core.interactiveshell")
+        is_shell = shells is not None and shells.InteractiveShell.initialized()
+        return (original if is_shell else display)(*objects, **options)
+
+    for module in (functions, *filter(None, map(sys.modules.get, _OFFERED_BY))):
+        if vars(module).get("display") is original:
+            module.display = shown  # type: ignore[attr-defined]
 
 
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:

@@ -14,19 +14,19 @@ from typing import Any, NoReturn
 
 from distdl_jupyter.worker import (
     channel,
-    check_record,
     execute,
     import_recorder,
     installed,
     payload,
     report,
     results,
+    shutdown,
     stacks,
     streams,
 )
-from distdl_jupyter.worker.identity import Identity, identify
+from distdl_jupyter.worker.hooks import autolog, frameworks, listen, profile
+from distdl_jupyter.worker.identity import Identity, identify, put_rendezvous_secret
 from distdl_jupyter.worker.sources import Sources
-from distdl_jupyter.worker.watch import autolog, frameworks, listen, profile, rendezvous_secret, shutdown
 
 #: Exit code of a program that was interrupted, as shells give it.
 INTERRUPTED = 130
@@ -48,17 +48,21 @@ def main() -> int:
     # A shell that starts a program in the background lets it ignore SIGINT; a cancelled job must still end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
-    rendezvous_secret.put(os.environ)
+    put_rendezvous_secret(os.environ)
     channel.send("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
     if identity.rank == 0:
         channel.send("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
                 packages=installed.packages())  # fmt: skip
     _report_exec()
     sources = Sources()
-    check_record.start(identity.folder, identity.rank, identity.world_size, sources)
-    listen.start(sources, identity.folder / "code")
+    finder, recording = listen.start(sources, identity.folder / "code"), None
+    if "DISTDL_CHECK" in os.environ:
+        from distdl_jupyter.worker.hooks import check
+
+        recording = check.start(finder, identity.folder, identity.rank, identity.world_size, sources)
     code = _run(identity, sources)
-    check_record.close()
+    if recording is not None:
+        recording.write()
     import_recorder.record()
     return code
 
@@ -74,7 +78,7 @@ def _run(identity: Identity, sources: Sources) -> int:
         return _failed(error, identity, sources)
     _quiet()
     _deliver(identity, value)
-    shutdown.leave()
+    listen.leave()
     shutdown.announce_survivors("The function has returned" if code.kind == "function" else "The code has ended")
     return 0
 
@@ -101,14 +105,8 @@ def _deliver(identity: Identity, value: Any) -> None:
     size, problem = results.save(identity.folder, identity.rank, value)
     if problem:
         channel.note("warning", problem, "result")
-    channel.send("result", ok=True, repr=_text(value), bytes=size, error=None, problem=problem,
+    channel.send("result", ok=True, repr=results.text(value), bytes=size, error=None, problem=problem,
             **_collectives(identity))  # fmt: skip
-
-
-def _text(value: Any) -> str:
-    with contextlib.suppress(Exception):
-        return results.text(value)
-    return type(value).__name__
 
 
 def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
@@ -117,7 +115,7 @@ def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
     code = error.code
     if code is None or code == 0:
         _deliver(identity, None)
-        shutdown.leave()
+        listen.leave()
         shutdown.announce_survivors("The code has ended")
         return 0
     if not isinstance(code, int):
@@ -152,10 +150,8 @@ def _collectives(identity: Identity) -> dict[str, Any]:
 
 def _printed(failure: dict[str, Any]) -> str:
     """Return what the log shows of an error; one that only tells of a lost peer would bury the cause under itself."""
-    from distdl_jupyter.worker.watch.lost_peer import says_peer_is_gone
-
     type_, message = str(failure["type"]), str(failure["message"])
-    if not says_peer_is_gone(type_, message):
+    if not frameworks.says_peer_is_gone(type_, message):
         return str(failure["traceback"])
     first_line = (message.strip().splitlines() or [""])[0]
     return f"{type_}: {first_line[:200]} (Another rank failed first; see its log lines for the cause.)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import reprlib
@@ -22,59 +23,81 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     A value that cannot be pickled or written gives (0, a sentence that says why); no file appears then.
     """
     target = folder / "results" / f"rank-{rank}.pkl"
-    try:
-        data = _pickled(value)
-    except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
-        return 0, _refusal(rank, value, error)
-    try:
-        _write(target, data)
-    except OSError as error:
-        return (
-            0,
-            f"The value of rank {rank} cannot be written to {target}: {error.strerror}. Only its text is returned.",
-        )
-    return len(data), ""
-
-
-def _write(target: Path, data: bytes) -> None:
-    """Write the file so that it appears whole or not at all."""
-    target.parent.mkdir(mode=0o700, exist_ok=True)
+    data, problem = pickled(value, f"The value of rank {rank}")
+    if problem:
+        return 0, problem
     hidden = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        target.parent.mkdir(mode=0o700, exist_ok=True)
         with open(hidden, "wb", opener=owned.private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         hidden.replace(target)
-    except OSError:
-        hidden.unlink(missing_ok=True)  # on a full disk, what could not be finished takes room from others
-        raise
+    except OSError as error:
+        hidden.unlink(missing_ok=True)  # on a full disk, an unfinished file takes space from others
+        text = f"The value of rank {rank} cannot be written to {target}: {error.strerror}. Only its text is returned."
+        return 0, text
+    return len(data), ""
 
 
-def _pickled(value: Any) -> bytes:
-    if type(value) in _PLAIN:
-        return pickle.dumps(value)
+class _TooLarge(Exception):
+    """The pickle has grown beyond the limit."""
+
+
+class _BoundedFile:
+    """A file in memory of limited size."""
+
+    def __init__(self, most: float) -> None:
+        self.data = bytearray()
+        self._most = most
+
+    def write(self, piece: Any, /) -> int:
+        """Append bytes. Raises _TooLarge."""
+        view = memoryview(piece)
+        if len(self.data) + view.nbytes > self._most:
+            raise _TooLarge
+        self.data += view.cast("B") if view.contiguous else view.tobytes()
+        return view.nbytes
+
+
+def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | bytearray, str]:
+    """Return (pickle, ""), or (b"", a sentence why there is none) when it fails or has more than ``most`` bytes."""
+    file, name = _BoundedFile(most), type(value).__name__
     try:
-        import cloudpickle
-    except ImportError:  # a host that has no more than this folder
-        return pickle.dumps(value)
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
-def _refusal(rank: int, value: Any, error: Exception) -> str:
-    why = f"{type(error).__name__}: {error}".splitlines()[0][:200].rstrip(".")
-    return (
-        f"The value of rank {rank} is {type(value).__name__}, which cannot be pickled ({why}), so only its text is "
-        "returned. End the cell with plain data, arrays or a state_dict."
-    )
+        if type(value) in _PLAIN:
+            pickle.dump(value, file)
+        else:
+            try:
+                from cloudpickle import dump
+            except ImportError:  # a host that has no more than this folder
+                from pickle import dump
+            dump(value, file)
+    except _TooLarge:
+        return b"", (
+            f"{subject} is {name} of more than {most // 2**20:.0f} MB, so only its text is returned. End the cell with "
+            "a part of it, or write it to a file."
+        )
+    except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
+        why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
+        return b"", (
+            f"{subject} is {name}, which cannot be pickled ({why}), so only its text is returned. End the cell with "
+            "plain data, arrays or a state_dict."
+        )
+    return file.data, ""
 
 
 def text(value: Any) -> str:
-    """Return the value as a notebook would show it, at most LONGEST characters; "" for None."""
+    """Return the value as a notebook would show it, at most LONGEST characters; "" for None.
+
+    It is the name of the type when the value's own code fails.
+    """
     if value is None:
         return ""
-    shown = secret_patterns.redact(_Short().repr(value))
+    try:
+        shown = secret_patterns.redact(_Short().repr(value))
+    except Exception:  # noqa: BLE001  a foreign class's own method
+        return type(value).__name__
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 
 

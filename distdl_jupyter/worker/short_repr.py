@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from distdl_jupyter.worker.scalar import TIMES
+from distdl_jupyter.worker.hooks.tensors import shape
 from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
-from distdl_jupyter.worker.watch.tensors import shape
 
+TIMES = "\N{MULTIPLICATION SIGN}"
 #: Longest text of one string, and of one value.
 LONGEST_STRING = 80
 LONGEST = 160

@@ -5,7 +5,7 @@ waits for the other ranks. The file lies beside the job's named pipes and begins
 asks (``node.stacks``) knows the process, the signal and the thread that runs the user's code.
 
 Behind the stacks a thread of the rank writes the last collective operations as one line of JSON,
-``{"collectives": ...}`` (see ``watch.flight_recorder``). It needs the interpreter, so a rank whose library does not
+``{"collectives": ...}`` (see ``hooks.distributed``). It needs the interpreter, so a rank whose library does not
 give it back has none.
 
 Nothing of it is seen by code of the user: neither its standard streams nor ``faulthandler.enable`` are touched, and of
@@ -27,8 +27,8 @@ from typing import Any
 
 from distdl_jupyter.worker import streams
 from distdl_jupyter.worker.channel import lifted
+from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity
-from distdl_jupyter.worker.watch import flight_recorder
 
 #: Names the folder of the file where the job has no named pipes.
 VARIABLE = "DISTDL_STACKS"
@@ -71,7 +71,7 @@ class _Follower:
             until, size = time.monotonic() + _PATIENCE, -1
             while size != (size := os.fstat(self._fd).st_size) and time.monotonic() < until:
                 time.sleep(_QUIET)
-            line = json.dumps({"collectives": flight_recorder.last_operations()})
+            line = json.dumps({"collectives": distributed.last_operations()})
             os.write(self._fd, line.encode() + b"\n")
         finally:
             self._size = os.fstat(self._fd).st_size
@@ -80,7 +80,7 @@ class _Follower:
 
 def last_operations(code: Path) -> dict[str, Any]:
     """Return the last collective operations of this process, with what names their frames; {} without any."""
-    found = flight_recorder.last_operations()
+    found = distributed.last_operations()
     return {"operations": found, "about": _folders(code)} if found else {}
 
 

@@ -1,4 +1,4 @@
-"""Measures where the time of each training step of this rank goes. ``watch.step_hooks`` calls it.
+"""Measures where the time of each training step of this rank goes. ``hooks.steps`` calls it.
 
 A step ends where an optimizer has stepped. Until then it consists of:
 

@@ -4,8 +4,7 @@ Under ``mpirun`` the streams of all ranks are merged into one, so the job offers
 first thing that a rank opens: what is printed before belongs to nobody.
 
 Each line leaves the process whole and at once, as at a terminal: none is lost when it crashes, and a print is one write
-and not one for each of its words. What has no end yet follows within ``PARTIAL`` seconds; bytes that were written past
-the text layer after a silence follow within ``REST``.
+and not one for each of its words. Text without a line's end follows within ``PARTIAL`` seconds.
 
 While the thread that flushes writes, it has the lock of the stream's buffer. A child that is forked at that moment
 would inherit the lock without its owner and wait for it forever. This cannot happen:
@@ -41,11 +40,8 @@ from distdl_jupyter.worker.channel import lifted
 TIMEOUT = 30.0
 #: Seconds between the request to end and the end, when the lifeline breaks.
 GRACE = 2.0
-#: Seconds after which text without a line's end leaves the process.
-PARTIAL = 0.1
-#: Looks at what has no end, so long apart, before the thread that takes them rests until something is written again,
-#: and seconds that it rests at most.
-LOOKS, REST = 20, 0.25
+#: Seconds after which text without a line's end leaves the process, and between two calls of ``at_each_look``.
+PARTIAL = 0.25
 #: Seconds that a fork waits for the flushing thread when it happens in the middle of a write of its own thread.
 INTERRUPTED = 1.0
 #: Exit code of a rank whose lifeline broke and that did not end on request.
@@ -176,64 +172,18 @@ def is_attended() -> bool:
 
 
 def _keep_up(pipe: int | None) -> None:
-    waiting, alarm = select.poll(), _Alarm()
-    waiting.register(alarm.fd, select.POLLIN)
+    waiting = select.poll()
     if pipe is not None:
         waiting.register(pipe, select.POLLIN)
-    looks = 0
-    # It is read each time, because poll() tells of no end where the last writer was gone before the pipe was opened.
+    # It is read each time, because poll() reports no end where the last writer was gone before the pipe was opened.
     while pipe is None or not _has_ended(pipe):
-        resting = looks >= LOOKS and alarm.set()
-        if resting:
-            _flush_alone()  # what was written while it was being set
-        waiting.poll(REST * 1000 if resting else PARTIAL * 1000)
-        looks = 0 if alarm.rang() else looks + 1
-        _flush_alone()
+        waiting.poll(PARTIAL * 1000)
+        with _flushing:
+            flush()
         for call in at_each_look:
             with contextlib.suppress(Exception):
                 call()
     _end()
-
-
-def _flush_alone() -> None:
-    with _flushing:
-        flush()
-
-
-class _Alarm:
-    """Tells a resting thread that text is being written. While it is not set, writing costs nothing more."""
-
-    def __init__(self) -> None:
-        self.fd, self._bell = map(lifted, os.pipe())
-        for fd in (self.fd, self._bell):
-            os.set_blocking(fd, False)
-        self._hooks: list[tuple[io.TextIOWrapper, Callable[[str], int]]] = []
-
-    def set(self) -> bool:
-        """Ring at the next writing; False where code has put something of its own in the way."""
-        if not self._hooks:
-            self._hooks = [(stream, self._hook(stream)) for stream in _own]
-        return all(vars(stream).setdefault("write", hook) is hook for stream, hook in self._hooks)
-
-    def rang(self) -> bool:
-        """Say whether it has rung since the last time."""
-        try:
-            return bool(os.read(self.fd, 4096))
-        except BlockingIOError:
-            return False
-
-    def _hook(self, stream: io.TextIOWrapper) -> Callable[[str], int]:
-        write = type(stream).write
-
-        def ring(text: str) -> int:
-            # Another's hook may stand in its place by now, which goes on to this one.
-            if vars(stream).get("write") is ring:
-                vars(stream).pop("write", None)
-            with contextlib.suppress(OSError):  # rung already
-                os.write(self._bell, b".")
-            return write(stream, text)
-
-        return ring
 
 
 def _die_with_parent() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distdl_jupyter.worker.watch.tensors import to_own_gpu, without_gpu
+from distdl_jupyter.worker.hooks.tensors import to_own_gpu, without_gpu
 
 GPU = torch.cuda.is_available()
 

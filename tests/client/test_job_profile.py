@@ -1,6 +1,5 @@
 """A profile of a running job: real ranks with a known slow operator and a rank that comes late to each all-reduce."""
 
-import json
 import os
 import signal
 
@@ -11,7 +10,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
 from tests.conftest import wait_for
-from tests.profiled import begun, check, sleeps, train
+from tests.profiled import begun, check, train
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -52,20 +51,6 @@ def recorded(backend, tmp_path):
 
 def test_torch_ranks_record_the_same_steps(tmp_path):
     recorded("torch", tmp_path)
-
-
-def test_time_in_which_a_step_sleeps_is_no_computation():
-    job = client.submit(sleeps)
-    try:
-        found = begun(job).profile(8)
-    finally:
-        job.cancel(now=True)
-        job.wait(60)
-    (rank,) = json.loads((found.traces[0].parent / "profile.json").read_text())["ranks"]
-    told = job.metrics().set_index("step").loc[rank["first"] : rank["first"] + len(rank["steps"]) - 1]
-    for part in ("data", "rest", "compute"):
-        assert found.share(part) == pytest.approx(told[part].mean(), rel=0.1)
-    assert found.share("waiting") == found.share("communication") == 0
 
 
 @pytest.mark.full

@@ -150,10 +150,10 @@ HOOKED = f"""Thread 0x0000000000000003 (most recent call first):
 
 Current thread 0x0000000000000001 (most recent call first):
   File "/env/site-packages/torch/distributed/c10d.py", line 30 in all_reduce
-  File "/env/distdl_jupyter/worker/watch/communication.py", line 12 in watched
+  File "/env/distdl_jupyter/worker/hooks/parallel.py", line 12 in watched
   File "/env/distdl_jupyter/compat/horovod.py", line 5 in allreduce
   File "/env/site-packages/torch/optim/optimizer.py", line 9 in wrapper
-  File "/env/distdl_jupyter/worker/watch/step_hooks.py", line 3 in watched
+  File "/env/distdl_jupyter/worker/hooks/steps.py", line 3 in watched
   File "{CELL}", line 3 in <module>
 {BELOW}"""
 

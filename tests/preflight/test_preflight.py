@@ -11,9 +11,9 @@ import pytest
 
 from distdl_jupyter import preflight
 from distdl_jupyter.backends import checks
-from distdl_jupyter.backends.base import TENSORFLOW, TORCH
 from distdl_jupyter.backends.checks import cuda, keras, keras_fit, nccl
 from distdl_jupyter.backends.horovod import built_for
+from distdl_jupyter.backends.usage import TENSORFLOW, TORCH
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
 

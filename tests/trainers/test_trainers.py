@@ -15,11 +15,16 @@ def here(*modules):
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
-def run(code, **options):
-    """Run a cell on two ranks; return its values and its metrics."""
+def run(code, steps=0, **options):
+    """Run a cell on two ranks; return its values and its metrics. The time of as many ``steps`` was measured."""
     given = {"distributed_backend": "torch", "process_count_per_node": 2, **options}
     job = submit_source(textwrap.dedent(code).strip(), options=given)
     values = job.results(timeout=240)
+    if steps:
+        rows = job.time().rows
+        assert [(row.step, row.rank) for row in rows] == [(step, rank) for step in range(steps) for rank in (0, 1)]
+        assert all(row.data > 0 for row in rows[:2])
+        assert all(sum(row.waiting + row.communication for row in rows if row.rank == rank) > 0 for rank in (0, 1))
     return values, job.metrics()
 
 
@@ -55,7 +60,7 @@ ACCELERATE = """
 
 @here("accelerate")
 def test_accelerate_reports_the_mean_loss_of_each_step_and_what_it_logs():
-    values, metrics = run(ACCELERATE)
+    values, metrics = run(ACCELERATE, steps=2)
     assert [count for _, count in values] == [2, 2]
     for rank, (losses, _) in enumerate(values):
         means = [(losses[0] + losses[1]) / 2, (losses[2] + losses[3]) / 2]
@@ -68,9 +73,9 @@ TRAINER = """
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
     config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
                         max_position_embeddings=8)
-    rows = [{{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor(n % 2)}} for n in range(16)]
+    rows = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor(n % 2)} for n in range(16)]
     arguments = TrainingArguments("out", max_steps=4, per_device_train_batch_size=2, logging_steps=2, report_to=[],
-                                  use_cpu=True, save_strategy="no", disable_tqdm=True{more})
+                                  use_cpu=True, save_strategy="no", disable_tqdm=True)
     trainer = Trainer(BertForSequenceClassification(config), arguments, train_dataset=rows)
     trainer.train()
     [row for row in trainer.state.log_history if "loss" in row], arguments.world_size
@@ -81,7 +86,7 @@ TRAINER = """
 @here("transformers", "accelerate")
 @pytest.mark.readme("Transformers")
 def test_a_hugging_face_trainer_trains_on_both_ranks_and_its_log_is_the_curve():
-    values, metrics = run(TRAINER.format(more=""))
+    values, metrics = run(TRAINER, steps=4)
     logged, size = values[0]
     assert size == 2
     assert curve(metrics, "loss") == [(row["step"], pytest.approx(row["loss"])) for row in logged]
@@ -130,7 +135,7 @@ LIGHTNING = """
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
     data = torch.utils.data.TensorDataset(torch.ones(24, 4))
-    trainer = L.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy={strategy!r}, log_every_n_steps=1,
+    trainer = L.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", log_every_n_steps=1,
                         enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False, logger=False)
     trainer.fit(Net(), torch.utils.data.DataLoader(data, batch_size=4))
     trainer.world_size, trainer.global_step
@@ -141,13 +146,13 @@ LIGHTNING = """
 @here("lightning")
 @pytest.mark.readme("Lightning")
 def test_lightning_averages_over_the_ranks_of_the_job():
-    values, metrics = run(LIGHTNING.format(strategy="ddp"))
+    values, metrics = run(LIGHTNING, steps=3)
     assert values == [(2, 3)] * 2
     for rank in (0, 1):
         assert [step for step, _ in curve(metrics, "loss", rank)] == [0, 1, 2]
 
 
-# the time of steps -------------------------------------------------------------------------------
+# DeepSpeed --------------------------------------------------------------------------------------
 
 DEEPSPEED = """
     import deepspeed, torch
@@ -163,26 +168,10 @@ DEEPSPEED = """
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("code", "backend", "steps"),
-    [
-        pytest.param(ACCELERATE, "torch", 2, id="accelerate", marks=here("accelerate")),
-        pytest.param(TRAINER.format(more=""), "torch", 4, id="transformers", marks=here("transformers", "accelerate")),
-        pytest.param(LIGHTNING.format(strategy="ddp"), "torch", 3, id="lightning", marks=here("lightning")),
-        pytest.param(DEEPSPEED, "deepspeed", 4, id="deepspeed", marks=here("deepspeed")),
-    ],
-)
-def test_time_of_each_step_is_measured_as_the_trainer_counts_steps(code, backend, steps):
-    given = {"distributed_backend": backend, "process_count_per_node": 2}
-    job = submit_source(textwrap.dedent(code).strip(), options=given)
-    job.results(timeout=240)
-    times = job.time()
-    assert [(row.step, row.rank) for row in times.rows] == [(step, rank) for step in range(steps) for rank in (0, 1)]
-    assert all(row.data > 0 for row in times.rows[:2])
-    assert all(sum(row.waiting + row.communication for row in times.rows if row.rank == rank) > 0 for rank in (0, 1))
-
-
-# torch ------------------------------------------------------------------------------------------
+@here("deepspeed")
+def test_steps_of_deepspeed_are_measured_and_its_loss_is_the_curve():
+    _, metrics = run(DEEPSPEED, steps=4, distributed_backend="deepspeed")
+    assert [step for step, _ in curve(metrics, "loss")] == [1, 2, 3, 4]
 
 
 # Ray Train --------------------------------------------------------------------------------------

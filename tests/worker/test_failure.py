@@ -1,11 +1,13 @@
 """Errors of real ranks as data: the cell's line, whose code each frame is, the values there, and one hint."""
 
+import errno
 import json
 import sys
 import textwrap
 
 import pytest
 
+from distdl_jupyter.worker import hints
 from tests.worker import ranks
 
 TRAINING = """\
@@ -228,49 +230,6 @@ HINTS = {
         "import horovod.torch as hvd\nhvd.rank()",
         "Call hvd.init() at the top of the cell, before any other Horovod call.",
     ),
-    "a port that is taken": (
-        "import socket\nwith socket.create_server(('127.0.0.1', 0)) as a:\n    socket.create_server(a.getsockname())",
-        "Another process on this host uses the port. Keep MASTER_PORT and init_method as set by the job, which found "
-        "a free port, and use port 0 for your own server.",
-    ),
-    "NCCL without a GPU": (
-        'raise RuntimeError("Distributed package doesn\'t have NCCL built in")',
-        "NCCL needs a GPU for every rank and a torch build with NCCL. Call init_process_group() without a backend, or "
-        'with "gloo".',
-    ),
-    "two ranks on one GPU": (
-        'raise RuntimeError("NCCL error: ncclInvalidUsage ... Duplicate GPU detected : rank 1 and rank 0")',
-        "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
-        "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo.",
-    ),
-    "Horovod's invalid usage of NCCL": (
-        'raise RuntimeError("ncclCommInitRank failed: invalid usage")',
-        "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "
-        "torch.cuda.set_device(), or type a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason.",
-    ),
-    "CUDA in NCCL": (
-        'raise RuntimeError("ncclAllReduce failed: unhandled cuda error")',
-        "A CUDA call failed inside NCCL. With NCCL_DEBUG=WARN in env=, the log has the reason: a full GPU, a driver "
-        "that is too old (distdl doctor compares it with torch), or an earlier error in a GPU kernel.",
-    ),
-    "a peer that NCCL has lost": (
-        'raise RuntimeError("NCCL error in: x.cpp:94, remote process exited or there was a network error")',
-        "NCCL lost the connection to another rank. The cause is in the log of the rank that ended first.",
-    ),
-    "CUDA without a GPU": (
-        "raise AssertionError('Torch not compiled with CUDA enabled')",
-        'This rank has no GPU that torch can use. Set device = "cuda" if torch.cuda.is_available() else "cpu", or use '
-        "a compute_target with GPUs and a torch build with CUDA.",
-    ),
-    "a strategy that comes too late": (
-        "raise RuntimeError('Collective ops must be configured at program startup')",
-        "Call tf.distribute.MultiWorkerMirroredStrategy() once per process, before any other TensorFlow call.",
-    ),
-    "fit of Keras 3 under a strategy": (
-        "raise ValueError('Attempt to convert a value (PerReplica:{ ...}) with an unsupported type')",
-        "Keras 3 does not support MultiWorkerMirroredStrategy. Run pip install tf-keras, and set "
-        'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.',
-    ),
     "a data loader": (
         textwrap.dedent("""
             import torch
@@ -287,10 +246,6 @@ HINTS = {
         "The limit of open files per process is 64. Close files after reading them, raise the limit with 'ulimit -n' "
         'where the job is submitted, or call torch.multiprocessing.set_sharing_strategy("file_system").',
     ),
-    "shared memory": (
-        "raise RuntimeError('unable to allocate shared memory(shm) for file: No space left on device (28)')",
-        "The host has no shared memory left (/dev/shm). Use fewer DataLoader workers, or make /dev/shm larger.",
-    ),
     "nothing known": ("raise ValueError('x')", ""),
     "another key error": ("d = {'a': 1}\ndef f(): raise KeyError('zz')\nd['a'], f()", ""),
 }
@@ -302,3 +257,26 @@ def test_hints(folder, name):
     ended = ranks.run(folder.cell(code))
     assert ended.code == 1
     assert ended.error["hint"] == hint, ended.err
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("port-in-use", OSError(errno.EADDRINUSE, "Address already in use")),
+        ("port-in-use", RuntimeError("The server socket has failed to listen (errno: EADDRINUSE)")),
+        ("nccl-without-gpu", RuntimeError("Distributed package doesn't have NCCL built in")),
+        ("nccl-without-gpu", ValueError("ProcessGroupNCCL is only supported with GPUs, no GPUs found!")),
+        ("nccl-shared-gpu", RuntimeError("ncclInvalidUsage ... Duplicate GPU detected : rank 1 and rank 0")),
+        ("nccl-invalid-usage", RuntimeError("ncclCommInitRank failed: invalid usage")),
+        ("nccl-cuda-error", RuntimeError("ncclAllReduce failed: unhandled cuda error")),
+        ("nccl-peer-lost", RuntimeError("NCCL error in: x.cpp:94, remote process exited or a network error")),
+        ("no-gpu", AssertionError("Torch not compiled with CUDA enabled")),
+        ("strategy-too-late", RuntimeError("Collective ops must be configured at program startup")),
+        ("keras-3-strategy", ValueError("Attempt to convert a value (PerReplica:{ ...}) with an unsupported type")),
+        ("shared-memory-full", RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")),
+        ("gpu-memory-full", RuntimeError("CUDA error: out of memory")),
+        ("", RuntimeError("x")),
+    ],
+)
+def test_the_text_of_an_error_gives_its_code(code, error):
+    assert hints.find_hint(error, ())[0] == code

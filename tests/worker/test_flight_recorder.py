@@ -14,9 +14,9 @@ dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(2, 3))
 before = set(sys.modules)
 
-from distdl_jupyter.worker.watch import flight_recorder
+from distdl_jupyter.worker.hooks import distributed
 
-(last,) = flight_recorder.last_operations()
+(last,) = distributed.last_operations()
 print(last["operation"], last["sizes"], any(line == 8 for file, line, _ in last["frames"] if file == "<string>"))
 print(sorted(name for name in set(sys.modules) - before if name.startswith("torch")))
 import torch._inductor

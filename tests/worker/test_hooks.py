@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch import hooks
+from distdl_jupyter.worker.hooks import imports
 from tests.worker import ranks
 
 
@@ -19,7 +19,7 @@ def finder(tmp_path, monkeypatch):
     """A finder in place, and a folder of modules on the path; both are gone afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
-    found = hooks.install()
+    found = imports.install()
     yield found
     sys.meta_path.remove(found)
     for name in set(sys.modules) - before:
@@ -93,7 +93,7 @@ sorted({name.split(".")[0] for name in sys.modules} & heavy), "distdl_jupyter.co
 
 def test_the_folder_works_with_permissions_alone_and_the_standard_library(folder, tmp_path):
     """As on a host to which nothing else was copied."""
-    home, worker = tmp_path / "elsewhere", Path(hooks.__file__).parents[1]
+    home, worker = tmp_path / "elsewhere", Path(imports.__file__).parents[1]
     (node := home / "distdl_jupyter" / "node").mkdir(parents=True)
     shutil.copytree(worker, home / "distdl_jupyter" / "worker")
     shutil.copy(worker.parent / "node" / "permissions.py", node)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.worker.watch.listen import own_index
+from distdl_jupyter.worker.hooks.distributed import own_index
 from tests.worker import ranks
 
 

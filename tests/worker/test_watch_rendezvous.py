@@ -2,8 +2,8 @@
 
 import pytest
 
-from distdl_jupyter.worker.watch import rendezvous as watched
-from distdl_jupyter.worker.watch.hooks import PostImport
+from distdl_jupyter.worker.hooks import horovod
+from distdl_jupyter.worker.hooks.imports import PostImport
 from tests.processes import free_port
 from tests.worker import ranks
 
@@ -111,7 +111,7 @@ def test_ranks_that_cannot_meet_tell_that_they_tried(folder):
     assert ended.code == 1
     assert types_of(ended) == ["hello", "rendezvous", "result"]
     assert "environment variable RANK expected" in ended.error["message"]
-    assert "watch/rendezvous.py" not in ended.err, "our own frame is no part of the printed traceback"
+    assert "hooks/distributed.py" not in ended.err, "our own frame is no part of the printed traceback"
 
 
 def test_horovod_under_keras_3_is_refused_in_one_sentence(folder):
@@ -127,7 +127,7 @@ def test_horovod_under_keras_3_is_refused_in_one_sentence(folder):
 def test_both_of_horovod_s_keras_modules_are_refused(module):
     """Asked of the import system itself: Horovod's package for TensorFlow is not built here."""
     finder = PostImport()
-    watched.watch(finder)
+    horovod.watch(finder)
     with pytest.raises(ImportError, match=f"^{module} of Horovod"):
         finder.find_spec(module)
     assert finder.find_spec("horovod.torch") is None

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.worker.watch import store
+from distdl_jupyter.worker.hooks import distributed
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the table of connections is Linux's")
 
@@ -25,11 +25,11 @@ def variables(port, **more):
 
 @linux
 def test_a_rank_goes_on_as_soon_as_the_store_is_there(bound, monkeypatch):
-    monkeypatch.setattr(store, "TIMEOUT", 60.0)
+    monkeypatch.setattr(distributed, "TIMEOUT", 60.0)
     went_on = threading.Event()
 
     def rank():
-        store.await_listener({}, variables(bound.getsockname()[1]))
+        distributed.await_store({}, variables(bound.getsockname()[1]))
         went_on.set()
 
     thread = threading.Thread(target=rank)
@@ -46,13 +46,13 @@ def test_a_rank_goes_on_as_soon_as_the_store_is_there(bound, monkeypatch):
      ({}, {"MASTER_ADDR": "10.0.0.1"}), ({}, {"MASTER_PORT": ""})],
 )  # fmt: skip
 def test_whoever_needs_no_store_of_this_machine_is_not_held_up(bound, arguments, more, monkeypatch):
-    monkeypatch.setattr(store, "TIMEOUT", 600.0)
-    store.await_listener(arguments, variables(bound.getsockname()[1], **more))
+    monkeypatch.setattr(distributed, "TIMEOUT", 600.0)
+    distributed.await_store(arguments, variables(bound.getsockname()[1], **more))
 
 
 @linux
 def test_a_store_that_never_comes_is_torch_s_affair(bound, monkeypatch):
-    monkeypatch.setattr(store, "TIMEOUT", 0.2)
+    monkeypatch.setattr(distributed, "TIMEOUT", 0.2)
     begun = time.monotonic()
-    store.await_listener({"init_method": "env://"}, variables(bound.getsockname()[1]))
+    distributed.await_store({"init_method": "env://"}, variables(bound.getsockname()[1]))
     assert time.monotonic() - begun >= 0.2

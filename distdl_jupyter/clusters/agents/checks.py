@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.agents.network import Common, Endpoint, Reached, closest, gaps
 from distdl_jupyter.clusters.base import Check, CheckLevel
 from distdl_jupyter.core import humanize, limits, registry
-from distdl_jupyter.worker.watch.frameworks import TALKING
+from distdl_jupyter.worker.hooks.frameworks import TALKING
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import HostTrouble

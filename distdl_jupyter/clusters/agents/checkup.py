@@ -21,7 +21,7 @@ from distdl_jupyter.clusters.agents.agent import HostTrouble
 from distdl_jupyter.clusters.agents.checks import ALWAYS, HostReport, Meeting, Survey, judge, twins
 from distdl_jupyter.core import store
 from distdl_jupyter.node import facts as node_facts
-from distdl_jupyter.worker.watch.frameworks import COMPARED
+from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import AgentOptions, Host, Unreachable

@@ -21,7 +21,7 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.node import permissions
-from distdl_jupyter.worker.watch.frameworks import COMPARED
+from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeInfo

@@ -12,7 +12,6 @@ import ctypes
 import faulthandler
 import io
 import os
-import pickle
 import queue
 import shutil
 import signal
@@ -28,10 +27,10 @@ from typing import Any
 
 from distdl_jupyter.worker import channel, execute, failure, payload, pictures, report, results, secret_patterns
 from distdl_jupyter.worker.data import data_path
+from distdl_jupyter.worker.hooks import autolog, distributed
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.serving.connection import NOTES, Listener, Message, ServedConnection
 from distdl_jupyter.worker.sources import Sources
-from distdl_jupyter.worker.watch import autolog, persistent_groups
 
 #: Bytes of the largest value that is sent.
 LARGEST = 256 * 1024 * 1024
@@ -48,7 +47,6 @@ _METHODS = {
     "_repr_jpeg_": "image/jpeg",
     "_repr_latex_": "text/latex",
 }
-_NONE = pickle.dumps(None)
 #: Seconds within which a signal that was sent for a client arrives.
 _SIGNAL_SECONDS = 10.0
 
@@ -210,8 +208,8 @@ class Server:
 
 
 def _value(value: Any) -> tuple[dict[str, Any], bytes]:
-    body, why = packed(value)
-    return {"ok": True, "repr": text(value), "shown": forms(value), "unsent": why}, body
+    body, why = results.pickled(value, "The value", LARGEST)
+    return {"ok": True, "repr": results.text(value), "shown": forms(value), "unsent": why}, bytes(body)
 
 
 class Marks:
@@ -266,7 +264,6 @@ class Namespace:
         )
         builtins.display = pictures.display  # type: ignore[attr-defined]
         builtins.input = _no_input
-        persistent_groups.watch()
 
     def run(self, header: Mapping[str, Any], body: bytes) -> Any:
         """Run ``code`` as a cell and return the value of its last expression; ``names`` in ``body`` are set first."""
@@ -303,7 +300,7 @@ class Namespace:
             code = payload.read(folder)
             if not Path(code.working_directory).is_dir():  # the notebook's, on another machine
                 code = code._replace(working_directory="")
-            with persistent_groups.kept():
+            with distributed.keep_groups():
                 return execute.run(folder, code, self._sources)
         finally:
             sys.path[:], sys.argv[:] = before[0], before[1]
@@ -323,67 +320,6 @@ def _no_input(*_: object) -> str:
 # values that are sent ----------------------------------------------------------------------------------
 
 
-class _TooLarge(Exception):
-    """The pickle has grown beyond the limit."""
-
-
-class _BoundedFile:
-    """A file in memory of limited size."""
-
-    def __init__(self, most: int) -> None:
-        self.data = bytearray()
-        self._most = most
-
-    def write(self, piece: Any, /) -> int:
-        """Append bytes. Raises _TooLarge."""
-        view = memoryview(piece)
-        if len(self.data) + view.nbytes > self._most:
-            raise _TooLarge
-        self.data += view.cast("B") if view.contiguous else view.tobytes()
-        return view.nbytes
-
-
-def packed(value: Any, most: int = LARGEST) -> tuple[bytes, str]:
-    """Return (pickle, ""), or (b"", a sentence why the value is not sent)."""
-    if value is None:
-        return _NONE, ""
-    file, name = _BoundedFile(most), type(value).__name__
-    try:
-        _dump(value, file)
-    except _TooLarge:
-        return b"", (
-            f"The value is {name} of more than {most // 2**20} MB, so only its text is returned. End the "
-            "cell with a part of it, or write it to a file."
-        )
-    except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
-        why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
-        return b"", (
-            f"The value is {name}, which cannot be pickled ({why}), so only its text is "
-            "returned. End the cell with plain data, arrays or a state_dict."
-        )
-    return bytes(file.data), ""
-
-
-def _dump(value: Any, file: _BoundedFile) -> None:
-    if type(value) in (bool, int, float, str):
-        pickle.dump(value, file)
-        return
-    try:
-        import cloudpickle
-    except ImportError:  # an environment that has only this package's worker
-        pickle.dump(value, file)
-    else:
-        cloudpickle.dump(value, file)
-
-
-def text(value: Any) -> str:
-    """Return a value's text as a notebook shows it, shortened; its type when its own code fails."""
-    try:
-        return results.text(value)
-    except Exception:  # noqa: BLE001  a foreign class's own method
-        return type(value).__name__
-
-
 def forms(value: Any) -> dict[str, str]:
     """Return the forms of a value by MIME type, always with ``text/plain``; {} for None. Pictures are base64."""
     if value is None:
@@ -397,12 +333,12 @@ def forms(value: Any) -> dict[str, str]:
 def _plain(value: Any) -> str:
     # Tables and arrays shorten themselves by lines, which a cut in the middle would spoil; containers do not.
     if isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) and len(value) > _LARGE:
-        return text(value)
+        return results.text(value)
     try:
         plain = repr(value)
     except Exception:  # noqa: BLE001  a foreign class's own method
-        return text(value)
-    return secret_patterns.redact(plain) if len(plain) <= _LONG else text(value)
+        return results.text(value)
+    return secret_patterns.redact(plain) if len(plain) <= _LONG else results.text(value)
 
 
 def _form(value: Any, method: str) -> str:

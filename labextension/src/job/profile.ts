@@ -1,6 +1,6 @@
 /**
- * Recorded steps of a job: the operators that take the most time, rank by rank, and which part of a step is communication. It
- * asks for the next steps of all or some ranks; the job's card says how far they are, and then the profile is read.
+ * Recorded steps of a job: the operators that take the most time, rank by rank, and the traces. It requests the next steps of all
+ * or some ranks; the job's card has the progress, and then the profile is read.
  */
 import { assign, fill, h, onClick, quoted, show, type Child } from '../ui/dom';
 import { clock, count, number, percent, rankSpans } from '../ui/format';
@@ -25,7 +25,6 @@ export interface ProfileSource {
 
 /** Ranks that have a column of their own, and steps of one profile at most. */
 const [COLUMNS, MOST] = [8, 50];
-const PARTS = ['data', 'compute', 'communication', 'rest', 'waiting'] as const;
 
 export class ProfileView {
   #card: Card | null = null;
@@ -143,7 +142,7 @@ export class ProfileView {
 
   #content(shown: JobProfile): Child[] {
     const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, ...quoted(text)));
-    return [h('div', { class: 'dd-profilehead' }, shares(shown)), ...notes, this.#traces(shown), h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
+    return [...notes, this.#traces(shown), h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
   }
 
   #traces({ number, traces }: JobProfile): HTMLElement | null {
@@ -171,23 +170,6 @@ function recorded({ t, steps, ranks, seconds }: JobProfile): string {
 
 function empty(card: Card): string {
   return card.can_profile ? __('Records the next training steps of the ranks; they are slower meanwhile.') : __('Nothing was recorded.');
-}
-
-function partWords(): Record<(typeof PARTS)[number], string> {
-  return { data: __('data'), compute: __('compute'), communication: __('communication'), rest: __('rest'), waiting: __('waiting for others') };
-}
-
-/** Which part of the mean step is what, as a bar with its words below. */
-function shares({ shares: parts }: JobProfile): HTMLElement {
-  const names = partWords();
-  const segments = PARTS.map((part) => {
-    const element = h('i', { class: `dd-role dd-role-${part}` });
-    element.style.width = `${100 * (parts[part] ?? 0)}%`;
-    return element;
-  });
-  const keys = PARTS.map((part) => h('span', { class: 'dd-row dd-nw' }, h('i', { class: `dd-rolekey dd-role-${part}` }), names[part], h('b', { class: 'dd-num' }, percent(parts[part] ?? 0, 1))));
-  const label = PARTS.map((part) => `${names[part]} ${percent(parts[part] ?? 0, 1)}`).join(', ');
-  return h('div', { class: 'dd-grow dd-profileshares' }, h('div', { class: 'dd-stepbar', role: 'img', 'aria-label': label }, ...segments), h('div', { class: 'dd-rolekeys dd-s12' }, ...keys));
 }
 
 function table({ operators, ranks }: JobProfile): HTMLElement {

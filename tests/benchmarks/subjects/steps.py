@@ -28,8 +28,8 @@ def main() -> None:
     parallel, work = torch.nn.parallel.DistributedDataParallel, torch.distributed.distributed_c10d.Work
     owners = (torch.autograd, parallel, DataLoader, dataloader._BaseDataLoaderIter, work)
     plain = [dict(vars(owner)) for owner in owners]
+    from distdl_jupyter.worker.hooks import listen
     from distdl_jupyter.worker.sources import Sources
-    from distdl_jupyter.worker.watch import listen
 
     listen.start(Sources(), Path(tempfile.gettempdir()))
     changed = [

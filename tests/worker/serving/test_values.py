@@ -29,7 +29,6 @@ def test_forms_are_those_of_a_notebook():
 
 def test_a_text_that_fails_is_the_types_name():
     assert server.forms(Broken())["text/plain"]
-    assert server.text(Broken())
 
 
 def test_large_containers_are_shortened_before_they_are_written_out():

@@ -6,8 +6,11 @@
   in their order).
 * What waits for a collective operation in Python does so in ``Work.wait``; Horovod's optimizer in ``synchronize``.
 
-A compiler finds nothing of this: it does not begin at these functions, and where it follows a call of one they do only
-what they stand for.
+A compiler finds nothing of this: it does not begin at these functions, and where it follows a call of one they only
+call the original. A rank reports when it compiles: it reports nothing else meanwhile, sometimes for many minutes.
+
+This is the only module that uses these private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and
+``_sync_buffers`` of DistributedDataParallel, ``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
+from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.hooks.imports import PostImport
 from distdl_jupyter.worker.step_times import now, recorder
-from distdl_jupyter.worker.watch import compiling
-from distdl_jupyter.worker.watch.hooks import PostImport
 
 
 class _Inside(threading.local):
@@ -39,12 +42,16 @@ _listeners: list[Callable[[Any], None]] = []
 #: Called after each step of each optimizer, so it must return at once.
 count: Callable[[Any], None] | None = None
 _forward_listeners: list[Callable[[Any], None]] = []
-#: Containers inside each other in which a batch's tensors are looked for.
+#: Containers inside each other in which a batch's tensors are searched.
 _DEEPEST = 4
+#: Returns whether a compiler traces the code, which treats the result as a constant.
+is_compiling: Callable[[], bool] = bool
+#: Whether a compiler has begun, before which ``is_compiling`` need not be called.
+_has_begun = False
 
 
 def watch(finder: PostImport) -> None:
-    """Begin to measure, and ask to be told when the modules are imported in which steps can be seen."""
+    """Begin to measure, and watch the modules in which steps can be seen."""
     recorder.enable()
     finder.after("torch.optim.optimizer", _watch_optimizers)
     finder.after("torch.utils.data.dataloader", _watch_loaders)
@@ -52,6 +59,8 @@ def watch(finder: PostImport) -> None:
     finder.after("torch.nn.parallel.distributed", _watch_parallel)
     finder.after("torch.distributed.distributed_c10d", _watch_collectives)
     finder.after("torch._dynamo.eval_frame", _skip)
+    finder.after("torch.compiler", _watch_compiler)
+    finder.after("torch._dynamo.callback", _watch_compilations)
     finder.after("horovod.torch.mpi_ops", _watch_synchronize)
     finder.after("horovod.torch.optimizer", _watch_horovod)
 
@@ -66,13 +75,30 @@ def listen_forward(call: Callable[[Any], None]) -> None:
     _forward_listeners.append(call)
 
 
+def _watch_compiler(module: ModuleType) -> None:
+    global is_compiling, _has_begun
+    is_compiling, _has_begun = module.is_compiling, True
+
+
+def _watch_compilations(module: ModuleType) -> None:
+    global _has_begun
+
+    def began(*_: Any) -> None:
+        global _has_begun
+        _has_begun = True
+        channel.send("compile", compiling=True)
+
+    module.callback_handler.register_start_callback(began)
+    module.callback_handler.register_end_callback(lambda *_: channel.send("compile", compiling=False))
+    _has_begun = False
+
+
 def _watch_optimizers(module: ModuleType) -> None:
-    if hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.1
-        module.register_optimizer_step_post_hook(_stepped)
+    module.register_optimizer_step_post_hook(_stepped)
 
 
 def _stepped(optimizer: Any, *_: Any) -> None:
-    if compiling.has_begun and compiling.is_compiling():
+    if _has_begun and is_compiling():
         return
     if count is not None:
         count(optimizer)
@@ -162,13 +188,12 @@ def _watch_collectives(module: ModuleType) -> None:
 
 def _watch_parallel(module: ModuleType) -> None:
     owner = module.DistributedDataParallel
-    # The private method (torch 2.0) begins each forward pass, compiled or not.
-    name = "_pre_forward" if hasattr(owner, "_pre_forward") else "forward"
-    begin_forward, torch = getattr(owner, name), sys.modules["torch"]
+    # The private method begins each forward pass, compiled or not.
+    begin_forward, torch = owner._pre_forward, sys.modules["torch"]  # noqa: SLF001
 
     @functools.wraps(begin_forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (compiling.has_begun and compiling.is_compiling()) or not recorder.detailed or not torch.is_grad_enabled():
+        if (_has_begun and is_compiling()) or not recorder.detailed or not torch.is_grad_enabled():
             return begin_forward(self, *args, **kwargs)
         recorder.forward()
         result = begin_forward(self, *args, **kwargs)
@@ -176,16 +201,14 @@ def _watch_parallel(module: ModuleType) -> None:
             call(self)
         return result
 
-    setattr(owner, name, untraced(watched))
-    if hasattr(owner, "_sync_buffers"):  # rank 0 sends its buffers before the forward pass
-        synchronise = owner._sync_buffers  # noqa: SLF001
-        waited = timed("wait", synchronise, lambda begin, _: recorder.wait(begin))
+    synchronise = owner._sync_buffers  # noqa: SLF001  rank 0 sends its buffers before the forward pass
+    waited = timed("wait", synchronise, lambda begin, _: recorder.wait(begin))
 
-        @functools.wraps(synchronise)
-        def watched_buffers(self: Any) -> None:
-            (synchronise if compiling.is_compiling() else waited)(self)
+    @functools.wraps(synchronise)
+    def watched_buffers(self: Any) -> None:
+        (synchronise if is_compiling() else waited)(self)
 
-        owner._sync_buffers = untraced(watched_buffers)  # noqa: SLF001
+    owner._pre_forward, owner._sync_buffers = untraced(watched), untraced(watched_buffers)  # noqa: SLF001
 
 
 def _watch_backward(autograd: ModuleType) -> None:
@@ -193,7 +216,7 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if compiling.has_begun and compiling.is_compiling():
+        if _has_begun and is_compiling():
             return backward(tensors, *args, **kwargs)
         if recorder.detailed:
             return _measured_backward(backward, tensors, *args, **kwargs)
@@ -205,7 +228,7 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
-        if not compiling.is_compiling():
+        if not is_compiling():
             if recorder.detailed:
                 recorder.backward()
             else:

@@ -9,22 +9,23 @@ from __future__ import annotations
 import ast
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker.failing_statement import MISSING, View
+from distdl_jupyter.worker.hooks import gpu_memory, parallel
+from distdl_jupyter.worker.hooks.tensors import shape
 from distdl_jupyter.worker.short_repr import keys_of, names_in_words, sizes_in_words
-from distdl_jupyter.worker.watch import gpu_memory, unused_parameters
-from distdl_jupyter.worker.watch.tensors import shape
 
 Rule = Callable[[BaseException, Sequence[View]], str]
 
 
 def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
     """Return code and sentence of the first rule that knows the error, "" and "" when none does."""
-    for code, rule in RULES.items():
+    for code, rule in RULES:
         try:
             sentence = rule(error, views)
         except Exception:  # noqa: BLE001, S112  a hint is never worth losing the error for
@@ -141,15 +142,6 @@ def _about_shapes(error: BaseException) -> bool:
     return isinstance(error, RuntimeError | ValueError | TypeError) and any(word in text for word in _SHAPE_WORDS)
 
 
-def _not_initialised(error: BaseException, _views: Sequence[View]) -> str:
-    text = str(error)
-    if "Horovod has not been initialized" in text:
-        return "Call hvd.init() at the top of the cell, before any other Horovod call."
-    if "process group has not been initialized" in text:
-        return "Call torch.distributed.init_process_group() at the top of the cell, before any other distributed call."
-    return ""
-
-
 def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
@@ -174,26 +166,15 @@ def _missing_file(error: BaseException, _views: Sequence[View]) -> str:
 
 
 def _open_files(error: BaseException, _views: Sequence[View]) -> str:
+    import resource
+
     if getattr(error, "errno", None) != errno.EMFILE and "Too many open files" not in str(error):
         return ""
     return (
-        f"The limit of open files per process is {_files_limit()}. Close files after reading them, raise the limit "
-        "with 'ulimit -n' where the job is submitted, or call "
+        f"The limit of open files per process is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}. Close files after "
+        "reading them, raise the limit with 'ulimit -n' where the job is submitted, or call "
         'torch.multiprocessing.set_sharing_strategy("file_system").'
     )
-
-
-def _shared_memory(error: BaseException, _views: Sequence[View]) -> str:
-    text = str(error)
-    if "shared memory" not in text.lower() or ("No space left" not in text and "insufficient" not in text):
-        return ""
-    return "The host has no shared memory left (/dev/shm). Use fewer DataLoader workers, or make /dev/shm larger."
-
-
-def _files_limit() -> str:
-    import resource
-
-    return f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}"
 
 
 def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
@@ -218,91 +199,6 @@ def _device_assert(error: BaseException, _views: Sequence[View]) -> str:
     )
 
 
-def _nccl(error: BaseException, _views: Sequence[View]) -> str:
-    text = str(error)
-    if "have NCCL built in" not in text and not ("NCCL" in text and "no GPUs found" in text):
-        return ""
-    return (
-        "NCCL needs a GPU for every rank and a torch build with NCCL. Call init_process_group() without a backend, or "
-        'with "gloo".'
-    )
-
-
-def _shared_gpu(error: BaseException, _views: Sequence[View]) -> str:
-    if "Duplicate GPU detected" not in str(error):
-        return ""
-    return (
-        "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
-        "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo."
-    )
-
-
-def _nccl_usage(error: BaseException, _views: Sequence[View]) -> str:
-    """What Horovod passes on of NCCL's errors has lost their cause, which NCCL itself only logs."""
-    text = str(error)
-    if "nccl" not in text.lower() or "invalid usage" not in text:
-        return ""
-    return (
-        "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "
-        "torch.cuda.set_device(), or type a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason."
-    )
-
-
-def _nccl_cuda(error: BaseException, _views: Sequence[View]) -> str:
-    if "unhandled cuda error" not in str(error):
-        return ""
-    return (
-        "A CUDA call failed inside NCCL. With NCCL_DEBUG=WARN in env=, the log has the reason: a full GPU, a driver "
-        "that is too old (distdl doctor compares it with torch), or an earlier error in a GPU kernel."
-    )
-
-
-def _nccl_peer(error: BaseException, _views: Sequence[View]) -> str:
-    text = str(error)
-    if "ncclRemoteError" not in text and not ("nccl" in text.lower() and "remote process exited" in text):
-        return ""
-    return "NCCL lost the connection to another rank. The cause is in the log of the rank that ended first."
-
-
-#: What torch says when a tensor is to go to a GPU that is not there.
-_NO_GPU = ("Torch not compiled with CUDA", "Found no NVIDIA driver", "No CUDA GPUs are available",
-           "no CUDA-capable device", "'torch._C' has no attribute '_cuda_")  # fmt: skip
-
-
-def _no_gpu(error: BaseException, _views: Sequence[View]) -> str:
-    if not any(word in str(error) for word in _NO_GPU):
-        return ""
-    return (
-        'This rank has no GPU that torch can use. Set device = "cuda" if torch.cuda.is_available() else "cpu", or use '
-        "a compute_target with GPUs and a torch build with CUDA."
-    )
-
-
-def _port_in_use(error: BaseException, _views: Sequence[View]) -> str:
-    in_use = getattr(error, "errno", None) == errno.EADDRINUSE or "EADDRINUSE" in str(error)
-    if not in_use and "address already in use" not in str(error).lower():
-        return ""
-    return (
-        "Another process on this host uses the port. Keep MASTER_PORT and init_method as set by the job, which found a "
-        "free port, and use port 0 for your own server."
-    )
-
-
-def _keras_fit(error: BaseException, _views: Sequence[View]) -> str:
-    if "PerReplica" not in str(error) or not isinstance(error, ValueError):
-        return ""
-    return (
-        "Keras 3 does not support MultiWorkerMirroredStrategy. Run pip install tf-keras, and set "
-        'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.'
-    )
-
-
-def _late_strategy(error: BaseException, _views: Sequence[View]) -> str:
-    if "Collective ops must be configured at program startup" not in str(error):
-        return ""
-    return "Call tf.distribute.MultiWorkerMirroredStrategy() once per process, before any other TensorFlow call."
-
-
 def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
     text = str(error).rstrip()
     if not text.startswith("Caught ") or "Original Traceback" not in text:
@@ -310,29 +206,96 @@ def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
     return f"It was raised in a DataLoader worker process: {text.splitlines()[-1].strip()[:200]}"
 
 
-#: By code, in the order in which they are asked.
-RULES: dict[str, Rule] = {
-    "data-loader-worker-failed": _data_loader,
-    "keras-3-strategy": _keras_fit,
-    "strategy-too-late": _late_strategy,
-    unused_parameters.CODE: unused_parameters.unused_hint,
-    "key-missing": _missing_key,
-    "index-out-of-range": _index,
-    "not-initialized": _not_initialised,
-    "module-not-installed": _missing_module,
-    "name-not-defined": _missing_name,
-    "file-not-found": _missing_file,
-    "gpu-memory-full": _gpu_memory,
-    "device-side-assert": _device_assert,
-    "nccl-without-gpu": _nccl,
-    "nccl-shared-gpu": _shared_gpu,
-    "nccl-invalid-usage": _nccl_usage,
-    "nccl-cuda-error": _nccl_cuda,
-    "nccl-peer-lost": _nccl_peer,
-    "no-gpu": _no_gpu,
-    "port-in-use": _port_in_use,
-    "too-many-open-files": _open_files,
-    "shared-memory-full": _shared_memory,
-    "layer-input-size": _layer,
-    "shapes-differ": _operands,
-}
+def _contains(pattern: str, hint: str) -> Rule:
+    """Return a rule that gives a hint for errors whose text matches a pattern."""
+    compiled = re.compile(pattern, re.DOTALL)
+    return lambda error, _views: hint if compiled.search(str(error)) else ""
+
+
+#: Hints for errors that their text identifies: code, pattern, hint.
+TEXTS = (
+    (
+        "keras-3-strategy",
+        r"PerReplica",
+        "Keras 3 does not support MultiWorkerMirroredStrategy. Run pip install tf-keras, and set "
+        'os.environ["TF_USE_LEGACY_KERAS"] = "1" before the first import of TensorFlow.',
+    ),
+    (
+        "strategy-too-late",
+        r"Collective ops must be configured at program startup",
+        "Call tf.distribute.MultiWorkerMirroredStrategy() once per process, before any other TensorFlow call.",
+    ),
+    (
+        "not-initialized",
+        r"Horovod has not been initialized",
+        "Call hvd.init() at the top of the cell, before any other Horovod call.",
+    ),
+    (
+        "not-initialized",
+        r"process group has not been initialized",
+        "Call torch.distributed.init_process_group() at the top of the cell, before any other distributed call.",
+    ),
+    (
+        "nccl-without-gpu",
+        r"have NCCL built in|NCCL.*no GPUs found|no GPUs found.*NCCL",
+        "NCCL needs a GPU for every rank and a torch build with NCCL. Call init_process_group() without a backend, or "
+        'with "gloo".',
+    ),
+    (
+        "nccl-shared-gpu",
+        r"Duplicate GPU detected",
+        "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
+        "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo.",
+    ),
+    (  # Horovod reports NCCL's errors without their cause, which only NCCL's own log has
+        "nccl-invalid-usage",
+        r"(?i:nccl).*invalid usage|invalid usage.*(?i:nccl)",
+        "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "
+        "torch.cuda.set_device(), or type a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason.",
+    ),
+    (
+        "nccl-cuda-error",
+        r"unhandled cuda error",
+        "A CUDA call failed inside NCCL. With NCCL_DEBUG=WARN in env=, the log has the reason: a full GPU, a driver "
+        "that is too old (distdl doctor compares it with torch), or an earlier error in a GPU kernel.",
+    ),
+    (
+        "nccl-peer-lost",
+        r"ncclRemoteError|(?i:nccl).*remote process exited|remote process exited.*(?i:nccl)",
+        "NCCL lost the connection to another rank. The cause is in the log of the rank that ended first.",
+    ),
+    (
+        "no-gpu",
+        r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device|"
+        r"'torch\._C' has no attribute '_cuda_",
+        'This rank has no GPU that torch can use. Set device = "cuda" if torch.cuda.is_available() else "cpu", or use '
+        "a compute_target with GPUs and a torch build with CUDA.",
+    ),
+    (
+        "port-in-use",
+        r"EADDRINUSE|(?i:address already in use)",
+        "Another process on this host uses the port. Keep MASTER_PORT and init_method as set by the job, which found a "
+        "free port, and use port 0 for your own server.",
+    ),
+    (
+        "shared-memory-full",
+        r"(?i:shared memory).*(?:No space left|insufficient)|(?:No space left|insufficient).*(?i:shared memory)",
+        "The host has no shared memory left (/dev/shm). Use fewer DataLoader workers, or make /dev/shm larger.",
+    ),
+)
+#: Code and rule, in the order in which they are tried.
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("data-loader-worker-failed", _data_loader),
+    (parallel.UNUSED, parallel.unused_hint),
+    ("key-missing", _missing_key),
+    ("index-out-of-range", _index),
+    ("module-not-installed", _missing_module),
+    ("name-not-defined", _missing_name),
+    ("file-not-found", _missing_file),
+    ("gpu-memory-full", _gpu_memory),
+    ("device-side-assert", _device_assert),
+    ("too-many-open-files", _open_files),
+    *((code, _contains(pattern, hint)) for code, pattern, hint in TEXTS),
+    ("layer-input-size", _layer),
+    ("shapes-differ", _operands),
+)

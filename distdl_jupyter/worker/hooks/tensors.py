@@ -1,4 +1,4 @@
-"""What arrays and tensors of numerical libraries say of themselves. No library is imported here."""
+"""Arrays, random numbers and threads of numerical libraries. No library is imported here."""
 
 from __future__ import annotations
 
@@ -59,3 +59,22 @@ def cuda_event(device: Any) -> Any:
     event = cuda.Event()
     event.record(cuda.current_stream(device))
     return event
+
+
+def reseed() -> None:
+    """Give a forked process random numbers of its own."""
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
+
+
+def has_threads() -> bool:
+    """Return whether a library is loaded that has its own number of threads (besides those for linear algebra)."""
+    return "torch" in sys.modules
+
+
+def set_threads(count: int) -> None:
+    """Let that library use ``count`` threads."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(count)

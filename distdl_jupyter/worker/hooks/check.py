@@ -1,12 +1,28 @@
-"""Records the steps of a check for training with torch and Horovod (``check_record``); does nothing in other jobs.
+"""Records the first training steps of a rank in a check, for torch and Horovod: samples, losses, gradients, weights.
 
-* A batch is seen where ``DataLoader`` hands it out; in the one process the batches of all ranks stand in its place.
+A job in check mode has the variable ``DISTDL_CHECK``, ``{"steps": 3, "replay": folder or ""}``. Each rank writes
+
+* ``check/rank-<n>.json`` in the job's folder, from which ``core.correctness`` compares: of each tensor its norm and a
+  short linear sketch, of each sample a hash;
+* ``check/rank-<n>.pkl``: its batches, and on rank 0 the weights before each step, so that one process can do the same
+  steps with the batches of all ranks. Only ranks open it.
+
+The sketch of x has for each of ``BUCKETS`` buckets the sum of the elements that fall in it, with random signs, the same
+in every process (Charikar, Chen and Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6): the squares of
+a sketch add up to those of the tensor in the mean, and the sketch of a difference or mean is that of the sketches. So
+tensors of any size are compared by a few numbers.
+
+How the steps are recorded:
+
+* A batch is recorded where ``DataLoader`` returns it; in the one process the batches of all ranks replace it.
 * A rank's own gradient is what reaches a leaf tensor, before DistributedDataParallel or Horovod average it; the
   gradient of the step is that which the innermost ``Optimizer.step`` finds.
 * Before the record is written a few samples of each data set are read by their index, with the same random numbers on
-  all ranks: they tell whether the ranks have the same data set, and whether reading a sample draws random numbers.
+  all ranks: they show whether the ranks have the same data set, and whether reading a sample draws random numbers.
 * Random numbers that are drawn between the first forward call and the backward pass make a step incomparable with one
   process: dropout, stochastic depth and the like.
+
+After the steps ``Finished`` ends the rank's code as ``sys.exit()`` does.
 """
 
 from __future__ import annotations
@@ -14,22 +30,34 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import hashlib
 import itertools
+import json
 import os
 import pickle
 import random
 import sys
 import weakref
-from types import ModuleType
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import channel, check_record
-from distdl_jupyter.worker.check_record import BUCKETS, CHUNK, MOST_SAMPLES, Recording
+from distdl_jupyter.worker import channel, owned
+from distdl_jupyter.worker.frames import Describer
+from distdl_jupyter.worker.hooks.imports import PostImport, replaces
+from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.step_times import harmless
-from distdl_jupyter.worker.watch.hooks import PostImport
 
-#: Chunks whose signs are kept; those behind them have the same.
-_KEPT_SIGNS = 16
+#: Variable of a job in check mode.
+VARIABLE = "DISTDL_CHECK"
+VERSION = 1
+#: Numbers of a sketch; smaller tensors are kept as they are. Signs are drawn for so many elements at once, and those of
+#: so many chunks are kept; later chunks have the same.
+BUCKETS, CHUNK, _KEPT_SIGNS = 32, 1 << 20, 16
+#: Bytes of batches, and of weights, that a rank keeps for the one process at most.
+MOST_BYTES = 2_000_000_000
+#: Samples of a step whose hashes are kept, and containers inside each other in which tensors are searched.
+MOST_SAMPLES, _DEEPEST = 4096, 6
 #: Classes of layers whose result for a sample depends on the other samples.
 _BATCH_NORM = "_BatchNorm"
 #: Lightning's classes that choose the number of processes, by module.
@@ -39,35 +67,71 @@ _TRAINERS = {
     "lightning.fabric.fabric": "Fabric",
     "lightning_fabric.fabric": "Fabric",
 }
+#: A file or cell of the user's code, and the line in it.
+Line = tuple[str, int]
+NOWHERE: Line = ("", 0)
 
 
-def watch(finder: PostImport) -> None:
-    """Ask to be told when the modules are imported in which steps can be seen, in a job in check mode."""
-    recording = check_record.current()
-    if recording is None:
-        return
-    hooks = _Hooks(recording)
-    finder.after("torch.optim.optimizer", hooks.watch_optimizers)
-    finder.after("torch.utils.data.dataloader", hooks.watch_loaders)
-    finder.after("torch.utils.data.distributed", hooks.watch_samplers)
-    finder.after("torch.nn.modules.module", hooks.watch_forward)
-    finder.after("torch.autograd", hooks.watch_backward)
-    finder.after("torch._dynamo.config", _compile_nothing)
-    finder.after("torch.distributed.algorithms.model_averaging.averagers", hooks.watch_averagers)
-    for module, name in _TRAINERS.items():
-        finder.after(module, functools.partial(hooks.watch_trainers, name))
-    recording.before_write.append(hooks.read_samples)
+def start(finder: PostImport, folder: Path, rank: int, size: int, sources: Sources) -> Recording:
+    """Begin to record."""
+    recording = Recording(folder, rank, size, json.loads(os.environ[VARIABLE]), sources)
+    recording.watch(finder)
+    return recording
 
 
-def _compile_nothing(module: ModuleType) -> None:
-    module.disable = True  # type: ignore[attr-defined]  # hooks see nothing of what is compiled
+class Finished(SystemExit):
+    """Raised in the user's code when all steps are recorded; the rank ends as after ``sys.exit()``."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
 
 
-class _Hooks:
-    """The hooks of one rank. What they keep by optimizer has its number in the order in which they were made."""
+class Step:
+    """One training step of one rank: plain data, see ``core.correctness``."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._record = recording
+    def __init__(self) -> None:
+        #: By loader: the batch that was fetched last.
+        self.batches: dict[int, dict[str, Any]] = {}
+        #: Hashes of the samples that went into the model.
+        self.inputs: list[str] = []
+        self.losses: list[float] = []
+        self.random = False
+        #: Why the last backward pass averaged no gradients: "no_sync" or "forward", with the line; "" where it did.
+        self.unsynced, self.unsynced_line = "", NOWHERE
+        #: Whether an optimizer stepped inside ``no_sync()``.
+        self.local = False
+        self.optimizers: dict[int, dict[str, Any]] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as data."""
+        batches = [{"loader": loader, **one} for loader, one in sorted(self.batches.items())]
+        return {"batches": batches, "inputs": self.inputs, "losses": self.losses, "random": self.random,
+                "unsynced": self.unsynced, "unsynced_line": self.unsynced_line, "local": self.local,
+                "optimizers": [{"index": index, **one} for index, one in sorted(self.optimizers.items())]}  # fmt: skip
+
+
+class Recording:
+    """The record of this rank and the hooks that fill it.
+
+    ``steps`` are those that have ended; ``step`` is the one that runs. What is kept by optimizer has its number in the
+    order in which they were made.
+    """
+
+    def __init__(self, folder: Path, rank: int, size: int, asked: Mapping[str, Any], sources: Sources) -> None:
+        self._rank, self._size = rank, size
+        self._describer = Describer(sources, folder / "code")
+        self._wanted = int(asked.get("steps", 3))
+        self._folder = folder / "check"
+        self._replay = Replay(Path(asked["replay"]) / "check") if asked.get("replay") else None
+        self.step = Step()
+        self.steps: list[dict[str, Any]] = []
+        #: What is known of the whole training: names and shapes of weights, layers, samplers, why something is not.
+        self.about: dict[str, Any] = {"names": {}, "shapes": {}, "layers": [], "loaders": {},
+                                      "sharded": "", "lines": {}, "made": {}}  # fmt: skip
+        self._batches: dict[tuple[int, int, int], Any] = {}
+        self._weights: list[dict[int, Any]] = []
+        self._bytes = 0
+        self._written = False
         self.on = True
         self._optimizers: list[Any] = []
         self._depth: dict[int, int] = {}
@@ -85,36 +149,85 @@ class _Hooks:
         self._loaded = -1
         #: The DistributedDataParallel modules that were called, and whether gradients of the last call are averaged.
         self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._forward_line = check_record.NOWHERE
-        self._trainers: list[tuple[str, Any, check_record.Line]] = []
+        self._forward_line = NOWHERE
+        self._trainers: list[tuple[str, Any, Line]] = []
+
+    def _line(self) -> Line:
+        """Return where the user's code is now: the innermost frame of a cell or of the user's files."""
+        return self._describer.line()
+
+    def _keep_batch(self, place: tuple[int, int, int], batch: Any, size: int) -> None:
+        """Keep a batch for the one process: the number of its loader, of the pass over it, and of the batch."""
+        if self._size > 1 and self._bytes + size <= MOST_BYTES:
+            self._bytes += size
+            self._batches[place] = batch
+
+    def _keep_weights(self, index: int, weights: Any, size: int) -> None:
+        """Keep the weights before a step, on rank 0."""
+        if self._size > 1 and self._rank == 0 and self._bytes + size <= MOST_BYTES:
+            self._bytes += size
+            while len(self._weights) <= len(self.steps):
+                self._weights.append({})
+            self._weights[len(self.steps)][index] = weights
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self.steps) >= self._wanted
+
+    def write(self) -> None:
+        """Write the files, once; also those of a training that has ended by itself."""
+        if self._written:
+            return
+        self._written = True
+        self._read_samples_of_all()
+        if any("after" in one for one in self.step.optimizers.values()):  # the last step of a training
+            self.steps.append(self.step.to_json())
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._size > 1:
+            with open(self._folder / f"rank-{self._rank}.pkl", "wb", opener=owned.private) as file:
+                pickle.dump({"batches": self._batches, "weights": self._weights}, file, pickle.HIGHEST_PROTOCOL)
+        data = {"v": VERSION, "rank": self._rank, "size": self._size, "steps": self.steps, **self.about}
+        hidden = self._folder / f".rank-{self._rank}"
+        with open(hidden, "wb", opener=owned.private) as file:
+            file.write(json.dumps(data).encode())
+        hidden.replace(self._folder / f"rank-{self._rank}.json")
 
     def fail(self, error: Exception) -> None:
         """Stop recording and say so."""
         self.on = False
-        self._record.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
+        self.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
         text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "check")
 
+    def watch(self, finder: PostImport) -> None:
+        """Watch the modules in which steps can be seen."""
+        finder.after("torch.optim.optimizer", self._watch_optimizers)
+        finder.after("torch.utils.data.dataloader", self._watch_loaders)
+        finder.after("torch.utils.data.distributed", self._watch_samplers)
+        finder.after("torch.nn.modules.module", lambda module: module.register_module_forward_pre_hook(self._forward))
+        finder.after("torch.autograd", self._watch_backward)
+        # hooks do not see compiled code
+        finder.after("torch._dynamo.config", lambda module: setattr(module, "disable", True))
+        finder.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
+        for module, name in _TRAINERS.items():
+            finder.after(module, functools.partial(self._watch_trainers, name))
+
     # batches ------------------------------------------------------------------------------------
 
-    def watch_loaders(self, module: Any) -> None:
-        iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001
-        create = loader.__init__
+    def _watch_loaders(self, module: Any) -> None:
+        loader, iterator = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001
 
-        @functools.wraps(create)
-        def watched_create(this: Any, *args: Any, **kwargs: Any) -> None:
-            create(this, *args, **kwargs)
-            this.__dict__["_distdl_line"] = self._record.line()
+        @replaces(loader, "__init__")
+        def create(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            this.__dict__["_distdl_line"] = self._line()
 
-        loader.__init__ = watched_create
-        begin, following, index = loader.__iter__, iterator.__next__, iterator._next_index  # noqa: SLF001
-
-        @functools.wraps(begin)
-        def watched_begin(this: Any) -> Any:
+        @replaces(loader, "__iter__")
+        def begin(original: Any, this: Any) -> Any:
             self._next_step()
             if (again := getattr(this, "_iterator", None)) is not None:  # persistent workers
                 again.__dict__["_distdl_indices"] = []
-            made = begin(this)
+            made = original(this)
             if this not in self._loaders:
                 self._loaders[this] = [next(self._loader_count), -1]
             self._loaders[this][1] += 1
@@ -123,35 +236,33 @@ class _Hooks:
             self._describe(number, this, passed)
             return made
 
-        @functools.wraps(index)
-        def watched_index(this: Any) -> Any:
-            found = index(this)  # those of several batches, before the first is there, where processes load them
+        @replaces(iterator, "_next_index")
+        def next_index(original: Any, this: Any) -> Any:
+            found = original(this)  # those of several batches, before the first is there, where processes load them
             this.__dict__.setdefault("_distdl_indices", []).append(
                 [one if type(one) is int else str(one) for one in found] if isinstance(found, list) else []
             )
             return found
 
-        @functools.wraps(following)
-        def watched_next(this: Any) -> Any:
+        @replaces(iterator, "__next__")
+        def following(original: Any, this: Any) -> Any:
             place = getattr(this, "_distdl_check", None)
             if place is None:
-                return following(this)
+                return original(this)
             self._next_step()
             if place[1:] == [0, 0]:
                 self._keep_random_states(place[0], this)
             self._began = False  # of a forward call that no backward pass follows
-            batch = self._fetched(lambda: following(this), tuple(place))
+            batch = self._fetched(lambda: original(this), tuple(place))
             indices = getattr(this, "_distdl_indices", [])
             self._saw_batch(tuple(place), batch, indices[place[2]] if place[2] < len(indices) else [])
             place[2] += 1
             return batch
 
-        loader.__iter__, iterator.__next__, iterator._next_index = watched_begin, watched_next, watched_index  # noqa: SLF001
-
     @harmless
     def _describe(self, number: int, loader: Any, passed: int) -> None:
         """Keep what a loader goes through in one pass."""
-        about = self._record.about["loaders"].setdefault(str(number), {"epochs": []})
+        about = self.about["loaders"].setdefault(str(number), {"epochs": []})
         sampler = getattr(loader, "sampler", None)
         for name, length in (("batches", loader), ("samples", getattr(loader, "dataset", None))):
             try:
@@ -161,8 +272,8 @@ class _Hooks:
         about["batch_size"] = loader.batch_size
         batches = loader.batch_sampler is not None
         self._data_sets[number] = loader.dataset, loader.collate_fn if batches else None
-        about["line"] = getattr(loader, "_distdl_line", check_record.NOWHERE)
-        about.setdefault("loop_line", self._record.line())
+        about["line"] = getattr(loader, "_distdl_line", NOWHERE)
+        about.setdefault("loop_line", self._line())
         about["workers"] = loader.num_workers
         about["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
         about["hugging_face"] = type(loader.dataset).__module__.partition(".")[0] == "datasets"
@@ -177,15 +288,15 @@ class _Hooks:
         """Keep hashes of the random states with which a loader reads its first sample."""
         workers = getattr(iterator, "_num_workers", 0)
         states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
-        self._record.about["loaders"][str(number)]["random"] = states
+        self.about["loaders"][str(number)]["random"] = states
 
     @harmless
-    def read_samples(self) -> None:
+    def _read_samples_of_all(self) -> None:
         """Read some samples of each data set by their index, with the same random numbers on all ranks."""
-        if self._record.size < 2:
+        if self._size < 2:
             return
         for number, (data_set, collate) in self._data_sets.items():
-            about = self._record.about["loaders"][str(number)]
+            about = self.about["loaders"][str(number)]
             length = about.get("samples")
             if about["iterable"] or not length:
                 continue
@@ -194,19 +305,15 @@ class _Hooks:
             except Exception as error:  # noqa: BLE001  a data set may be anything
                 about["unread"] = type(error).__name__
 
-    def watch_samplers(self, module: Any) -> None:
-        original = module.DistributedSampler.set_epoch
-
-        @functools.wraps(original)
-        def watched(this: Any, epoch: int) -> None:
+    def _watch_samplers(self, module: Any) -> None:
+        @replaces(module.DistributedSampler, "set_epoch")
+        def set_epoch(original: Any, this: Any, epoch: int) -> None:
             this.__dict__["_distdl_set_epoch"] = getattr(this, "_distdl_set_epoch", 0) + 1
             original(this, epoch)
 
-        module.DistributedSampler.set_epoch = watched
-
     def _fetched(self, fetch: Any, place: tuple[int, int, int]) -> Any:
         """Return the next batch: in the one process that of all ranks."""
-        replay = self._record.replay
+        replay = self._replay
         if replay is None:
             return fetch()
         parts = replay.parts(place)
@@ -220,10 +327,10 @@ class _Hooks:
             own = None
         if not parts:
             return own
-        self._record.about["loaders"][str(place[0])].setdefault("own_size", _size(own))
+        self.about["loaders"][str(place[0])].setdefault("own_size", _size(own))
         torch = _torch()
         try:
-            return check_record.joined(parts, torch.Tensor, torch.cat)
+            return joined(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
             replay.problem = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
             return own if own is not None else parts[0]
@@ -231,51 +338,41 @@ class _Hooks:
     @harmless
     def _saw_batch(self, place: tuple[int, int, int], batch: Any, indices: list[Any]) -> None:
         torch = _torch()
-        tensors = check_record.leaves(batch, torch.Tensor)
-        if self._record.size > 1 and not self._record.is_over:
+        tensors = leaves(batch, torch.Tensor)
+        if self._size > 1 and not self._is_over:
             kept = _copied(batch, torch)
-            self._record.keep_batch(place, kept, sum(one.numel() * one.element_size() for one in tensors))
+            self._keep_batch(place, kept, sum(one.numel() * one.element_size() for one in tensors))
         if torch.is_grad_enabled():
-            self._record.step.batches[place[0]] = {
+            self.step.batches[place[0]] = {
                 "pass": place[1], "at": place[2], "size": _size(batch), "samples": _samples(tensors),
                 "indices": indices[:MOST_SAMPLES],
             }  # fmt: skip
 
     # forward and backward -----------------------------------------------------------------------
 
-    def watch_forward(self, module: Any) -> None:
-        module.register_module_forward_pre_hook(self._forward)
+    def _watch_averagers(self, module: Any) -> None:
+        """Record that weights are averaged now and then instead of gradients."""
 
-    def watch_averagers(self, module: Any) -> None:
-        """Remember that weights are averaged now and then instead of gradients."""
-        original = module.ModelAverager.__init__
-
-        @functools.wraps(original)
-        def made(this: Any, *args: Any, **kwargs: Any) -> None:
-            self._record.about["averages_weights"] = True
+        @replaces(module.ModelAverager, "__init__")
+        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+            self.about["averages_weights"] = True
             original(this, *args, **kwargs)
 
-        module.ModelAverager.__init__ = made
-
-    def watch_trainers(self, name: str, module: Any) -> None:
+    def _watch_trainers(self, name: str, module: Any) -> None:
         """Remember the trainers of Lightning, which choose the number of processes themselves."""
-        owner = getattr(module, name)
-        original = owner.__init__
 
-        @functools.wraps(original)
-        def made(this: Any, *args: Any, **kwargs: Any) -> None:
+        @replaces(getattr(module, name), "__init__")
+        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
-            self._trainers.append((name, weakref.ref(this), self._record.line()))
-
-        owner.__init__ = made
+            self._trainers.append((name, weakref.ref(this), self._line()))
 
     @harmless
     def _forward_of_parallel(self, module: Any) -> None:
         """Keep whether DistributedDataParallel averages the gradients of this call, which it decides here."""
         self._parallel[module] = bool(module.require_backward_grad_sync)
-        self._forward_line = self._record.line()
+        self._forward_line = self._line()
         if any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(module, "_comm_hooks", ())):
-            self._record.about["averages_weights"] = True
+            self.about["averages_weights"] = True
 
     @harmless
     def _forward(self, module: Any, inputs: Any) -> None:
@@ -285,35 +382,31 @@ class _Hooks:
             return
         self._next_step()
         self._began = True
-        self._record.about["lines"]["forward"] = self._record.line()
+        self.about["lines"]["forward"] = self._line()
         self._prepare()
         self._state = _random_state()
-        self._record.step.inputs += _samples(check_record.leaves(inputs, _torch().Tensor))
+        self.step.inputs += _samples(leaves(inputs, _torch().Tensor))
 
-    def watch_backward(self, autograd: Any) -> None:
-        backward = autograd.backward
-
-        @functools.wraps(backward)
-        def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def _watch_backward(self, autograd: Any) -> None:
+        @replaces(autograd, "backward")
+        def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             self._next_step()
             self._backward_begins([tensors] if hasattr(tensors, "numel") else list(tensors))
-            return backward(tensors, *args, **kwargs)
-
-        autograd.backward = watched
+            return original(tensors, *args, **kwargs)
 
     @harmless
     def _backward_begins(self, roots: list[Any]) -> None:
         if self._began and self._state != _random_state():
-            self._record.step.random = True
+            self.step.random = True
         self._began = False
-        line = self._record.about["lines"]["backward"] = self._record.line()
-        step = self._record.step
-        step.unsynced, step.unsynced_line = "", check_record.NOWHERE
+        line = self.about["lines"]["backward"] = self._line()
+        step = self.step
+        step.unsynced, step.unsynced_line = "", NOWHERE
         for module, synced in self._parallel.items():
             if not synced:
                 inside = not module.require_backward_grad_sync
                 step.unsynced, step.unsynced_line = ("no_sync", line) if inside else ("forward", self._forward_line)
-        self._record.step.losses += [float(one.detach()) for one in roots if one.numel() == 1]
+        self.step.losses += [float(one.detach()) for one in roots if one.numel() == 1]
 
     @harmless
     def _prepare(self) -> None:
@@ -321,7 +414,7 @@ class _Hooks:
         for optimizer in self._live():
             for leaf in _leaves(optimizer):
                 self._follow(leaf)
-        replay, number = self._record.replay, len(self._record.steps)
+        replay, number = self._replay, len(self.steps)
         if replay is None or self._loaded >= number or number >= len(replay.weights):
             return
         self._loaded = number
@@ -347,7 +440,7 @@ class _Hooks:
 
     @harmless
     def _arrived(self, leaf: Any, gradient: Any) -> None:
-        if self._record.is_over or (this := leaf()) is None:
+        if self._is_over or (this := leaf()) is None:
             return
         before = self._own.get(id(this))
         if before is None:  # what is there already was averaged, or was not, in an earlier step
@@ -357,18 +450,15 @@ class _Hooks:
 
     # optimizers ---------------------------------------------------------------------------------
 
-    def watch_optimizers(self, module: Any) -> None:
-        original = module.Optimizer.__init__
-
-        @functools.wraps(original)
-        def made(this: Any, *args: Any, **kwargs: Any) -> None:
+    def _watch_optimizers(self, module: Any) -> None:
+        @replaces(module.Optimizer, "__init__")
+        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
             self._optimizers.append(weakref.ref(this))
-            self._record.about["made"][str(len(self._optimizers) - 1)] = self._record.line()
+            self.about["made"][str(len(self._optimizers) - 1)] = self._line()
             for leaf in _leaves(this):
                 self._follow(leaf)
 
-        module.Optimizer.__init__ = made
         module.register_optimizer_step_pre_hook(self._before)
         module.register_optimizer_step_post_hook(self._after)
 
@@ -384,21 +474,21 @@ class _Hooks:
         """Keep what a step finds; inside Horovod's ``step`` is the one of the optimizer itself, which comes last."""
         number = self._number(optimizer)
         self._depth[number] = self._depth.get(number, 0) + 1
-        if self._record.is_over:
+        if self._is_over:
             return
         found = _leaves(optimizer)
         if sharded := _sharded(found):
-            self._record.about["sharded"] = sharded
+            self.about["sharded"] = sharded
             return
-        if str(number) not in self._record.about["names"]:
+        if str(number) not in self.about["names"]:
             self._describe_weights(number, found)
-        self._record.about["lines"]["step"] = self._record.line()
+        self.about["lines"]["step"] = self._line()
         mine = set(map(id, found))
         for module in self._parallel:
             if not module.require_backward_grad_sync and any(id(one) in mine for one in module.parameters()):
-                self._record.step.local = True
+                self.step.local = True
         weights = [one.detach() for one in found]
-        self._record.step.optimizers[number] = {
+        self.step.optimizers[number] = {
             "rates": [float(group.get("lr", 0.0)) for group in optimizer.param_groups],
             "before": [_digest(one) for one in weights],
             "weights": [sketch(one) for one in weights],
@@ -409,15 +499,15 @@ class _Hooks:
         }
         if self._depth[number] == 1:
             copies = [one.cpu().clone() for one in weights]
-            self._record.keep_weights(number, copies, sum(one.numel() * one.element_size() for one in copies))
+            self._keep_weights(number, copies, sum(one.numel() * one.element_size() for one in copies))
 
     @harmless
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         number = self._number(optimizer)
         self._depth[number] -= 1
-        if self._depth[number] or self._record.is_over:
+        if self._depth[number] or self._is_over:
             return
-        if (step := self._record.step.optimizers.get(number)) is not None:
+        if (step := self.step.optimizers.get(number)) is not None:
             found = _leaves(optimizer)
             step["after"] = [_digest(one.detach()) for one in found]
             step["weights_after"] = [sketch(one.detach()) for one in found]
@@ -431,29 +521,34 @@ class _Hooks:
             self._end_step()
 
     def _end_step(self) -> None:
+        """Close the step that runs. After the last one write the record and raise Finished."""
         self._usual, self._stepped, self._own, self._began = set(self._stepped), set(), {}, False
-        self._record.end_step()
+        self.steps.append(self.step.to_json())
+        self.step = Step()
+        if self._is_over:
+            self.write()
+            raise Finished
 
     def _describe_processes(self, found: list[Any]) -> None:
         """Find how many processes the training and its library know of."""
         distributed = _torch().distributed
         met = distributed.is_available() and distributed.is_initialized()
-        self._record.about["group"] = distributed.get_world_size() if met else 0
+        self.about["group"] = distributed.get_world_size() if met else 0
         accelerate = sys.modules.get("accelerate.state")
-        self._record.about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
+        self.about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
         for name, made, line in self._trainers:
             if (trainer := made()) is not None:
-                self._record.about["trainer"] = {
+                self.about["trainer"] = {
                     "name": name, "size": int(trainer.world_size), "line": line,
                     "accelerator": "cpu" if found[0].device.type == "cpu" else "gpu",
-                    "devices": int(os.environ.get("LOCAL_WORLD_SIZE", self._record.size)),
+                    "devices": int(os.environ.get("LOCAL_WORLD_SIZE", self._size)),
                 }  # fmt: skip
 
     def _describe_weights(self, number: int, found: list[Any]) -> None:
         """Find the names by which the model knows an optimizer's weights, and the layers that it has."""
         torch = _torch()
         horovod = sys.modules.get("horovod.torch")
-        self._record.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
+        self.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
         self._describe_processes(found)
         names: dict[int, str] = {}
         layers: set[str] = set()
@@ -469,12 +564,73 @@ class _Hooks:
                 kinds = {kind.__name__ for kind in type(one).__mro__}
                 if one.training and _BATCH_NORM in kinds and type(one).__name__ != "SyncBatchNorm":
                     layers.add(type(one).__name__)
-        self._record.about["names"][str(number)] = [
+        self.about["names"][str(number)] = [
             names.get(id(one), f"weight {at}") for at, one in enumerate(found)
         ]  # fmt: skip
-        self._record.about["shapes"][str(number)] = [list(one.shape) for one in found]
-        self._record.about["layers"] = sorted({*self._record.about["layers"], *layers})
-        self._record.about["dtypes"] = sorted({str(one.dtype).removeprefix("torch.") for one in found})
+        self.about["shapes"][str(number)] = [list(one.shape) for one in found]
+        self.about["layers"] = sorted({*self.about["layers"], *layers})
+        self.about["dtypes"] = sorted({str(one.dtype).removeprefix("torch.") for one in found})
+
+
+class Replay:
+    """The batches and weights of all ranks of an earlier job, for one process. Raises PermissionError for others'."""
+
+    def __init__(self, folder: Path) -> None:
+        kept = []
+        for rank in range(sum(1 for _ in folder.glob("rank-*.pkl"))):
+            with owned.open_own(folder / f"rank-{rank}.pkl") as file:
+                kept.append(pickle.load(file))
+        self.weights: list[dict[int, Any]] = kept[0]["weights"] if kept else []
+        self._batches = [one["batches"] for one in kept]
+        #: Why a batch could not be put together, "" where all could.
+        self.problem = ""
+
+    def parts(self, place: tuple[int, int, int]) -> list[Any]:
+        """Return the batch of each rank at a place, nothing where not all have one."""
+        found = [one[place] for one in self._batches if place in one]
+        return found if len(found) == len(self._batches) else []
+
+    def ended(self, place: tuple[int, int, int]) -> bool:
+        """Say whether the ranks' pass over a loader was over there: a later pass began."""
+        loader, passed, _ = place
+        return any(key[0] == loader and key[1] > passed for key in (self._batches[0] if self._batches else ()))
+
+
+def digest(data: bytes) -> str:
+    """Return a hash of some bytes."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def leaves(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
+    """Return the tensors (of a class, or several) in a batch, in order."""
+    if isinstance(batch, kind):
+        return [batch]
+    if depth == 0:
+        return []
+    if isinstance(batch, Mapping):
+        return [leaf for one in batch.values() for leaf in leaves(one, kind, depth - 1)]
+    if isinstance(batch, list | tuple):
+        return [leaf for one in batch for leaf in leaves(one, kind, depth - 1)]
+    return []
+
+
+def joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
+    """Return one batch of those of several ranks: tensors and lists behind each other, all else as on rank 0.
+
+    Raises ValueError (or what ``concatenate`` raises) where their shapes differ.
+    """
+    first = parts[0]
+    if isinstance(first, kind):
+        return concatenate(parts) if len(first.shape) else first
+    if isinstance(first, Mapping):
+        return type(first)({key: joined([one[key] for one in parts], kind, concatenate) for key in first})  # type: ignore[call-arg]
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(joined(list(ones), kind, concatenate) for ones in zip(*parts, strict=True)))
+    if isinstance(first, list | tuple):
+        if leaves(first, kind):
+            return type(first)(joined(list(ones), kind, concatenate) for ones in zip(*parts, strict=True))
+        return type(first)(one for part in parts for one in part)
+    return first
 
 
 def _torch() -> Any:
@@ -512,10 +668,10 @@ def _random_states() -> dict[str, str]:
     """Return a hash of the state of each global source of random numbers."""
     states = {
         "torch": _digest(_torch().get_rng_state()),
-        "random": check_record.digest(repr(random.getstate()).encode()),
+        "random": digest(repr(random.getstate()).encode()),
     }
     if (numpy := sys.modules.get("numpy")) is not None:
-        states["numpy"] = check_record.digest(pickle.dumps(numpy.random.get_state()))
+        states["numpy"] = digest(pickle.dumps(numpy.random.get_state()))
     return states
 
 
@@ -530,12 +686,12 @@ def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
     batch = samples if collate is None else collate(samples)
     after = _random_states()
     drawn = [name for name, state in before.items() if after[name] != state]
-    tensors = check_record.leaves(batch, _torch().Tensor)
+    tensors = leaves(batch, _torch().Tensor)
     return {"read": _samples(tensors), "draws": drawn}
 
 
 def _size(batch: Any) -> int:
-    for one in check_record.leaves(batch, _torch().Tensor):
+    for one in leaves(batch, _torch().Tensor):
         if len(one.shape):
             return int(one.shape[0])
     return 0
@@ -543,7 +699,7 @@ def _size(batch: Any) -> int:
 
 def _copied(batch: Any, torch: Any) -> Any:
     """Return a batch with copies of its tensors, on the processor: training code may write into its own."""
-    return check_record.joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
+    return joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
 
 
 def _samples(tensors: list[Any]) -> list[str]:
@@ -557,7 +713,7 @@ def _samples(tensors: list[Any]) -> list[str]:
         if len(tensor) == len(tensors[0]):
             for at, row in enumerate(tensor[:size]):
                 rows[at] += _bytes(row)
-    return [check_record.digest(row) for row in rows]
+    return [digest(row) for row in rows]
 
 
 def _bytes(tensor: Any) -> bytes:
@@ -567,7 +723,7 @@ def _bytes(tensor: Any) -> bytes:
 
 
 def _digest(tensor: Any) -> str:
-    return check_record.digest(_bytes(tensor))
+    return digest(_bytes(tensor))
 
 
 _signs: dict[int, Any] = {}
@@ -583,7 +739,7 @@ def _signs_of(chunk: int) -> Any:
 
 
 def sketch(tensor: Any) -> list[float]:
-    """Return the sketch of a tensor, its elements where these are few (``check_record``)."""
+    """Return the sketch of a tensor, its elements where these are few (see the module)."""
     torch = _torch()
     with torch.no_grad():
         flat = tensor.detach()

@@ -1,8 +1,4 @@
-"""The orderly end of a rank: it leaves Horovod and torch's process group as the code would have to, then the process.
-
-A rank that closes its connections while a peer is still opening them makes that peer fail, and rank 0 usually keeps
-the store through which torch's ranks find each other. So torch's ranks wait for each other and rank 0 goes last.
-"""
+"""Ends a rank's process: reports what keeps it alive, and ends it without taking every module apart."""
 
 from __future__ import annotations
 
@@ -16,20 +12,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch.hooks import guarded
 
-#: Seconds to wait for the other ranks' ends. Connections that were opened this long ago are all up.
-TIMEOUT = 15.0
-#: The same where the ranks have worked together in all groups, so that all connections are up. A rank that still waits
-#: for this one in a collective operation waits in vain, and learns it by this one's end.
-SHORT_TIMEOUT = 1.0
-#: Seconds that rank 0 gives the others to see that all have arrived.
-LAST_TIMEOUT = 2.0
-#: Seconds in which a store answers.
-_ANSWERS = 2.0
 #: Seconds that threads and child processes of the code get to end before the user is told of them, and its code.
 PATIENCE, KEPT_ALIVE = 3.0, "kept-alive"
 #: Variables by which profilers and other tools get into a process.
@@ -38,74 +24,6 @@ INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64
 _MOST_NAMES = 4
 #: Kinds of files that keep written text or bytes for a while.
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-
-
-def leave() -> None:
-    """Shut down what the code has initialised and not shut down itself; nothing that was not imported is touched."""
-    for name in ("horovod.torch", "horovod.tensorflow", "horovod.mxnet"):
-        horovod = sys.modules.get(name)
-        if horovod is not None and hasattr(horovod, "is_initialized"):
-            guarded("at the end", _leave_horovod, horovod)
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available():
-        guarded("at the end", _leave_torch, distributed)
-
-
-def _leave_horovod(horovod: Any) -> None:
-    if horovod.is_initialized():
-        horovod.shutdown()
-
-
-def _leave_torch(distributed: Any) -> None:
-    if not distributed.is_initialized():
-        return
-    with contextlib.suppress(Exception):
-        _await_peers(distributed.distributed_c10d, distributed.get_rank(), distributed.get_world_size())
-    distributed.destroy_process_group()
-
-
-def _await_peers(c10d: Any, rank: int, size: int) -> None:
-    store = c10d._get_default_store()  # noqa: SLF001  torch offers no public way to the group's own store
-    if rank != 0 and _is_gone(store):
-        return  # so its rank has left already
-    store.add("distdl/arrived", 1)
-    all_arrived = _until(store, "distdl/arrived", size, SHORT_TIMEOUT if _have_met(c10d) else TIMEOUT)
-    if rank != 0:
-        store.add("distdl/gone", 1)
-    elif all_arrived:
-        _until(store, "distdl/gone", size - 1, LAST_TIMEOUT)
-
-
-def _is_gone(store: Any) -> bool:
-    """Say whether nobody listens any more for a TCP store; to ask the store itself prints 20 lines of C++ then."""
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    if not hasattr(store, "port"):
-        return False
-    import socket  # torch has imported it, most ranks have not
-
-    try:
-        socket.create_connection((store.host, store.port), _ANSWERS).close()
-    except OSError:
-        return True
-    return False
-
-
-def _have_met(c10d: Any) -> bool:
-    """Say whether each group of this rank has had a collective operation, for which all its connections were opened."""
-    try:
-        return all(group._get_sequence_number_for_group() > 0 for group in c10d._world.pg_map)  # noqa: SLF001
-    except (RuntimeError, AttributeError):  # a transport that does not count them
-        return False
-
-
-def _until(store: Any, counter: str, wanted: int, timeout: float) -> bool:
-    until = time.monotonic() + timeout
-    while int(store.add(counter, 0)) < wanted:
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def announce_survivors(ending: str) -> None:

@@ -1,5 +1,7 @@
 """The names of frameworks, for packages that know none: modules, files, calls. Nothing of them is imported."""
 
+import re
+
 #: Distributions whose versions a rank tells.
 OF_RANKS = ("torch", "horovod", "tensorflow", "keras", "deepspeed", "lightning", "pytorch_lightning", "transformers",
             "numpy")  # fmt: skip
@@ -53,5 +55,25 @@ LOADS = (
 JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
 #: A framework that most ranks import, and the bytes of memory that it takes alone.
 LARGE = ("torch", 200_000_000)
-#: What ends a step whose time is measured (``step_hooks``, ``keras``).
+#: What ends a step whose time is measured (``hooks.steps``, ``hooks.keras``).
 STEP = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"
+
+#: Messages with which Horovod, Gloo, NCCL, torch.distributed, TensorFlow and Open MPI report a lost peer.
+_LOST_PEER = (
+    r"(?i)connection (was )?(closed|reset|refused)|(closed|reset|aborted) by (the )?peer"
+    r"|broken pipe|socket (is )?closed|lost connection|peer rank|remote process (has )?(exited|failed)"
+    r"|read timeout|timed out waiting|horovod has been shut down|shutdown in progress|HorovodInternalError"
+    r"|DistBackendError|DistNetworkError|ncclRemoteError|ncclSystemError|unhandled system error|MPI_ERR_PROC_FAILED"
+    r"|collective ops is aborted|failed to send RPC to coordination service|failed to connect to all addresses"
+)
+#: What such an exception says of a fault of its own: rank 0 cannot listen, or NCCL has refused a GPU or a call.
+_OWN_FAULT = r"(?i)EADDRINUSE|address already in use|Duplicate GPU detected|invalid usage|unhandled cuda error"
+
+
+def says_peer_is_gone(type_: str, message: str) -> bool:
+    """Return whether an exception only reports that another rank is gone.
+
+    In synchronous training one failing rank makes all others fail too: their errors do not name the cause.
+    """
+    text = f"{type_}: {message}"
+    return re.search(_LOST_PEER, text) is not None and re.search(_OWN_FAULT, text) is None

@@ -4,20 +4,26 @@
   offer, because the user's own call for the same step often comes just after the framework's.
 * A name belongs to the framework that offered it first: Lightning writes its metrics through a ``SummaryWriter`` too.
 * Of frameworks inside each other (a Trainer drives Accelerate, which drives DeepSpeed) the outermost one reports.
+
+What training code writes with a ``SummaryWriter``, of torch or of tensorboardX, is reported too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from distdl_jupyter.worker import report, scalar
+from distdl_jupyter.worker import report
+from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
 
 
-class Held(NamedTuple):
+class _Held(NamedTuple):
     """Values that wait for the next offer."""
 
     step: float
@@ -25,10 +31,8 @@ class Held(NamedTuple):
 
 
 _owners: dict[str, str] = {}
-_held: list[Held] = []
+_held: list[_Held] = []
 _lock = threading.RLock()
-_muted = threading.local()
-_driven = threading.local()
 
 
 def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
@@ -39,7 +43,7 @@ def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
         first = {name: value for name, value in ours.items() if name not in _owners}
         _owners.update(dict.fromkeys(first, source))
         if first:
-            _held.append(Held(step, first))
+            _held.append(_Held(step, first))
         _send(step, {name: value for name, value in ours.items() if name not in first})
 
 
@@ -57,36 +61,24 @@ def advance(done: float, total: float | None, unit: str) -> None:
         report.send_progress(done, total, unit)
 
 
-@contextlib.contextmanager
-def muted() -> Iterator[None]:
-    """Within this block of this thread no offer counts: a framework hands on what it has offered itself."""
-    before = getattr(_muted, "on", False)
-    _muted.on = True
-    try:
-        yield
-    finally:
-        _muted.on = before
+class _Nested(threading.local):
+    """Whether this thread is inside a ``with`` block, whose value is whether it is the outermost one."""
+
+    is_inside = False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[bool]:
+        before, self.is_inside = self.is_inside, True
+        try:
+            yield not before
+        finally:
+            self.is_inside = before
 
 
-def is_muted() -> bool:
-    """Say whether this thread is inside ``muted``."""
-    return getattr(_muted, "on", False)
-
-
-@contextlib.contextmanager
-def driving() -> Iterator[bool]:
-    """Within this block of this thread the engines inside report nothing; yields False where it is inside itself."""
-    before = is_driven()
-    _driven.on = True
-    try:
-        yield not before
-    finally:
-        _driven.on = before
-
-
-def is_driven() -> bool:
-    """Say whether this thread is inside ``driving``."""
-    return getattr(_driven, "on", False)
+#: In this block a SummaryWriter reports nothing: a framework writes what it has offered itself.
+muted = _Nested()
+#: In this block the engines inside a framework report nothing.
+driving = _Nested()
 
 
 class Losses:
@@ -111,7 +103,7 @@ def _is_ours(source: str, name: str, value: Any) -> bool:
     if getattr(value, "is_cuda", False):
         return bool(value.numel() == 1)
     try:
-        scalar.to_json(name, value)
+        report.to_json(name, value)
     except TypeError:
         return False
     return True
@@ -120,3 +112,38 @@ def _is_ours(source: str, name: str, value: Any) -> bool:
 def _send(step: float, metrics: dict[str, Any]) -> None:
     if metrics:
         report.send(step, metrics)
+
+
+# SummaryWriter -----------------------------------------------------------------------------------
+
+#: Steps of tags that are written without one.
+_counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+
+def watch(finder: PostImport) -> None:
+    """Watch the scalars that a ``SummaryWriter`` writes."""
+    for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
+        finder.after(name, _watch_writer)
+
+
+def _watch_writer(module: ModuleType) -> None:
+    @replaces(module.SummaryWriter, "add_scalar")
+    def one(add: Any, self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kw: Any) -> Any:
+        _written(str(tag), {str(tag): scalar_value}, global_step)
+        return add(self, tag, scalar_value, global_step, *args, **kw)
+
+    @replaces(module.SummaryWriter, "add_scalars")
+    def several(
+        add: Any, self: Any, main_tag: str, tag_scalar_dict: Any, global_step: Any = None, *args: Any, **kw: Any
+    ) -> Any:
+        if isinstance(tag_scalar_dict, dict):
+            named = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
+            _written(str(main_tag), named, global_step)
+        with muted():  # tensorboardX calls add_scalar for each of them
+            return add(self, main_tag, tag_scalar_dict, global_step, *args, **kw)
+
+
+def _written(tag: str, values: dict[str, Any], global_step: Any) -> None:
+    if not muted.is_inside:
+        step = next(_counts[tag]) if global_step is None else global_step
+        guarded("in SummaryWriter", lambda: offer("tensorboard", int(step), values))

@@ -1,4 +1,4 @@
-"""Picks up what Keras reports while ``Model.fit`` runs, through a callback of its public interface.
+"""Reports what Keras measures in ``Model.fit``, by a callback of its public interface, and when TensorFlow connects.
 
 Each batch gives its logs (Keras' running means) at the number of batches so far; the end of an epoch gives what is new
 there (``val_loss`` ...) at the same number, so that all curves share one axis. Keras 2 (``tf_keras``) and 3 alike.
@@ -7,15 +7,14 @@ A batch is a step of ``step_times``; only Keras on torch has the parts of a step
 
 from __future__ import annotations
 
-import functools
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.worker import check_record
+from distdl_jupyter.worker.hooks import autolog
+from distdl_jupyter.worker.hooks.imports import PostImport, connecting, guarded, replaces
 from distdl_jupyter.worker.step_times import recorder
-from distdl_jupyter.worker.watch import autolog
-from distdl_jupyter.worker.watch.hooks import PostImport, guarded
 
 if TYPE_CHECKING:
     import inspect
@@ -25,21 +24,34 @@ MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.
 
 
 def watch(finder: PostImport) -> None:
-    """Ask to be told when Keras is imported."""
+    """Watch ``Model.fit``, and the strategy with which TensorFlow's workers connect."""
     for name in MODULES:
         finder.after(name, _watch_fit)
+    finder.after("tensorflow.python.distribute.collective_all_reduce_strategy", _watch_strategy)
+
+
+def _watch_strategy(module: ModuleType) -> None:
+    """``tf.distribute.MultiWorkerMirroredStrategy`` is this class; making it waits for all workers."""
+
+    @replaces(module.CollectiveAllReduceStrategy, "__init__")
+    def connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        with connecting(lambda: {"backend": "tensorflow", "size": _workers(self)}):
+            init(self, *args, **kwargs)
+
+
+def _workers(strategy: Any) -> int:
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+    return sum(map(len, jobs.values())) or 1
 
 
 def _watch_fit(module: ModuleType) -> None:
     import inspect
 
-    model = module.Model
-    original = model.fit
-    signature = inspect.signature(original)
+    signature = inspect.signature(module.Model.fit)
 
-    @functools.wraps(original)
-    def fit(*args: Any, **kwargs: Any) -> Any:
-        if check_record.current() is not None:
+    @replaces(module.Model, "fit")
+    def fit(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if "DISTDL_CHECK" in os.environ:
             raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
         given = guarded("before Model.fit", _with_callback, signature, args, kwargs)
         args, kwargs = given or (args, kwargs)
@@ -47,8 +59,6 @@ def _watch_fit(module: ModuleType) -> None:
             return original(*args, **kwargs)
         finally:
             guarded("after Model.fit", autolog.release)
-
-    model.fit = fit
 
 
 def _with_callback(
@@ -58,7 +68,7 @@ def _with_callback(
     bound = signature.bind(*args, **kwargs)
     callbacks = sys.modules[type_module(bound.arguments["self"])].callbacks
     given = bound.arguments.get("callbacks")
-    ours = _callback(callbacks.Callback)
+    ours = type("JobMetrics", (_Reports, callbacks.Callback), {})()
     if isinstance(given, callbacks.CallbackList):
         given.callbacks.append(ours)
     else:
@@ -71,10 +81,6 @@ def type_module(model: Any) -> str:
     """Return the top package of the Keras that a model's class derives from: ``keras`` or ``tf_keras``."""
     tops = [base.__module__.split(".")[0] for base in type(model).__mro__]
     return next(top for top in tops if top in ("keras", "tf_keras"))
-
-
-def _callback(base: type) -> Any:
-    return type("JobMetrics", (_Reports, base), {})()
 
 
 class _Reports:

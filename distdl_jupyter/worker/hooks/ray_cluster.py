@@ -24,7 +24,7 @@ from typing import Any
 
 from distdl_jupyter.node import permissions, processes
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch.hooks import guarded
+from distdl_jupyter.worker.hooks.imports import guarded
 
 #: Seconds in which all nodes must join: a scheduler may start the last one late.
 JOIN_TIMEOUT = 300.0

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.watch.hooks import PostImport
+from distdl_jupyter.worker.hooks.imports import PostImport
 
 #: Set by ``record_gpu_memory``.
 VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
@@ -28,16 +28,8 @@ SUBMITTER = "DISTDL_SUBMITTER"
 _PROC = Path("/proc")
 #: Lines and processes that the text names, and the least part of the GPU that is worth naming.
 _MOST_LINES, _MOST_PROCESSES, _LEAST = 3, 3, 0.01
-_UNITS = {
-    "bytes": 1,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-    "B": 1,
-    "KB": 2**10,
-    "MB": 2**20,
-    "GB": 2**30,
+_UNITS = {"bytes": 1, "B": 1} | {
+    f"{prefix}{end}": 1 << 10 * power for end in ("iB", "B") for power, prefix in enumerate("KMGT", 1)
 }
 _SIZE = r"(?P<size>[\d.]+) ?(?P<unit>bytes|[KMGT]iB|[KMG]?B)"
 _PROCESS = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")

@@ -1,16 +1,18 @@
 """Runs our code right after a framework's module was imported, without importing any framework.
 
-A finder stands first on ``sys.meta_path``. For the few modules that somebody asked about it lets the usual finders
-find the module and has the loader call back when the module's code has run; for every other name it is one dictionary
-lookup. A callback that fails becomes a note: user code never sees it.
+A finder is first on ``sys.meta_path``. For the few modules that hooks are registered for, it lets the usual finders
+find the module and has the loader call the hooks when the module's code has run; for every other name it is one
+dictionary lookup. A hook that fails becomes a note: user code never sees it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.machinery
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -22,7 +24,7 @@ Before = Callable[[], None]
 
 
 class ByObject(dict[int, V]):
-    """Values by the ``id`` of an object, for as long as it lives: found sooner than in a WeakKeyDictionary."""
+    """Values by the ``id`` of an object, for as long as it lives: a lookup is faster than in a WeakKeyDictionary."""
 
     def add(self, key: object, value: V) -> V:
         """Keep a value and return it."""
@@ -90,6 +92,21 @@ def install() -> PostImport:
     return finder
 
 
+def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Put a function in the place of one of a class or module; it gets the original as its first argument."""
+    original = getattr(owner, name)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        setattr(owner, name, replacement)
+        return function
+
+    return decorate
+
+
 _reported: set[str] = set()
 
 
@@ -103,3 +120,11 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
             _reported.add(text)
             channel.note("warning", text, "hook-failed")
         return None
+
+
+@contextlib.contextmanager
+def connecting(facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    """Report that this rank connects to the others, and after the block that it has, with the facts of the group."""
+    guarded("before the ranks connected", channel.send, "rendezvous")
+    yield
+    guarded("after the ranks connected", lambda: channel.send("ready", **facts()))

@@ -14,8 +14,8 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
+from distdl_jupyter.worker.hooks.imports import PostImport
 from distdl_jupyter.worker.payload import NotebookUnpickler
-from distdl_jupyter.worker.watch.hooks import PostImport
 
 _generation: int | None = None
 """0 in a rank, 1 in its children, 2 in theirs; None in a child that has received nothing yet."""

@@ -1,0 +1,357 @@
+"""Follows torch.distributed in a rank: how its ranks connect and disconnect, their store, groups and last operations.
+
+This module has all uses of torch's private functions for process groups: ``_world.pg_map`` (torch has no public list of
+groups), ``_get_default_store``, ``_get_sequence_number_for_group`` and the flight recorder's ``_dump_fr_trace`` and
+``_dump_nccl_trace``. Where a torch lacks one of them, only what it is used for is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pickle
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.hooks.imports import PostImport, connecting, guarded
+
+
+def watch(finder: PostImport) -> None:
+    """Watch process groups, and select the rank's own GPU once torch is imported."""
+    finder.after("torch.distributed.distributed_c10d", _watch_groups)
+    # All GPUs of the node stay visible, as under torchrun, so ``torch.cuda.set_device(local_rank)`` works as usual.
+    # Code that only names "cuda" uses torch's current GPU.
+    index = own_index(os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("DISTDL_GPU", ""))
+    if index > 0:
+        finder.after("torch", functools.partial(_select_gpu, index))
+
+
+def own_index(visible: str, own: str) -> int:
+    """Return the index of GPU ``own`` among the visible ones, 0 when it is not among them."""
+    gpus = visible.split(",")
+    return gpus.index(own) if own in gpus else 0
+
+
+def _select_gpu(index: int, torch: ModuleType) -> None:
+    try:
+        torch.cuda.set_device(index)
+    except Exception as error:  # noqa: BLE001  a device that fails must not fail the import of torch
+        text = f"GPU {index} could not be selected in torch ({error!s:.200}). Call torch.cuda.set_device."
+        channel.note("warning", text, "gpu-not-selected")
+
+
+# connecting --------------------------------------------------------------------------------------
+
+#: Arguments of ``init_process_group``, in their order.
+_ARGUMENTS = ("init_method", "timeout", "world_size", "rank", "store")
+#: The process groups that were destroyed last (see ``_watch_groups``).
+_destroyed: deque[Any] = deque(maxlen=16)
+#: The modules that have imported torch's functions by name, where ``look_ahead`` was called.
+_takers: list[ModuleType] | None = None
+#: Whether process groups are created once and not destroyed (``keep_groups``).
+are_kept = False
+
+
+@contextlib.contextmanager
+def keep_groups() -> Iterator[None]:
+    """Within this block connect the ranks only if they are not connected, and do not disconnect them.
+
+    So code that was written for a job can run in persistent ranks: to connect again while another rank still
+    disconnects can fail, and takes time. What cells do themselves is not changed.
+    """
+    global are_kept
+    are_kept = True
+    try:
+        yield
+    finally:
+        are_kept = False
+
+
+def look_ahead() -> None:
+    """Find the modules that have imported torch's functions by name, in a process from which ranks are forked.
+
+    Reading each loaded module writes to it (Python counts references), so each rank would copy them all.
+    """
+    global _takers
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is not None:
+        functions = {name: getattr(c10d, name) for name in ("init_process_group", "destroy_process_group")}
+        _takers = [
+            module
+            for module in list(sys.modules.values())
+            if any(getattr(module, "__dict__", {}).get(name) is function for name, function in functions.items())
+        ]
+
+
+def _watch_groups(c10d: ModuleType) -> None:
+    initialise: Any = c10d.init_process_group
+    destroy: Any = c10d.destroy_process_group
+    transport = os.environ.get("DISTDL_TORCH_TRANSPORT") or None
+
+    @functools.wraps(initialise)
+    def connect(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if are_kept and c10d.is_initialized():
+            return
+        arguments = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        with connecting(lambda: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}):
+            guarded("before the ranks connected", bind_store)
+            guarded("before the ranks connected", await_store, arguments)
+            initialise(backend or transport, *args, **kwargs)
+
+    @functools.wraps(destroy)
+    def disconnect(group: Any = None) -> None:
+        # Groups live on for a while: where a DistributedDataParallel model is deleted right after the call, torch
+        # (2.13, Gloo) joins the group's threads while it holds the interpreter's lock, and one of them may wait for
+        # that lock. An older group has no work left and may be deleted.
+        if group is not None or not are_kept:
+            guarded("before the ranks disconnected", lambda: _destroyed.extend(_groups()))
+            destroy(group)
+
+    # Other modules import the functions by name; in a rank that was forked from a template they already have.
+    for original, watched in ((initialise, connect), (destroy, disconnect)):
+        name = str(original.__name__)
+        for module in list(sys.modules.values()) if _takers is None else _takers:
+            if getattr(module, "__dict__", {}).get(name) is original:
+                module.__dict__[name] = watched
+
+
+def _transport(c10d: ModuleType) -> str:
+    """Return the group's transport; a group that was made without naming one has one for each kind of device."""
+    name = str(c10d.get_backend())
+    if name != "undefined":
+        return name
+    by_device = dict(part.split(":", 1) for part in str(c10d.get_backend_config()).split(","))
+    device = "cuda" if "cuda" in by_device and sys.modules["torch"].cuda.is_available() else "cpu"
+    return by_device[device]
+
+
+# the store ---------------------------------------------------------------------------------------
+
+#: Seconds to wait for the store: it may be elsewhere, or rank 0 busy. torch itself waits then.
+TIMEOUT = 5.0
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
+#: The kernel's tables of connections, and its code for one that listens (include/net/tcp_states.h).
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = "0A"
+
+
+def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> None:
+    """Wait until the store listens, in a rank that connects to it on this machine.
+
+    ``arguments`` are those of ``init_process_group`` by name. A rank that connects a millisecond too early is refused,
+    and torch retries only after half a second or more; the kernel's own table shows sooner when a process listens.
+    """
+    port = environment.get("MASTER_PORT", "")
+    elsewhere = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
+    if elsewhere or not port.isdigit() or not environment.get("MASTER_ADDR", "").startswith("127."):
+        return
+    if environment.get("RANK", "0") == "0" or not _TABLES[0].exists():
+        return
+    until, pause = time.monotonic() + TIMEOUT, _PAUSE
+    while not _listens(f":{int(port):04X}") and time.monotonic() < until:
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _listens(port: str) -> bool:
+    """Return whether a process of this machine listens at a TCP port, written as in the kernel's tables (Linux)."""
+    rows = (line.split()[:4] for table in _TABLES if table.exists() for line in table.read_text("ascii").splitlines())
+    return any(local.endswith(port) and state == _LISTENS for _, local, _, state in rows)
+
+
+def bind_store(environment: Mapping[str, str] = os.environ) -> None:
+    """Bind the store of this rank to ``MASTER_ADDR``, where that is an address of the loopback interface.
+
+    torch (2.13) lets it listen on every interface without authentication, but accepts a socket that listens already.
+    """
+    module = sys.modules.get("torch.distributed.rendezvous")
+    if module is None or not environment.get("MASTER_ADDR", "").startswith("127."):
+        return
+    make: Callable[..., Any] = module.TCPStore
+    if hasattr(make, "__wrapped__"):
+        return
+
+    @functools.wraps(make, updated=())
+    def made(*args: Any, **kwargs: Any) -> Any:
+        host, port = kwargs.get("host_name"), kwargs.get("port")
+        if kwargs.get("is_master") and isinstance(port, int) and str(host).startswith("127."):
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with contextlib.suppress(OSError):  # the port is taken, for example by this rank's earlier store
+                    server.bind((str(host), port))
+                    kwargs.setdefault("master_listen_fd", server.detach())
+        return make(*args, **kwargs)
+
+    module.TCPStore = made  # type: ignore[attr-defined]
+
+
+# groups ------------------------------------------------------------------------------------------
+
+
+def _groups() -> list[Any]:
+    """Return torch's process groups."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return []
+    return list(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001
+
+
+def shared_groups() -> list[Any]:
+    """Return torch's process groups of several ranks."""
+    return [group for group in _groups() if group.size() > 1]
+
+
+def operations(group: Any) -> int | None:
+    """Return how many collective operations a group has begun, None if its transport does not count them."""
+    try:
+        return int(group._get_sequence_number_for_group())  # noqa: SLF001
+    except (RuntimeError, AttributeError):
+        return None
+
+
+# disconnecting -----------------------------------------------------------------------------------
+
+#: Seconds to wait for the other ranks' ends. Connections that were opened this long ago are all up.
+_END_TIMEOUT = 15.0
+#: The same where the ranks have communicated in all groups, so that all connections are up. A rank that still waits for
+#: this one in a collective operation waits in vain, and learns it by this one's end.
+_SHORT_TIMEOUT = 1.0
+#: Seconds that rank 0 gives the others to see that all have arrived, and those in which a store answers.
+_LAST_TIMEOUT, _ANSWERS = 2.0, 2.0
+
+
+def leave() -> None:
+    """Destroy the process group that the code has not destroyed.
+
+    A rank that closes its connections while a peer is still opening them makes that peer fail, and rank 0 usually has
+    the store through which torch's ranks find each other. So ranks wait for each other and rank 0 goes last.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        with contextlib.suppress(Exception):
+            _await_peers(distributed.distributed_c10d._get_default_store(), distributed.get_rank(),  # noqa: SLF001
+                         distributed.get_world_size())  # fmt: skip
+        distributed.destroy_process_group()
+
+
+def _await_peers(store: Any, rank: int, size: int) -> None:
+    if rank != 0 and _is_gone(store):
+        return  # so its rank has left already
+    store.add("distdl/arrived", 1)
+    have_communicated = all((operations(group) or 0) > 0 for group in _groups())
+    all_arrived = _until(store, "distdl/arrived", size, _SHORT_TIMEOUT if have_communicated else _END_TIMEOUT)
+    if rank != 0:
+        store.add("distdl/gone", 1)
+    elif all_arrived:
+        _until(store, "distdl/gone", size - 1, _LAST_TIMEOUT)
+
+
+def _is_gone(store: Any) -> bool:
+    """Return whether a TCP store no longer listens; asking the store itself would print 20 lines of C++ then."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    try:
+        if hasattr(store, "port"):
+            socket.create_connection((store.host, store.port), _ANSWERS).close()
+    except OSError:
+        return True
+    return False
+
+
+def _until(store: Any, counter: str, count: int, timeout: float) -> bool:
+    until = time.monotonic() + timeout
+    while int(store.add(counter, 0)) < count:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+# the last collective operations ------------------------------------------------------------------
+
+#: Process groups of a rank that are reported, and calls above one operation.
+_MOST_GROUPS, _FRAMES = 8, 24
+#: What torch returns: collective operations, their frames, finished ones too.
+_WHAT = (True, True, False)
+#: The file whose frames start the user's code.
+_STARTS = str(Path(__file__).parents[1] / "execute.py")
+
+
+def last_operations() -> list[dict[str, Any]]:
+    """Return for each process group its oldest unfinished operation, or else its last one; the newest comes first.
+
+    ``{"group", "operation", "number", "sizes", "dtype", "waiting", "last" (the number of the group's last operation),
+    "frames" ([file, line, function], newest first)}``. Without torch, a group or a recorder the list is empty. torch
+    2.13 records them for Gloo and NCCL by default, so nothing is hooked and a step costs nothing more.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return []
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for entry in _entries():
+        with contextlib.suppress(LookupError, TypeError, ValueError):
+            operation = _operation(entry)
+            groups.setdefault(operation["group"], []).append(operation)
+    last = []
+    for rows in groups.values():
+        rows.sort(key=lambda row: row["time"])
+        last.append({**next((row for row in rows if row["waiting"]), rows[-1]), "last": rows[-1]["number"]})
+    last.sort(key=lambda operation: (operation["waiting"], operation["time"]), reverse=True)
+    return last[:_MOST_GROUPS]
+
+
+def _entries() -> list[dict[str, Any]]:
+    """Return the records of Gloo and of NCCL, which torch keeps apart."""
+    module = sys.modules.get("torch._C._distributed_c10d")
+    entries: list[dict[str, Any]] = []
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        dump = getattr(module, name, None)
+        if dump is not None:
+            with contextlib.suppress(Exception), _without_inductor():  # a torch that was built otherwise
+                entries += pickle.loads(dump(*_WHAT)).get("entries") or []
+    return entries
+
+
+@contextlib.contextmanager
+def _without_inductor() -> Iterator[None]:
+    """Keep torch from importing its compiler, which takes seconds, only to learn that it has compiled nothing.
+
+    To name frames torch asks ``hasattr(torch, "_inductor")``, and that attribute is a lazy import.
+    """
+    torch = vars(sys.modules["torch"])
+    if "torch._inductor" in sys.modules or "_inductor" in torch:
+        yield
+        return
+    torch["_inductor"] = stand_in = ModuleType("torch._inductor")
+    try:
+        yield
+    finally:
+        if torch.get("_inductor") is stand_in:
+            del torch["_inductor"]
+
+
+def _operation(entry: dict[str, Any]) -> dict[str, Any]:
+    name, description = entry["process_group"]
+    transport, _, operation = str(entry["profiling_name"]).rpartition(":")
+    sizes = entry["input_sizes"] or entry["output_sizes"]
+    frames = [[str(row["filename"]), int(row["line"]), str(row["name"])] for row in entry["frames"][:_FRAMES]]
+    begin = next((index for index, frame in enumerate(frames) if frame[0] == _STARTS), len(frames))
+    return {
+        "group": "default" if description == "default_pg" else str(name),
+        "operation": operation,
+        "transport": transport,
+        "number": int(entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]),
+        "sizes": [list(map(int, size)) for size in sizes][:8],
+        "dtype": str(next(iter(entry["input_dtypes"] or entry["output_dtypes"]), "")).lower(),
+        "waiting": not (entry["retired"] or entry["state"] == "completed"),
+        "time": int(entry["time_created_ns"]),
+        "frames": frames[:begin],
+    }

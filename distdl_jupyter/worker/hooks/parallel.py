@@ -1,0 +1,415 @@
+"""Checks data-parallel training: unused parameters, weights that differ, ranks that do not communicate."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.hooks import distributed, horovod, steps
+from distdl_jupyter.worker.hooks.imports import ByObject, PostImport, replaces
+from distdl_jupyter.worker.step_times import recorder
+
+if TYPE_CHECKING:
+    from distdl_jupyter.worker.failing_statement import View
+    from distdl_jupyter.worker.frames import Describer
+    from distdl_jupyter.worker.sources import Sources
+
+
+def watch(finder: PostImport, sources: Sources, code: Path) -> None:
+    """Watch steps, and models once DistributedDataParallel is imported; ``code`` has the user's modules."""
+    finder.after("torch.nn.parallel.distributed", functools.partial(_watch_models, sources=sources, code=code))
+    pid = os.getpid()
+    steps.listen(lambda optimizer: _find_unused(optimizer, pid))
+    steps.listen_forward(_forward_began)
+    if not _size() > 1:
+        return
+    every, backend = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_BACKEND", "")
+    if every.isdigit() and int(every):
+        checker = _WeightChecker(int(every))
+        steps.count = checker.stepped
+        finder.after("horovod.torch.optimizer", checker.watch_horovod)
+    if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
+        steps.listen(_CommunicationChecker(_REMEDIES[backend]).stepped)
+
+
+def _size() -> int:
+    size = os.environ.get("DISTDL_WORLD_SIZE", "1")
+    return int(size) if size.isdigit() else 1
+
+
+# unused parameters -------------------------------------------------------------------------------
+#
+# torch waits in each backward pass for the gradients of all parameters. Where one is missing, the gradients of its
+# bucket are not averaged; the next forward pass raises an error that has the numbers of the parameters, and ranks that
+# do use them wait forever. So parameters without a gradient are also searched when an optimizer has stepped, in the
+# measured steps (``step_times``): of many short steps only in some.
+
+UNUSED = "unused-parameters"
+_MOST_NAMES = 6
+#: How find_unused_parameters is set, by the module that tells which library wraps the model.
+_SETTINGS = {
+    "lightning.pytorch.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
+    "pytorch_lightning.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
+    "lightning.fabric.fabric": 'strategy="ddp_find_unused_parameters_true" to Fabric',
+    "transformers.trainer": "ddp_find_unused_parameters=True to TrainingArguments",
+    "accelerate.accelerator":
+        "kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)] to Accelerator",
+}  # fmt: skip
+_UNFINISHED = ("Expected to have finished reduction", "parameters that were not used in producing the loss")
+_INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
+
+
+class _Model:
+    """What is known of one DistributedDataParallel model."""
+
+    def __init__(self, model: Any, describer: Describer) -> None:
+        self._describer = describer
+        self.wrapper = weakref.ref(model)
+        # torch numbers parameters in this order: those that are trained when the model is wrapped.
+        ignored = getattr(model, "parameters_to_ignore", ())
+        self.parameters = [(name, value) for name, value in model.module.named_parameters()
+                           if value.requires_grad and name not in ignored]  # fmt: skip
+        #: The last measured step (from 0) with a forward pass that averages gradients, and the file and line of the
+        #: user's code that ran the pass.
+        self.step, self.position = 0, ("", 0)
+        #: Whether a pass has run since an optimizer has stepped.
+        self.pending = False
+        #: Names of the parameters that had no gradient when an optimizer stepped last.
+        self.missing: list[str] = []
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        """Return the parameters at torch's indices."""
+        return [self.parameters[at][0] for at in indices if at < len(self.parameters)]
+
+    @property
+    def place(self) -> str:
+        """Step and line of the last pass, as a sentence says it."""
+        ended = recorder.step - recorder.detailed
+        if self.step < ended:  # the pass was not measured
+            return f"in step {ended + 1}"
+        label, line = self._describer.shown(*self.position)
+        if not line:
+            return f"in step {self.step + 1}"
+        file = f"{label}, " if label.endswith(".py") else ""
+        return f"in step {self.step + 1} ({file}line {line})"
+
+    def forward_began(self, wrapper: Any) -> None:
+        """Remember the step and the line of a forward pass."""
+        if wrapper.require_backward_grad_sync:
+            self.step, self.pending, self.position = recorder.step, True, self._describer.position()
+
+
+_models: ByObject[_Model] = ByObject()
+
+
+def _watch_models(module: ModuleType, sources: Sources, code: Path) -> None:
+    from distdl_jupyter.worker.frames import Describer
+
+    describer = Describer(sources, code)
+
+    @replaces(module.DistributedDataParallel, "__init__")
+    def made(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        init(this, *args, **kwargs)
+        _models.add(this, _Model(this, describer))
+
+
+def _wrappers() -> Iterator[Any]:
+    """Yield all DistributedDataParallel models."""
+    return (wrapper for model in list(_models.values()) if (wrapper := model.wrapper()) is not None)
+
+
+def _forward_began(wrapper: Any) -> None:
+    if (model := _models.get(id(wrapper))) is not None:
+        model.forward_began(wrapper)
+
+
+def _find_unused(optimizer: Any, pid: int) -> None:
+    """Send a note where parameters of the optimizer have no gradient, which DistributedDataParallel waits for."""
+    for model in list(_models.values()):
+        wrapper = model.wrapper()
+        if (
+            wrapper is not None
+            and model.pending
+            and (missing := [one for one in model.parameters if one[1].grad is None])
+        ):
+            mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            names = [name for name, value in missing if id(value) in mine]
+            if names and len(names) < sum(id(value) in mine for _, value in model.parameters):
+                _report(wrapper, model, names, pid)
+
+
+def _report(wrapper: Any, model: _Model, names: list[str], pid: int) -> None:
+    model.pending, model.missing = False, names
+    waits = not wrapper.find_unused_parameters and not wrapper.static_graph and wrapper.mixed_precision is None
+    if waits and os.getpid() == pid:
+        channel.note("warning", _unused(model, names), UNUSED)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + more
+
+
+def _setting() -> str:
+    library = next((name for name in _SETTINGS if name in sys.modules), "")
+    return _SETTINGS.get(library, "find_unused_parameters=True to DistributedDataParallel")
+
+
+def _zero(names: Sequence[str]) -> str:
+    """Return a term that brings the parameters into the loss without changing it."""
+    owners = {name.rpartition(".")[0] for name in names}
+    if len(owners) > 1:
+        return "0 * sum(p.sum() for p in model.parameters())"
+    owner = owners.pop()
+    return f"0 * {owner}(x).sum()" if owner else f"0 * {names[0]}.sum()"
+
+
+def _unused(model: _Model, names: Sequence[str]) -> str:
+    frozen = [name for name, value in model.parameters if name in names and not value.requires_grad]
+    if frozen:
+        return (
+            f"{_listed(frozen)} got no gradient {model.place}, because requires_grad was set to False after "
+            "DistributedDataParallel had wrapped the model. Set it before that."
+        )
+    return f"{_listed(names)} got no gradient {model.place}. Pass {_setting()}, or add {_zero(names)} to the loss."
+
+
+def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
+    """Return the model whose method raised the error, else the one that ran last."""
+    while trace is not None:
+        this = trace.tb_frame.f_locals.get("self")
+        if type(this).__name__ == "DistributedDataParallel" and id(this) in _models:
+            return this, _models[id(this)]
+        trace = trace.tb_next
+    return next(((this, one) for one in reversed(_models.values()) if (this := one.wrapper()) is not None), None)
+
+
+def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
+    """Return which parameters got no gradient, and what to do."""
+    if not any(text in str(error) for text in _UNFINISHED) or (found := _model_of(error.__traceback__)) is None:
+        return ""
+    wrapper, model = found
+    indices = _INDICES.search(str(error))
+    names = model.names([int(at) for at in indices[1].split()]) if indices else model.missing
+    if not names:
+        return ""
+    if wrapper.static_graph:
+        return (
+            f"{_listed(names)} got no gradient {model.place}, but did in step 1, and static_graph=True needs the same "
+            "parameters in each step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
+        )
+    if wrapper.find_unused_parameters:
+        return (
+            f"{_listed(names)} got no gradient {model.place}, because the loss lacks a value that the model returned. "
+            f"Return only what the loss needs, or add {_zero(names)} to the loss."
+        )
+    return _unused(model, names)
+
+
+# weights that differ -----------------------------------------------------------------------------
+#
+# Now and then a rank reports a checksum of the weights, so that the supervisor sees when it departs from the others.
+# Only what all ranks are to have alike is summed: parameters that DistributedDataParallel or Horovod's optimizer keeps
+# so. After an all-reduce every rank has the same bits, and the same step from the same bits gives the same bits on the
+# same kind of processor, which the report names. Weights that are divided among ranks (FSDP, ZeRO, tensor or pipeline
+# parallel), that ranks may have of their own between two averages (local SGD, steps inside ``no_sync()``, Adasum), or
+# that nothing averages are left out.
+
+#: Variable with the number of steps between two checks, 0 for none; before, steps 1, 2, 4, ... are checked.
+VARIABLE = "DISTDL_WEIGHT_CHECK"
+#: Elements of one parameter that are summed at most, with equal steps between them.
+_MOST_ELEMENTS = 1 << 20
+#: Types of integers by the bytes of an element: sums of them wrap around, so they do not depend on the order.
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+@dataclass(slots=True)
+class _Optimizer:
+    """The steps of one optimizer, and the next one after which its parameters are summed."""
+
+    number: int
+    steps: int = 0
+    due: int = 1
+    #: How deep ``step`` calls itself: Horovod's calls that of the optimizer.
+    depth: int = 0
+    #: Its parameters that all ranks have alike, once they are known.
+    parameters: list[Any] | None = None
+
+
+class _WeightChecker:
+    """Counts the steps of each optimizer of this process."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._optimizers: ByObject[_Optimizer] = ByObject()
+        self._pid = os.getpid()
+
+    def watch_horovod(self, _module: ModuleType) -> None:
+        """Be called before each step too."""
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._begun)
+
+    def _begun(self, optimizer: Any, *_: Any) -> None:
+        if not steps.is_compiling():
+            self._of(optimizer).depth += 1
+
+    def _of(self, optimizer: Any) -> _Optimizer:
+        known = self._optimizers.get(id(optimizer))
+        return known or self._optimizers.add(optimizer, _Optimizer(len(self._optimizers)))
+
+    def stepped(self, optimizer: Any) -> None:
+        """Count a step, and report the weights where they are due."""
+        known = self._of(optimizer)
+        if known.depth > 1:
+            known.depth -= 1
+            return
+        known.depth = 0
+        known.steps += 1
+        if known.steps < known.due:
+            return
+        known.due = min(2 * known.steps, self._every) if known.steps < self._every else known.steps + self._every
+        try:
+            self._check(known, optimizer)
+        except Exception as error:  # noqa: BLE001  our failure must not become the user's
+            known.parameters = []
+            reason = f"{type(error).__name__} was raised ({error!s:.200})"
+            channel.note("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
+
+    def _check(self, known: _Optimizer, optimizer: Any) -> None:
+        """Report the sum of the parameters of an optimizer."""
+        if known.parameters is None:
+            known.parameters = self._comparable(optimizer)
+        if known.parameters and not all(model.require_backward_grad_sync for model in _wrappers()):
+            known.parameters = []  # a step inside ``no_sync()``, as those of local SGD between two averages
+        if known.parameters and os.getpid() == self._pid:
+            device, checksum = _device(known.parameters[0]), _checksum(known.parameters)
+            channel.send("weights", optimizer=known.number, step=known.steps, sum=checksum, device=device)
+
+    def _comparable(self, optimizer: Any) -> list[Any]:
+        """Return the parameters of an optimizer that all ranks have alike, in its order."""
+        mine = [one for group in optimizer.param_groups for one in group["params"]]
+        if any(hasattr(one, "placements") or hasattr(one, "ds_id") or type(one).__name__ == "FlatParameter"
+               for one in mine):  # fmt: skip
+            return []
+        alike: set[int] = set()
+        if (averaged := getattr(optimizer, "_requires_update", None)) is not None:
+            chosen = getattr(optimizer, "process_set", None)
+            everywhere = chosen is None or getattr(chosen, "process_set_id", 0) == 0
+            if everywhere and not _is_adasum(optimizer):
+                alike |= set(map(id, averaged))
+        for model in filter(_spans_all, _wrappers()):
+            alike |= {id(one) for one in model._module_parameters}  # noqa: SLF001  those it averages
+        return [one for one in mine if id(one) in alike]
+
+
+def _is_adasum(optimizer: Any) -> bool:
+    adasum = getattr(sys.modules.get("horovod.torch.mpi_ops"), "Adasum", None)
+    return "Adasum" in repr(type(optimizer).__dict__.get("__init__")) or getattr(optimizer, "op", None) == adasum
+
+
+def _spans_all(model: Any) -> bool:
+    """Say whether all ranks average the gradients of a model in each step, with torch's own operation."""
+    import torch
+
+    hooks = getattr(model, "_comm_hooks", ())
+    local = any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in hooks)
+    return not local and torch.distributed.get_world_size(model.process_group) == _size()
+
+
+def _checksum(parameters: list[Any]) -> str:
+    """Return the sums of the bits of all parameters, as text."""
+    import torch
+
+    with torch.no_grad():
+        sums = []
+        for at, one in enumerate(parameters):
+            flat = one.detach().reshape(-1)
+            flat = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat)[
+                :: -(-one.numel() // _MOST_ELEMENTS) or 1
+            ]
+            bits = flat.contiguous().view(getattr(torch, _INTEGERS[flat.element_size()]))
+            sums.append(bits.sum(dtype=torch.int64) * (2 * at + 1))
+        total = sums[0].clone() if len(sums) == 1 else torch.stack([one.to(sums[0].device) for one in sums]).sum()
+        return f"{int(total) & (1 << 64) - 1:016x}"
+
+
+@functools.lru_cache(maxsize=8)
+def _name_of(kind: str, index: int | None) -> str:
+    import torch
+
+    if kind == "cuda":
+        return str(torch.cuda.get_device_name(index))
+    capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: "")()
+    return f"{kind} {platform.machine()} {capability}".strip()
+
+
+def _device(parameter: Any) -> str:
+    return _name_of(parameter.device.type, parameter.device.index)
+
+
+# ranks that do not communicate -------------------------------------------------------------------
+#
+# A rank communicates when a process group of several ranks has run a collective operation, or Horovod has averaged
+# something. What a rank does alone between two collective operations (``no_sync``, local SGD) is not checked.
+
+#: Steps after which a rank without a group has had the time to make one, and one with a group to use it: local SGD may
+#: average rarely. ``step_times`` measures all of these steps.
+_WITHOUT_GROUP, _WITHOUT_COLLECTIVE = 20, 100
+_REMEDIES = {
+    "torch": "Call torch.distributed.init_process_group() and wrap the model in DistributedDataParallel, or configure "
+        "the trainer for all processes (Lightning: devices and strategy).",
+    "horovod": "Call hvd.init() and wrap the optimizer in hvd.DistributedOptimizer.",
+    "deepspeed": "Train with the engine that deepspeed.initialize() returns.",
+}  # fmt: skip
+#: Modules through which ranks may communicate in ways that are not followed here.
+_OTHER_WAYS = ("mpi4py.MPI", "ray", "tensorflow", "jax")
+
+
+class _CommunicationChecker:
+    """Checks once or twice whether this process has communicated."""
+
+    def __init__(self, remedy: str) -> None:
+        self._remedy = remedy
+        self._next = _WITHOUT_GROUP
+        self._pid = os.getpid()
+
+    def stepped(self, _optimizer: Any) -> None:
+        """Check after ``_WITHOUT_GROUP`` steps, and after ``_WITHOUT_COLLECTIVE`` where there is a group."""
+        if self._next and recorder.step + 1 >= self._next:
+            try:
+                self._check(recorder.step + 1)
+            except Exception:  # noqa: BLE001  our failure must not become the user's
+                self._next = 0
+
+    def _check(self, count: int) -> None:
+        rpc = sys.modules.get("torch.distributed.rpc.api")
+        uses_rpc = rpc is not None and bool(rpc._is_current_rpc_agent_set())  # noqa: SLF001
+        groups, library = distributed.shared_groups(), horovod.running()
+        uses_horovod = library is not None and library.size() > 1
+        has_communicated = uses_rpc or (uses_horovod and recorder.has_waited) or any(map(_is_used, groups))
+        has_group = bool(groups) or uses_horovod or uses_rpc
+        if has_group and count < _WITHOUT_COLLECTIVE and not has_communicated:
+            self._next = _WITHOUT_COLLECTIVE
+            return
+        self._next = 0
+        if has_communicated or os.getpid() != self._pid or any(name in sys.modules for name in _OTHER_WAYS):
+            return
+        missing = "a collective operation" if has_group else "a process group of several ranks"
+        text = (
+            f"The ranks do not communicate: after {count} optimizer steps the code had not used {missing}, so each "
+            f"rank trains its own model. {self._remedy}"
+        )
+        channel.note("warning", text, "no-communication")
+
+
+def _is_used(group: Any) -> bool:
+    return distributed.operations(group) != 0  # None: its transport does not count them
