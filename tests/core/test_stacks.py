@@ -167,7 +167,7 @@ def test_hooks_of_this_package_above_the_users_code_are_left_out_of_every_thread
     for shown in (text(taken(HOOKED)), html(taken(HOOKED)), str(to_json(shown_stacks(taken(HOOKED))))):
         assert "watched" not in shown
         assert "report.py" not in shown
-    assert "watch/step_hooks.py" in rank.text  # as it was dumped
+    assert "hooks/steps.py" in rank.text  # as it was dumped
 
 
 def test_ranks_that_have_not_reached_the_users_code_keep_the_frames_of_this_package():

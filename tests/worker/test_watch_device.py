@@ -1,17 +1,6 @@
 """Which device a rank's torch begins with. No GPU is needed: the choice is a rule, its failure a note."""
 
-import pytest
-
-from distdl_jupyter.worker.hooks.distributed import own_index
 from tests.worker import ranks
-
-
-@pytest.mark.parametrize(
-    ("visible", "own", "index"),
-    [("0,1", "0", 0), ("0,1", "1", 1), ("2,3", "3", 1), ("3", "3", 0), ("", "", 0), ("0,1", "", 0)],
-)
-def test_a_rank_begins_on_its_own_gpu(visible, own, index):
-    assert own_index(visible, own) == index
 
 
 def test_a_gpu_that_is_not_there_is_a_note_and_no_error(folder):

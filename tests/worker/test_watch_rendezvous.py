@@ -130,4 +130,4 @@ def test_both_of_horovod_s_keras_modules_are_refused(module):
     horovod.watch(finder)
     with pytest.raises(ImportError, match=f"^{module} of Horovod"):
         finder.find_spec(module)
-    assert finder.find_spec("horovod.torch") is None
+    assert finder.find_spec("horovod.spark") is None
